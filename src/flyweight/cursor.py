@@ -1,0 +1,178 @@
+"""The one bounds-checked reader of untrusted bytes. Every container is a table over it.
+
+A cursor walks a source forward. Each read is compared with the bytes that are left *before*
+anything is allocated, so a length field can lie only up to the size of the file; counts are
+bounded by what their smallest encoding would need. `check_shape` and `check_name` hold the
+rules that all formats share. Nothing else in the package unpacks integers from a file.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Protocol
+
+from flyweight.errors import LimitError, MalformedError, TruncatedError
+from flyweight.limits import MAX_NAME_BYTES, MAX_RANK, MAX_SIZE, MAX_STRING_BYTES
+
+__all__ = ["SCALARS", "Cursor", "Readable", "check_name", "check_shape", "utf8"]
+
+_WINDOW = 1 << 20
+
+
+class Readable(Protocol):
+    """Bytes with random access: what a cursor reads from (see `sources`)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+    def read(self, offset: int, length: int) -> memoryview: ...
+
+
+_FORMATS = {
+    "u8": "<B", "i8": "<b", "u16": "<H", "i16": "<h", "u32": "<I", "i32": "<i",
+    "u64": "<Q", "i64": "<q", "f32": "<f", "f64": "<d",
+}  # fmt: skip
+SCALARS = {label: struct.Struct(layout) for label, layout in _FORMATS.items()}
+"""How a number of each type lies in a file."""
+
+
+def utf8(raw: bytes | memoryview, what: str, *, file: str | None = None, offset: int | None = None) -> str:
+    """Decode text strictly: invalid UTF-8 (lone surrogates included) is an error, never a replacement."""
+    try:
+        return str(raw, "utf-8")
+    except UnicodeDecodeError as error:
+        raise MalformedError(f"{what} is not valid UTF-8: {error.reason}", code="E_UTF8", file=file, offset=offset) from None
+
+
+def check_name(name: str, *, file: str | None = None) -> str:
+    """A tensor name: not empty, at most 1,024 bytes, no NUL."""
+    if not name:
+        raise MalformedError("a tensor has an empty name", code="E_NAME", file=file)
+    if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        raise LimitError(f"a tensor name is longer than {MAX_NAME_BYTES} bytes", code="E_NAME", file=file, tensor=name)
+    if "\0" in name:
+        raise MalformedError("a tensor name contains NUL", code="E_NAME", file=file, tensor=name)
+    return name
+
+
+def check_shape(shape: object, *, file: str | None = None, tensor: str | None = None) -> tuple[int, ...]:
+    """A shape: at most 8 non-negative integers whose product, zero dimensions counted as one, fits 63 bits."""
+    if not isinstance(shape, list | tuple):
+        raise MalformedError("a shape must be a list of integers", code="E_SHAPE", file=file, tensor=tensor)
+    if len(shape) > MAX_RANK:
+        raise LimitError(f"rank {len(shape)} exceeds the limit of {MAX_RANK}", code="E_RANK", file=file, tensor=tensor)
+    product = 1
+    for dim in shape:
+        if type(dim) is not int or dim < 0:
+            raise MalformedError(f"{dim!r} is not a dimension", code="E_SHAPE", file=file, tensor=tensor)
+        product *= max(dim, 1)
+    if product > MAX_SIZE:
+        raise LimitError("the number of elements exceeds 2^63", code="E_SHAPE", file=file, tensor=tensor)
+    return tuple(shape)
+
+
+class Cursor:
+    """Reads typed values from `source` between `offset` and `end`, in order."""
+
+    __slots__ = ("_buffer", "_start", "end", "offset", "source")
+
+    def __init__(self, source: Readable, offset: int = 0, end: int | None = None) -> None:
+        self.source = source
+        self.end = source.size if end is None else min(end, source.size)
+        self.offset = offset
+        self._buffer = memoryview(b"")
+        self._start = 0
+
+    @property
+    def remaining(self) -> int:
+        return self.end - self.offset
+
+    def malformed(self, message: str, code: str, *, tensor: str | None = None, hint: str | None = None) -> MalformedError:
+        """An error located at this cursor, for the caller to raise."""
+        return MalformedError(message, code=code, file=self.source.name, offset=self.offset, tensor=tensor, hint=hint)
+
+    def _require(self, length: int, what: str) -> None:
+        if length < 0 or length > self.remaining:
+            raise TruncatedError(
+                f"{what} needs {length} bytes but {max(self.remaining, 0)} are left",
+                file=self.source.name,
+                offset=self.offset,
+            )
+
+    def _ensure(self, length: int, what: str) -> int:
+        """Have `length` bytes at the offset in the window; return their index there."""
+        self._require(length, what)
+        at = self.offset - self._start
+        if at < 0 or at + length > len(self._buffer):
+            self._start, at = self.offset, 0
+            self._buffer = self.source.read(self.offset, min(max(length, _WINDOW), self.remaining))
+        return at
+
+    def scalar(self, label: str, what: str = "a value") -> Any:
+        """One little-endian integer or float; `label` is a DType label."""
+        codec = SCALARS[label]
+        at = self._ensure(codec.size, what)
+        self.offset += codec.size
+        return codec.unpack_from(self._buffer, at)[0]
+
+    def u8(self, what: str = "a byte") -> int:
+        return int(self.scalar("u8", what))
+
+    def u32(self, what: str = "a 32-bit field") -> int:
+        return int(self.scalar("u32", what))
+
+    def u64(self, what: str = "a 64-bit field") -> int:
+        return int(self.scalar("u64", what))
+
+    def take(self, length: int, what: str = "a field") -> memoryview:
+        """The next `length` bytes."""
+        at = self._ensure(length, what)
+        self.offset += length
+        return self._buffer[at : at + length]
+
+    def count(self, value: int, smallest: int, limit: int, what: str) -> int:
+        """Accept `value` as a number of items of at least `smallest` bytes each."""
+        if value > limit:
+            raise LimitError(f"{value} {what} exceed the limit of {limit}", file=self.source.name, offset=self.offset)
+        self._require(value * smallest, f"{value} {what}")
+        return value
+
+    def scalars(self, label: str, count: int, what: str = "an array") -> list[Any]:
+        """`count` numbers in a row."""
+        codec = SCALARS[label]
+        raw = self.take(count * codec.size, what)
+        return list(struct.unpack(f"<{count}{codec.format[-1]}", raw))
+
+    def text(self, limit: int = MAX_STRING_BYTES, what: str = "a string") -> str:
+        """A string with a 64-bit length before it."""
+        start = self.offset
+        length = self.u64(f"the length of {what}")
+        if length > limit and length <= self.remaining:
+            raise LimitError(f"{what} of {length} bytes exceeds {limit}", file=self.source.name, offset=start)
+        return utf8(self.take(length, what), what, file=self.source.name, offset=start)
+
+    def texts(self, count: int, what: str = "a string") -> list[str]:
+        """`count` length-prefixed strings.
+
+        Vocabularies are long, so strings that lie whole in the window are cut in a tight loop;
+        one that does not, or breaks a rule, goes through `text`, which moves the window or raises.
+        """
+        unpack, values = SCALARS["u64"].unpack_from, list[str]()
+        while len(values) < count:
+            start = self._ensure(8, f"the length of {what}")
+            window = bytes(self._buffer[start:])
+            at, last = 0, len(window) - 8
+            try:
+                while at <= last and len(values) < count:
+                    stop = at + 8 + unpack(window, at)[0]
+                    if stop > len(window) or stop - at > MAX_STRING_BYTES:
+                        break
+                    values.append(window[at + 8 : stop].decode())
+                    at = stop
+            except UnicodeDecodeError:
+                pass  # `text` says where
+            self.offset += at
+            if len(values) < count:
+                values.append(self.text(what=what))
+        return values

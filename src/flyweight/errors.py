@@ -1,0 +1,143 @@
+"""Every error Flyweight raises, and the one escaper for text that came from a file.
+
+    FlyweightError
+    ├── MalformedError          the bytes break a rule of their format          exit 3
+    │   ├── TruncatedError      a read runs past the end of the bytes
+    │   └── LimitError          a count or length beyond our hard limits
+    ├── UnsupportedError        well-formed, but not something we can do        exit 4
+    │   └── UnknownFormatError  no container recognises the path
+    ├── ResourceError           not enough RAM or disk, found before starting   exit 5
+    ├── OutputError             the destination exists, is locked, or broke     exit 6
+    ├── InterruptedRunError     stopped half-way; `--resume` continues          exit 7
+    └── VerificationError       readable, but not what it claims to be          exit 1
+
+Untrusted bytes may raise only this tree. Mistakes of the caller stay TypeError and
+ValueError, and OSError passes through untouched (exit 6 on the command line).
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import ClassVar
+
+__all__ = [
+    "FlyweightError",
+    "InterruptedRunError",
+    "LimitError",
+    "MalformedError",
+    "OutputError",
+    "ResourceError",
+    "TruncatedError",
+    "UnknownFormatError",
+    "UnsupportedError",
+    "VerificationError",
+    "printable",
+]
+
+
+def printable(text: str, limit: int = 200) -> str:
+    """Make text from a file safe to print: no control, bidi or unassigned characters, bounded length.
+
+    Tensor names and metadata are attacker text; a terminal must never interpret them.
+    """
+    cut = text if len(text) <= limit else text[: limit - 1] + "…"
+    if cut.isascii() and cut.isprintable():
+        return cut
+    return "".join(
+        c
+        if c == " " or unicodedata.category(c)[0] not in "CZ"
+        else c.encode("unicode_escape", "backslashreplace").decode("ascii")
+        for c in cut
+    )
+
+
+class FlyweightError(Exception):
+    """What went wrong, where (file, tensor, byte), and what to do about it.
+
+    `code` is stable across releases; the message is for people.
+    """
+
+    exit_code: ClassVar[int] = 1
+    default_code: ClassVar[str] = "E_FLYWEIGHT"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        file: str | None = None,
+        tensor: str | None = None,
+        offset: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or self.default_code
+        self.file = file
+        self.tensor = tensor
+        self.offset = offset
+        self.hint = hint
+
+    def __str__(self) -> str:
+        where = [printable(str(self.file))] if self.file else []
+        if self.tensor is not None:
+            where.append(f"tensor '{printable(self.tensor)}'")
+        if self.offset is not None:
+            where.append(f"byte {self.offset}")
+        text = f"{', '.join(where)}: " if where else ""
+        text += printable(self.message, 2000)
+        if self.hint:
+            text += f" ({printable(self.hint, 1000)})"
+        return f"{text} [{self.code}]"
+
+    def at(self, *, file: str | None = None, tensor: str | None = None) -> FlyweightError:
+        """Fill in a location an inner layer could not know; never overwrite one it did."""
+        self.file = self.file or file
+        self.tensor = self.tensor or tensor
+        return self
+
+    def as_json(self) -> dict[str, object]:
+        fields = {"file": self.file, "tensor": self.tensor, "offset": self.offset, "hint": self.hint}
+        return {"code": self.code, "message": self.message} | {k: v for k, v in fields.items() if v is not None}
+
+
+class MalformedError(FlyweightError):
+    exit_code = 3
+    default_code = "E_MALFORMED"
+
+
+class TruncatedError(MalformedError):
+    default_code = "E_TRUNCATED"
+
+
+class LimitError(MalformedError):
+    default_code = "E_LIMIT"
+
+
+class UnsupportedError(FlyweightError):
+    exit_code = 4
+    default_code = "E_UNSUPPORTED"
+
+
+class UnknownFormatError(UnsupportedError):
+    default_code = "E_UNKNOWN_FORMAT"
+
+
+class ResourceError(FlyweightError):
+    exit_code = 5
+    default_code = "E_RESOURCE"
+
+
+class OutputError(FlyweightError):
+    exit_code = 6
+    default_code = "E_OUTPUT"
+
+
+class InterruptedRunError(FlyweightError):
+    exit_code = 7
+    default_code = "E_INTERRUPTED"
+
+
+class VerificationError(FlyweightError):
+    exit_code = 1
+    default_code = "E_VERIFY"

@@ -1,0 +1,14 @@
+"""Bytes with random access, and bundles of them.
+
+A `Source` answers `read(offset, length)` with exactly that many bytes or a TruncatedError. A
+`Bundle` maps relative names to sources: a directory, or a single file as a bundle of one.
+Names inside a model (shard names, side files) are looked up in the bundle's listing, so a name
+that climbs out of the directory is simply not there.
+"""
+
+from flyweight.sources.base import Source
+from flyweight.sources.bundle import Bundle, MemoryBundle, PathBundle, open_bundle
+from flyweight.sources.file import FileSource
+from flyweight.sources.memory import MemorySource
+
+__all__ = ["Bundle", "FileSource", "MemoryBundle", "MemorySource", "PathBundle", "Source", "open_bundle"]

@@ -1,0 +1,142 @@
+"""A directory of sources, or one file as a bundle of one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from flyweight.errors import LimitError, MalformedError
+from flyweight.limits import MAX_SHARDS
+from flyweight.sources.base import Source
+from flyweight.sources.file import FileSource
+from flyweight.sources.memory import MemorySource
+
+__all__ = ["Bundle", "MemoryBundle", "PathBundle", "open_bundle"]
+
+_MAX_DEPTH = 8
+
+
+class Bundle(Mapping[str, Source]):
+    """Relative names to sources. `is_directory` tells a one-file directory from a lone file."""
+
+    name: str
+    is_directory: bool
+
+    @property
+    def single(self) -> str | None:
+        """The name of the only member of a lone file."""
+        return None if self.is_directory else next(iter(self))
+
+    def siblings(self) -> Bundle:
+        """A lone file's bundle widened to the files beside it (for split files); a directory is its own."""
+        return self
+
+    def close(self) -> None:
+        """Release what is open."""
+
+
+class MemoryBundle(Bundle):
+    """Files in memory, for tests and for bytes that never touch a disk."""
+
+    def __init__(self, files: Mapping[str, bytes], name: str = "<memory>", *, is_directory: bool = True) -> None:
+        self.name = name
+        self.is_directory = is_directory
+        self._sources = {key: MemorySource(data, key) for key, data in files.items()}
+
+    def __getitem__(self, key: str) -> Source:
+        return self._sources[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sources)
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+
+class PathBundle(Bundle):
+    """Files below a root, opened when first asked for.
+
+    A symbolic link is followed only within the root or, for a snapshot of the Hugging Face
+    cache, into the same repository's `blobs`. Hidden directories are not part of a model.
+    """
+
+    def __init__(self, root: Path, names: list[str], *, name: str, is_directory: bool) -> None:
+        self.root = root
+        self.name = name
+        self.is_directory = is_directory
+        self._names = dict.fromkeys(names)
+        self._open: dict[str, FileSource] = {}
+        self._siblings: PathBundle | None = None
+
+    def __getitem__(self, key: str) -> Source:
+        if key not in self._names:
+            raise KeyError(key)
+        source = self._open.get(key)
+        if source is None:
+            path = self.root / key
+            if self.is_directory:
+                _check_link(self.root, path)
+                source = FileSource(path, str(path))
+            else:
+                source = FileSource(path, self.name)
+            self._open[key] = source
+        return source
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def siblings(self) -> Bundle:
+        if self.is_directory:
+            return self
+        if self._siblings is None:
+            names = sorted(item.name for item in os.scandir(self.root) if not item.is_dir())
+            self._siblings = PathBundle(self.root, names, name=str(self.root), is_directory=True)
+        return self._siblings
+
+    def close(self) -> None:
+        if self._siblings is not None:
+            self._siblings.close()
+        for source in self._open.values():
+            source.close()
+        self._open.clear()
+
+
+def _check_link(root: Path, path: Path) -> None:
+    """Refuse a member whose real place is outside the model."""
+    real, home = os.path.realpath(path), os.path.realpath(root)
+    homes = [home]
+    if os.path.basename(os.path.dirname(home)) == "snapshots":
+        homes.append(os.path.join(os.path.dirname(os.path.dirname(home)), "blobs"))
+    if not any(real.startswith(place + os.sep) for place in homes):
+        raise MalformedError(
+            "a symbolic link leads out of the model directory", code="E_LINK", file=str(path), hint=f"it resolves to {real}"
+        )
+
+
+def _directory(root: Path) -> PathBundle:
+    names: list[str] = []
+    for folder, subfolders, files in os.walk(root):
+        relative = os.path.relpath(folder, root)
+        depth = 0 if relative == "." else relative.count(os.sep) + 1
+        subfolders[:] = sorted(d for d in subfolders if not d.startswith(".")) if depth < _MAX_DEPTH else []
+        names += [name if depth == 0 else f"{relative}/{name}".replace(os.sep, "/") for name in sorted(files)]
+        if len(names) > 10 * MAX_SHARDS:
+            raise LimitError(f"more than {10 * MAX_SHARDS} files in a model directory", file=str(root))
+    return PathBundle(root, names, name=str(root), is_directory=True)
+
+
+def open_bundle(path: Path | str) -> Bundle:
+    """The bundle at a path. A missing path is an ordinary FileNotFoundError."""
+    path = Path(path)
+    if path.is_dir():
+        return _directory(path)
+    if not path.exists():
+        raise FileNotFoundError(2, "no such file or directory", str(path))
+    return PathBundle(path.parent, [path.name], name=str(path), is_directory=False)

@@ -1,0 +1,67 @@
+"""A regular file.
+
+Small reads are copied with pread. Large ones map just the pages they need: views stay
+zero-copy, and the address space in use follows the tensors in use, not the size of the model.
+The mapping lives exactly as long as the views on it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from pathlib import Path
+
+from flyweight.errors import MalformedError, TruncatedError
+from flyweight.sources.base import Source
+
+__all__ = ["FileSource"]
+
+_MAP_FROM = 1 << 16
+
+
+class FileSource(Source):
+    """Opened once; only regular files (a FIFO or device could block or never end)."""
+
+    def __init__(self, path: Path | str, name: str | None = None) -> None:
+        self.name = str(path) if name is None else name
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        status = os.fstat(self._fd)
+        if not stat.S_ISREG(status.st_mode):
+            self.close()
+            raise MalformedError("not a regular file", code="E_NOT_A_FILE", file=self.name)
+        self.size = status.st_size
+        self.identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            self.close()
+
+    def read(self, offset: int, length: int) -> memoryview:
+        self.check_range(offset, length)
+        if length < _MAP_FROM:
+            buffer = memoryview(bytearray(length))
+            self.read_into(offset, buffer)
+            return buffer.toreadonly()
+        start = offset - offset % mmap.ALLOCATIONGRANULARITY
+        window = mmap.mmap(self._fd, offset - start + length, offset=start, access=mmap.ACCESS_READ)
+        return memoryview(window)[offset - start :]
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        self.check_range(offset, len(buffer))
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(self._fd, [buffer[done:]], offset + done)
+            if count == 0:
+                raise TruncatedError("the file became shorter while it was read", file=self.name, offset=offset + done)
+            done += count
+
+    def unchanged(self) -> bool:
+        """Whether the file is still, as far as its inode tells, what was opened."""
+        status = os.fstat(self._fd)
+        return self.identity == (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

@@ -1,0 +1,21 @@
+"""Bytes already in memory."""
+
+from __future__ import annotations
+
+from flyweight.sources.base import Source
+
+__all__ = ["MemorySource"]
+
+
+class MemorySource(Source):
+    def __init__(self, data: bytes | memoryview, name: str = "<memory>") -> None:
+        self._data = memoryview(data).cast("B").toreadonly()
+        self.name = name
+        self.size = len(self._data)
+
+    def read(self, offset: int, length: int) -> memoryview:
+        self.check_range(offset, length)
+        return self._data[offset : offset + length]
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        buffer[:] = self.read(offset, len(buffer))

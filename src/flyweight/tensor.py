@@ -1,0 +1,99 @@
+"""What a tensor is, how it is encoded, and one tensor in its stored form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from flyweight.dtypes import DType
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["RAW", "CodecSpec", "EncodedTensor", "Layout", "Param", "TensorSpec", "has_rows"]
+
+Param = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape and element type: of a whole tensor, or of one stored part of it."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array stored plainly, rows tightly packed."""
+        return self.dtype.nbytes(self.size)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows when everything but the last axis is flattened; a scalar is one row of one."""
+        return prod(self.shape[:-1])
+
+    @property
+    def columns(self) -> int:
+        return self.shape[-1] if self.shape else 1
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+Layout = Mapping[str, TensorSpec]
+"""The parts a codec stores for one tensor: name, element type and shape of each."""
+
+
+def has_rows(spec: TensorSpec, parts: Layout) -> bool:
+    """Whether row r of every part holds exactly row r of the tensor, so that rows can be moved and decoded alone.
+
+    Known from the shapes, so it holds for codecs nobody here can decode as well.
+    """
+    return len(spec.shape) > 0 and all(
+        len(part.shape) == len(spec.shape) and part.shape[:-1] == spec.shape[:-1] and part.dtype.bits % 8 == 0
+        for part in parts.values()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CodecSpec:
+    """A codec as data: its name and parameters. Containers know codecs only in this form."""
+
+    name: str
+    params: Mapping[str, Param] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "params", MappingProxyType(dict(self.params)))
+
+    def __hash__(self) -> int:
+        return hash((self.name, tuple(sorted(self.params.items()))))
+
+    def __str__(self) -> str:
+        inner = ", ".join(f"{k}={v}" for k, v in self.params.items())
+        return f"{self.name}({inner})" if inner else self.name
+
+    def as_json(self) -> dict[str, Any]:
+        return {"name": self.name, "params": dict(self.params)}
+
+
+RAW = CodecSpec("raw")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedTensor:
+    """One tensor as stored: its parts are named typed arrays, views on the file where alignment allows."""
+
+    spec: TensorSpec
+    codec: CodecSpec
+    parts: Mapping[str, np.ndarray[Any, Any]]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.parts.values())
