@@ -1,0 +1,174 @@
+// f32 to blocks of 32, by nearest rounding. The definition is in kernels/reference.py.
+//
+// A block with a NaN or an infinity in it is stored with a NaN scale and zeros, so that a check of
+// the scales finds it. All that follows in a body then deals with finite numbers.
+#pragma once
+
+#include "decode.hpp"
+
+namespace {
+
+constexpr uint32_t infinity = 0x7f800000;
+
+// Bits of the largest magnitude: magnitudes order as their bits do, and NaN and infinity come last.
+inline uint32_t peak_bits(const float* __restrict values) {
+    uint32_t peak = 0;
+    for (int i = 0; i < 32; ++i) {
+        const uint32_t magnitude = bits_of(values[i]) & 0x7fffffff;
+        peak = magnitude > peak ? magnitude : peak;
+    }
+    return peak;
+}
+
+inline bool finite(const float* values) { return peak_bits(values) < infinity; }
+
+inline void store_void(uint8_t* block, int bytes) {
+    for (int i = 0; i < bytes; ++i) block[i] = 0;
+    store_u16(block, 0x7e00);
+}
+
+// 0 where 1 / scale is infinite: the block is too small for its scale and stores zeros.
+inline float inverse(float scale) {
+    const float inverse = 1.0f / scale;
+    return (bits_of(inverse) & 0x7fffffff) < infinity ? inverse : 0.0f;
+}
+
+// Truncated, held within 0..top; NaN (0 · ∞ where a range overflows) gives 0.
+inline uint8_t code(float value, float top) {
+    value = value > 0.0f ? value : 0.0f;
+    value = value < top ? value : top;
+    return uint8_t(int(value));
+}
+
+inline void store_nibbles(uint8_t* __restrict at, const uint8_t* __restrict codes) {
+    for (int i = 0; i < 16; ++i) at[i] = uint8_t((codes[i] & 15) | codes[16 + i] << 4);
+}
+
+inline void store_upper_bits(uint8_t* __restrict at, const uint8_t* __restrict codes) {
+    uint32_t upper = 0;
+    for (int i = 0; i < 32; ++i) upper |= uint32_t(codes[i] >> 4) << i;
+    store_u16(at, upper);
+    store_u16(at + 2, upper >> 16);
+}
+
+// w = d · (code − half): the value of largest magnitude, the first such, lands on code 0.
+template <int Half>
+inline float centred_codes(const float* __restrict values, uint8_t* __restrict codes) {
+    const uint32_t peak = peak_bits(values);
+    int first = 0;
+    while ((bits_of(values[first]) & 0x7fffffff) != peak) ++first;
+    const float scale = values[first] / -float(Half);
+    const float step = inverse(scale);
+    for (int i = 0; i < 32; ++i) codes[i] = code(values[i] * step + (Half + 0.5f), 2 * Half - 1);
+    return scale;
+}
+
+struct Range {
+    float scale, low;
+};
+
+// w = d · code + m. Of equal extremes the first counts, which decides the sign of a zero minimum.
+template <int Top>
+inline Range ranged_codes(const float* __restrict values, uint8_t* __restrict codes) {
+    float low = values[0], high = values[0];
+    for (int i = 1; i < 32; ++i) {
+        low = values[i] < low ? values[i] : low;
+        high = values[i] > high ? values[i] : high;
+    }
+    const float scale = (high - low) / float(Top);
+    const float step = inverse(scale);
+    for (int i = 0; i < 32; ++i) codes[i] = code((values[i] - low) * step + 0.5f, Top);
+    return {scale, low};
+}
+
+inline void to_q4_0(const float* values, uint8_t* block) {
+    if (!finite(values)) return store_void(block, 18);
+    uint8_t codes[32];
+    store_f16(block, centred_codes<8>(values, codes));
+    store_nibbles(block + 2, codes);
+}
+
+inline void to_q4_1(const float* values, uint8_t* block) {
+    if (!finite(values)) return store_void(block, 20);
+    uint8_t codes[32];
+    const Range range = ranged_codes<15>(values, codes);
+    store_f16(block, range.scale);
+    store_f16(block + 2, range.low);
+    store_nibbles(block + 4, codes);
+}
+
+inline void to_q5_0(const float* values, uint8_t* block) {
+    if (!finite(values)) return store_void(block, 22);
+    uint8_t codes[32];
+    store_f16(block, centred_codes<16>(values, codes));
+    store_upper_bits(block + 2, codes);
+    store_nibbles(block + 6, codes);
+}
+
+inline void to_q5_1(const float* values, uint8_t* block) {
+    if (!finite(values)) return store_void(block, 24);
+    uint8_t codes[32];
+    const Range range = ranged_codes<31>(values, codes);
+    store_f16(block, range.scale);
+    store_f16(block + 2, range.low);
+    store_upper_bits(block + 4, codes);
+    store_nibbles(block + 8, codes);
+}
+
+inline void to_q8_0(const float* values, uint8_t* block) {
+    const uint32_t peak = peak_bits(values);
+    if (peak >= infinity) return store_void(block, 34);
+    const float scale = float_of(peak) / 127.0f;
+    const float step = inverse(scale);
+    store_f16(block, scale);
+    for (int i = 0; i < 32; ++i) {
+        const float steps = values[i] * step;
+        const int whole = int(steps);
+        block[2 + i] = uint8_t(whole + int(2.0f * (steps - float(whole))));  // halves away from zero
+    }
+}
+
+// floor(log2(peak)) with the logarithm rounded to f32 first, for a normal peak.
+//
+// Just below 2^m the logarithm is m − j·2^-24 / ln 2, j the distance in units in the last place. It rounds
+// up to m while that is under half the spacing of f32 there, 2^(a − 24) for logarithms of 2^a and more:
+// while j < 2^a · ln 2.
+inline int floor_log2(uint32_t peak) {
+    constexpr uint32_t reach[7] = {0, 1, 2, 5, 11, 22, 44};
+    const int next = int(peak >> 23) - 126;
+    const uint32_t distance = 0x00800000 - (peak & 0x007fffff);
+    const uint32_t size = uint32_t(next > 0 ? next - 1 : -next);
+    const bool rounds_up = size && distance <= reach[31 - __builtin_clz(size)];
+    return rounds_up ? next : next - 1;
+}
+
+inline void to_mxfp4(const float* __restrict values, uint8_t* __restrict block) {
+    const uint32_t peak = peak_bits(values);
+    if (peak >= infinity) {
+        store_void(block, 17);
+        block[0] = 0xff, block[1] = 0;
+        return;
+    }
+    const int exponent = peak < 0x00800000 ? 0 : floor_log2(peak) + 125;
+    block[0] = uint8_t(exponent < 0 ? 0 : exponent);
+    const float scale = half_e8m0(block[0]);
+    float nearest[32];
+    int32_t best[32];
+    for (int i = 0; i < 32; ++i) nearest[i] = __builtin_fabsf(values[i]), best[i] = 0;
+    for (int c = 1; c < 16; ++c) {
+        const float level = scale * float(int(e2m1_levels[c]));
+        for (int i = 0; i < 32; ++i) {
+            const float error = __builtin_fabsf(level - values[i]);
+            best[i] = error < nearest[i] ? c : best[i];
+            nearest[i] = error < nearest[i] ? error : nearest[i];
+        }
+    }
+    for (int i = 0; i < 16; ++i) block[1 + i] = uint8_t(best[i] | best[16 + i] << 4);
+}
+
+template <int Elements, int Bytes, void (*Block)(const float*, uint8_t*)>
+void encode(const float* __restrict values, size_t count, uint8_t* __restrict blocks) {
+    for (size_t i = 0; i < count; ++i) Block(values + i * Elements, blocks + i * Bytes);
+}
+
+}  // namespace

@@ -1,0 +1,286 @@
+"""`affine`: integers of 1 to 8 bits on a uniform grid, with one scale per group of a row.
+
+    form         stored beside the codes    value                       codes
+    scale_bias   scale, bias                w = s · q + b               unsigned
+    scale_zero   scale, zero                w = s · (q − z)             unsigned
+    symmetric    scale                      w = s · q                   two's complement
+
+A group is `group` neighbours along `axis` (0: all of them); the last one may be short. Values are
+float32: stored numbers are widened exactly, then each operation above rounds once, in the order
+written. docs/formats/affine.md has the layout and the error bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from flyweight import kernels, packing
+from flyweight.codecs.base import Array, Codec, Grid, Parts
+from flyweight.dtypes import DType
+from flyweight.errors import UnsupportedError
+from flyweight.tensor import Layout, TensorSpec
+
+__all__ = ["Affine"]
+
+_GROUP_PARTS = {"scale_bias": ("scale", "bias"), "scale_zero": ("scale", "zero"), "symmetric": ("scale",)}
+_SCALES = {"f32": DType.F32, "f16": DType.F16, "bf16": DType.BF16}
+_WORDS = {"u8": DType.U8, "u32": DType.U32}
+
+
+@dataclass(frozen=True)
+class Affine(Codec):
+    """`word` is the element type that holds the packed codes; a row is padded with zeros to whole words."""
+
+    bits: int = 4
+    group: int = 64
+    form: str = "scale_bias"
+    scale: str = "f32"
+    packing: str = "little"
+    word: str = "u8"
+    axis: int = -1
+
+    name = "affine"
+
+    def __post_init__(self) -> None:
+        if type(self.bits) is not int or not 1 <= self.bits <= 8:
+            raise ValueError(f"bits must be 1 to 8, not {self.bits!r}")
+        if type(self.group) is not int or not 0 <= self.group < 2**31:
+            raise ValueError(f"group must be a count below 2^31, 0 for the whole row, not {self.group!r}")
+        if type(self.axis) is not int or self.axis not in (0, -1):
+            raise ValueError(f"axis must be -1 or 0, not {self.axis!r}")
+        for field, known in (("form", _GROUP_PARTS), ("scale", _SCALES), ("word", _WORDS), ("packing", packing.PACKINGS)):
+            if getattr(self, field) not in known:
+                raise ValueError(f"{field} must be one of {', '.join(known)}, not {getattr(self, field)!r}")
+        if not packing.supports(self.packing, self.bits):
+            raise ValueError(f"packing {self.packing} does not exist for {self.bits} bits")
+
+    @property
+    def levels(self) -> int:
+        """The number of steps of the grid: the largest unsigned code."""
+        return (1 << self.bits) - 1
+
+    @property
+    def half(self) -> int:
+        """The unsigned code of zero in a symmetric grid."""
+        return 1 << self.bits - 1
+
+    # Layout: every part has the tensor's shape with the grouped axis replaced.
+
+    def layout(self, spec: TensorSpec) -> Layout:
+        if not spec.shape or spec.dtype is not DType.F32:
+            raise UnsupportedError(f"affine decodes to f32 of rank 1 or more, not to {spec}", code="E_SPEC")
+        columns, word = spec.shape[self.axis], _WORDS[self.word]
+        words = -(-packing.packed_width(self.packing, self.bits, columns) // word.itemsize)
+        groups = TensorSpec(self._resized(spec.shape, -(-columns // self.span(columns))), _SCALES[self.scale])
+        return {"codes": TensorSpec(self._resized(spec.shape, words), word)} | dict.fromkeys(_GROUP_PARTS[self.form], groups)
+
+    def span(self, columns: int) -> int:
+        """Columns per group."""
+        return self.group or max(columns, 1)
+
+    def _resized(self, shape: tuple[int, ...], length: int) -> tuple[int, ...]:
+        return (*shape[:-1], length) if self.axis == -1 else (length, *shape[1:])
+
+    def _as_rows(self, array: Array) -> Array:
+        """The grouped axis last, all others flattened."""
+        turned = array if self.axis == -1 else np.moveaxis(array, 0, -1)
+        return np.ascontiguousarray(turned).reshape(prod(turned.shape[:-1]), turned.shape[-1])
+
+    def _from_rows(self, rows: Array, shape: tuple[int, ...]) -> Array:
+        """The inverse of `_as_rows`."""
+        if self.axis == -1:
+            return rows.reshape(shape)
+        return np.ascontiguousarray(np.moveaxis(rows.reshape(*shape[1:], shape[0]), -1, 0))
+
+    # Stored parts ↔ rows. Here codes are unsigned and every form has an offset: the bias, the zero, or (symmetric,
+    # once the sign bit is flipped) the constant `half`.
+
+    def store(self, spec: TensorSpec, codes: Array, scale: Array, offset: Array) -> Parts:
+        """The parts for codes (rows, columns), scale and offset (rows, groups)."""
+        layout = self.layout(spec)
+        stored = codes ^ np.uint8(self.half) if self.form == "symmetric" else codes
+        packed = packing.pack(self.packing, stored, self.bits)
+        word = layout["codes"].dtype
+        padded = np.zeros((len(packed), layout["codes"].shape[self.axis] * word.itemsize), np.uint8)
+        padded[:, : packed.shape[1]] = packed
+        rows = {"codes": padded.view(word.numpy), "scale": scale, "bias": offset, "zero": offset}
+        return {part: self._from_rows(rows[part].astype(want.dtype.numpy), want.shape) for part, want in layout.items()}
+
+    def _load(self, spec: TensorSpec, parts: Parts) -> tuple[Array, Array, Array]:
+        """The inverse of `store`, scale and offset widened to float32."""
+        words = self._as_rows(parts["codes"])
+        codes = packing.unpack(self.packing, words.view(np.uint8), self.bits, spec.shape[self.axis])
+        if self.form == "symmetric":
+            codes ^= np.uint8(self.half)
+        wide = [self._as_rows(parts[part].astype(np.float32)) for part in _GROUP_PARTS[self.form]]
+        return codes, wide[0], wide[1] if len(wide) == 2 else np.full_like(wide[0], self.half)
+
+    # Values
+
+    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+        codes, scale, offset = self._load(spec, parts)
+        if out is None:
+            out = np.empty(spec.shape, np.float32)
+        if self.axis == -1:
+            self._values(codes, scale, offset, out.reshape(codes.shape))
+        else:
+            values = np.empty(codes.shape, np.float32)
+            self._values(codes, scale, offset, values)
+            out[...] = self._from_rows(values, spec.shape)
+        return out
+
+    def _values(self, codes: Array, scale: Array, offset: Array, out: Array) -> None:
+        columns = codes.shape[1]
+        span = self.span(columns)
+        if self.form == "scale_bias":
+            kernels.affine_decode(codes, scale, offset, span, out)
+            return
+        kernels.affine_decode(codes, np.ones_like(scale), -offset, span, out)
+        with np.errstate(all="ignore"):
+            out *= _per_column(scale, span, columns)
+
+    def encode(self, spec: TensorSpec, array: Array) -> Parts:
+        """The grid from the least to the greatest value of each group (symmetric: ± the greatest magnitude).
+
+        Scale and offset are rounded to their stored type first; a code is then the nearest point of
+        the grid that will be decoded.
+        """
+        rows = self.finite_rows(spec, array)
+        scale, offset = self.representable(*self._fit(rows))
+        return self.store(spec, self.nearest_codes(rows, scale, offset), scale, offset)
+
+    def finite_rows(self, spec: TensorSpec, array: Array) -> Array:
+        """A tensor as float32 rows, (rows, columns)."""
+        self.layout(spec)
+        wide = np.asarray(array, np.float32).reshape(spec.shape)
+        if not np.isfinite(wide).all():
+            raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
+        return self._as_rows(wide)
+
+    def extremes(self, rows: Array) -> tuple[Array, Array]:
+        """The least and the greatest value of each group, (rows, groups)."""
+        starts = np.arange(0, rows.shape[1], self.span(rows.shape[1]))
+        # Which zero is the least of +0 and −0 differs between processors; adding +0 makes every zero positive.
+        low, high = (extreme.reduceat(rows, starts, axis=1) + np.float32(0) for extreme in (np.minimum, np.maximum))
+        return low, high
+
+    def nearest_codes(self, rows: Array, scale: Array, offset: Array) -> Array:
+        """For each value the code that decodes nearest to it; zero where the scale is."""
+        span, columns = self.span(rows.shape[1]), rows.shape[1]
+        step, origin = _per_column(scale, span, columns), _per_column(offset, span, columns)
+        with np.errstate(over="ignore"):
+            biased = self.form == "scale_bias"
+            steps = _quotient(rows - origin, step) if biased else _quotient(rows, step) + origin
+        codes: Array = np.clip(np.rint(steps), 0, self.levels).astype(np.uint8)
+        return codes
+
+    def _fit(self, rows: Array) -> tuple[Array, Array]:
+        """Scale and offset of each group, rounded to the stored type (to infinity, where they leave its range)."""
+        low, high = (extreme.astype(np.float64) for extreme in self.extremes(rows))
+        if self.form == "symmetric":
+            # One bit has no positive code: its grid is −s and 0.
+            scale = self._round(np.maximum(high, -low) / max(self.half - 1, 1))
+            return scale, self._round(np.full(scale.shape, self.half))
+        scale = self._round((high - low) / self.levels)
+        if self.form == "scale_bias":
+            return scale, self._round(low)
+        with np.errstate(all="ignore"):
+            zero = self._round(-low / scale.astype(np.float64))
+        # A group without a usable step is one value, s · (0 + 1).
+        constant = ~np.isfinite(zero.astype(np.float32))
+        return np.where(constant, self._round((low + high) / 2), scale), np.where(constant, self._round(-1), zero)
+
+    def representable(self, scale: Array, offset: Array) -> tuple[Array, Array]:
+        """Both rounded to their stored type; UnsupportedError where they, or a step of decoding, leave their range."""
+        stored = self._round(scale), self._round(offset)
+        s, o = (np.abs(part.astype(np.float32)) for part in stored)
+        with np.errstate(over="ignore", invalid="ignore"):
+            reach = s * self.levels + o if self.form == "scale_bias" else s * (self.levels + o)
+        if not np.isfinite(reach).all():
+            raise UnsupportedError(f"the weights leave the range of {self.scale} scales", code="E_RANGE", hint="use f32 scales")
+        return stored
+
+    def _round(self, wide: Array | float) -> Array:
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            return np.asarray(wide).astype(_SCALES[self.scale].numpy)
+
+    # The grid behind the bytes
+
+    @property
+    def grid_bits(self) -> int:
+        """Zero where rounding may keep the values from being exactly s · q + b."""
+        uniform = self.form == "scale_bias" or (self.form == "symmetric" and self.scale != "f32")
+        return self.bits if uniform and self.axis == -1 else 0
+
+    @property
+    def grid_group(self) -> int:
+        return self.group
+
+    @property
+    def grid_scale(self) -> str:
+        """The bias of a symmetric grid, −half · s, may leave the range of a narrow type."""
+        if not self.grid_bits:
+            return ""
+        return self.scale if self.form == "scale_bias" else "f32"
+
+    def grid(self, spec: TensorSpec, parts: Parts) -> Grid:
+        self._require(self.axis == -1, "its groups run down the columns")
+        codes, scale, offset = self._load(spec, parts)
+        with np.errstate(all="ignore"):
+            bias = offset if self.form == "scale_bias" else -offset * scale
+        grid = Grid(self.bits, self.span(codes.shape[1]), codes, scale, bias)
+        if self.form != "scale_bias":
+            self._require(_equal(_grid_values(grid), self.decode(spec, parts)), "its values are not exactly s · q + b")
+        return grid
+
+    def from_grid(self, spec: TensorSpec, grid: Grid) -> Parts:
+        self._require(self.axis == -1, "its groups run down the columns")
+        span, columns = self.span(spec.columns), spec.columns
+        first = np.arange(0, columns, span)
+        last = np.minimum(first + span, columns) - 1
+        self._require(np.array_equal(first // grid.group, last // grid.group), f"groups of {grid.group} do not fit")
+        codes, scale, offset = grid.codes, grid.scale[:, first // grid.group], grid.bias[:, first // grid.group]
+        if self.form != "scale_bias":
+            offset = -_quotient(offset, scale)
+        if self.form == "symmetric":
+            moved = codes + (self.half - _per_column(offset, span, columns))
+            codes = np.where((moved >= 0) & (moved <= self.levels), moved, 0).astype(np.uint8)
+            offset = np.full_like(scale, self.half)
+        self._require(int(codes.max(initial=0)) <= self.levels, f"codes of {grid.bits} bits do not fit")
+        self._require(
+            all(_equal(self._round(wide).astype(np.float32), wide) for wide in (scale, offset)),
+            f"a scale or offset is not exact in {self.scale}",
+        )
+        parts = self.store(spec, codes, scale, offset)
+        if self.form != "scale_bias":
+            self._require(_equal(_grid_values(grid), self.decode(spec, parts)), f"its values are not exact as {self.form}")
+        return parts
+
+    def _require(self, holds: bool, why: str) -> None:
+        if not holds:
+            raise UnsupportedError(f"no lossless repacking with {self.spec}: {why}", code="E_GRID")
+
+
+def _per_column(groups: Array, span: int, columns: int) -> Array:
+    """(rows, groups) → (rows, columns) float32."""
+    return np.repeat(groups.astype(np.float32), min(span, columns), axis=1)[:, :columns]
+
+
+def _quotient(a: Array, b: Array) -> Array:
+    """a / b, and zero where b is zero."""
+    with np.errstate(all="ignore"):
+        return np.divide(a, b, out=np.zeros_like(a), where=b != 0)
+
+
+def _grid_values(grid: Grid) -> Array:
+    values = np.empty(grid.codes.shape, np.float32)
+    kernels.affine_decode(grid.codes, grid.scale, grid.bias, grid.group, values)
+    return values
+
+
+def _equal(a: Array, b: Array) -> bool:
+    """Equal as numbers: a zero may change its sign, a NaN stays one."""
+    return np.array_equal(a.reshape(-1), b.reshape(-1), equal_nan=True)

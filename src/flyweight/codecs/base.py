@@ -1,0 +1,124 @@
+"""The contract of a codec.
+
+A codec is a small frozen dataclass: its fields are its parameters. It declares, as data, the
+parts it stores for a tensor (`layout`); sizes, allocation, validation and fuzz inputs all follow
+from that. `decode` defines the values; `encode` is nearest rounding, the plainest way to fill the
+parts (better ways are quantizers).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flyweight.dtypes import DType
+from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.tensor import CodecSpec, EncodedTensor, Layout, TensorSpec
+
+__all__ = ["Array", "Codec", "Grid", "Parts", "take_rows"]
+
+Array = np.ndarray[Any, Any]
+Parts = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grid:
+    """The integers and the affine map behind a tensor: w[r, c] = scale[r, g] · code[r, c] + bias[r, g], g = c // group.
+
+    Codecs that store the same grid in different bytes are repacked through it without rounding.
+    """
+
+    bits: int
+    group: int
+    codes: Array  # (rows, columns) uint8, below 2**bits
+    scale: Array  # (rows, columns / group) float32
+    bias: Array  # (rows, columns / group) float32
+
+
+@dataclass(frozen=True)
+class Codec(ABC):
+    name: ClassVar[str]
+    encodes: ClassVar[bool] = True
+    """Whether `encode` exists."""
+    exact: ClassVar[bool] = False
+    """Whether decode(encode(x)) == x, bit for bit, for every x of the spec."""
+
+    @cached_property
+    def spec(self) -> CodecSpec:
+        return CodecSpec(self.name, {field.name: getattr(self, field.name) for field in fields(self)})
+
+    @abstractmethod
+    def layout(self, spec: TensorSpec) -> Layout:
+        """The parts a tensor of this shape and type is stored as. UnsupportedError if it cannot be."""
+
+    @abstractmethod
+    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+        """The values, of spec's shape and type; into `out` (C-contiguous) when given."""
+
+    def encode(self, spec: TensorSpec, array: Array) -> Parts:
+        """Parts for `array` (of spec's shape, any float type) by nearest rounding."""
+        raise UnsupportedError(f"no encoder for {self.name}", code="E_NO_ENCODER")
+
+    def decoded_dtype(self, dtype: DType) -> DType:
+        """The element type that encoding a tensor of `dtype` decodes to."""
+        return DType.F32
+
+    # Codecs over a uniform grid of integers say which, and convert to and from it, for lossless repacking.
+
+    @property
+    def grid_bits(self) -> int:
+        """Bits per code of the grid, or 0 when the codec is not a uniform grid."""
+        return 0
+
+    @property
+    def grid_group(self) -> int:
+        """Weights that share a scale and an offset."""
+        return 0
+
+    @property
+    def grid_scale(self) -> str:
+        """The narrowest element type that holds every scale and offset of the grid."""
+        return ""
+
+    def grid(self, spec: TensorSpec, parts: Parts) -> Grid:
+        raise UnsupportedError(f"{self.name} is not a uniform grid", code="E_NO_GRID")
+
+    def from_grid(self, spec: TensorSpec, grid: Grid) -> Parts:
+        """Parts that decode to exactly the grid's values, or UnsupportedError if there are none."""
+        raise UnsupportedError(f"{self.name} is not a uniform grid", code="E_NO_GRID")
+
+    def check_layout(self, spec: TensorSpec, parts: Layout) -> None:
+        """Refuse stored parts that are not what `layout` says."""
+        try:
+            expected = self.layout(spec)
+        except UnsupportedError as error:
+            raise MalformedError(f"{spec} cannot be stored as {self.name}: {error.message}", code="E_PART_SHAPE") from None
+        if set(expected) != set(parts):
+            raise MalformedError(
+                f"codec {self.name} stores {sorted(expected)} but the file has {sorted(parts)}", code="E_PARTS"
+            )
+        for part, want in expected.items():
+            if parts[part] != want:
+                raise MalformedError(f"part '{part}' should be {want} but is {parts[part]}", code="E_PART_SHAPE")
+
+    def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
+        """A complaint about values that decode to nonsense (a NaN scale, an index outside its table), or None."""
+        with np.errstate(invalid="ignore"):  # a signalling NaN is a finding, not a warning
+            for part, array in parts.items():
+                if array.dtype.kind not in "iub" and not np.isfinite(array).all():
+                    return f"part '{part}' holds NaN or infinite values"
+        return None
+
+
+def take_rows(tensor: EncodedTensor, rows: slice | Array) -> EncodedTensor:
+    """The chosen rows (all axes but the last flattened) of a tensor whose parts have its rows (`has_rows`)."""
+    parts = {
+        name: array.reshape(tensor.spec.rows, array.shape[-1])[rows] for name, array in tensor.parts.items()
+    }
+    count = next(iter(parts.values())).shape[0]
+    return EncodedTensor(TensorSpec((count, tensor.spec.columns), tensor.spec.dtype), tensor.codec, parts)

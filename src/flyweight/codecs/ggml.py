@@ -1,0 +1,227 @@
+"""The block types of ggml: a row is a run of fixed-size blocks, each with its own scale.
+
+One part, `blocks`: u8, the tensor's shape with its last axis replaced by the bytes of a row. The
+byte layouts and formulas are in docs/formats/ggml-blocks.md; `kernels.reference` is their
+definition.
+
+    w = d · (code − half)            q4_0 q5_0 q8_0     uniform grids around zero
+    w = d · code + m                 q4_1 q5_1          uniform grids from a minimum
+    w = d · q                        q8_1 q8_k          activations, rarely stored
+    w = d · sc · (code − half)       q3_k q6_k          scales of scales, 16 elements each
+    w = d · sc · code − dmin · mn    q2_k q4_k q5_k
+    w = d · level[code]              iq4_nl iq4_xs mxfp4
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import numpy as np
+
+from flyweight import kernels
+from flyweight.codecs.base import Array, Codec, Grid, Parts
+from flyweight.dtypes import DType
+from flyweight.errors import UnsupportedError
+from flyweight.tensor import Layout, TensorSpec
+
+__all__ = ["CODECS", "GgmlBlocks"]
+
+
+@dataclass(frozen=True)
+class GgmlBlocks(Codec):
+    """A type of ggml. `scales` lists the fields that must be finite: (byte offset, type)."""
+
+    block_size: ClassVar[int]
+    block_bytes: ClassVar[int]
+    scales: ClassVar[tuple[tuple[int, str], ...]] = ((0, "<f2"),)
+
+    def __init_subclass__(cls) -> None:
+        """A named type takes its block and its abilities from the table of kernels."""
+        if "name" in vars(cls):
+            cls.block_size, cls.block_bytes = kernels.BLOCKS[cls.name]
+            cls.encodes = cls.name in kernels.ENCODED
+
+    def layout(self, spec: TensorSpec) -> Layout:
+        if not spec.shape or spec.columns % self.block_size:
+            raise UnsupportedError(
+                f"{self.name} stores rows of whole blocks of {self.block_size} elements, not {spec}", code="E_BLOCK_ROWS"
+            )
+        if spec.dtype is not DType.F32:
+            raise UnsupportedError(f"{self.name} decodes to f32, not {spec.dtype}", code="E_BLOCK_DTYPE")
+        return {"blocks": TensorSpec((*spec.shape[:-1], spec.columns // self.block_size * self.block_bytes), DType.U8)}
+
+    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+        values = np.empty(spec.shape, np.float32) if out is None else out
+        getattr(kernels, f"decode_{self.name}")(self._blocks(parts), values.reshape(-1, self.block_size))
+        return values
+
+    def encode(self, spec: TensorSpec, array: Array) -> Parts:
+        """Nearest rounding. UnsupportedError when a value is not finite or a scale leaves the range of its field."""
+        if not self.encodes:
+            return super().encode(spec, array)
+        parts = self._allocate(spec)
+        values = np.ascontiguousarray(array, dtype=np.float32).reshape(-1, self.block_size)
+        getattr(kernels, f"encode_{self.name}")(values, self._blocks(parts))
+        if (complaint := self.check_values(spec, parts)) is not None:
+            raise UnsupportedError(f"the values do not fit {self.name}: {complaint}", code="E_BLOCK_RANGE")
+        return parts
+
+    def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:  # noqa: ARG002
+        blocks = self._blocks(parts)
+        for at, kind in self.scales:
+            field = blocks[:, at : at + np.dtype(kind).itemsize].view(kind)
+            if not (finite := np.isfinite(field)).all():
+                return f"block {int(finite.argmin())} has a scale that is NaN or infinite"
+        return None
+
+    def _blocks(self, parts: Parts) -> Array:
+        """Every block as a row of bytes. (n, block_bytes)"""
+        return np.ascontiguousarray(parts["blocks"]).reshape(-1, self.block_bytes)
+
+    def _allocate(self, spec: TensorSpec) -> dict[str, Array]:
+        return {"blocks": np.zeros(self.layout(spec)["blocks"].shape, np.uint8)}
+
+
+# Uniform grids --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _UniformGrid(GgmlBlocks):
+    """A type whose codes and scales are also a `Grid`."""
+
+    grid_bits: ClassVar[int]
+    grid_group: ClassVar[int] = 32
+    grid_scale: ClassVar[str] = "f16"
+
+    def grid(self, spec: TensorSpec, parts: Parts) -> Grid:
+        blocks = self._blocks(parts)
+        scale, bias = self._map(blocks)
+        shape = (spec.rows, spec.columns // self.block_size)
+        codes = self._codes(blocks).reshape(spec.rows, spec.columns)
+        return Grid(self.grid_bits, self.grid_group, codes, scale.reshape(shape), bias.reshape(shape))
+
+    def from_grid(self, spec: TensorSpec, grid: Grid) -> Parts:
+        columns = np.arange(0, spec.columns, self.block_size)
+        group = columns // grid.group
+        if grid.bits > self.grid_bits or not np.array_equal(group, (columns + self.block_size - 1) // grid.group):
+            raise UnsupportedError(
+                f"{self.name} holds {self.grid_bits} bits in groups of {self.grid_group}, "
+                f"not {grid.bits} bits in groups of {grid.group}",
+                code="E_GRID",
+            )
+        parts = self._allocate(spec)
+        scale, bias = grid.scale[:, group].reshape(-1, 1), grid.bias[:, group].reshape(-1, 1)
+        self._fill(self._blocks(parts), grid.codes.reshape(-1, self.block_size), scale, bias)
+        return parts
+
+    @abstractmethod
+    def _map(self, blocks: Array) -> tuple[Array, Array]:
+        """Scale and bias of every block. 2 × (n, 1) f32"""
+
+    @abstractmethod
+    def _fill(self, blocks: Array, codes: Array, scale: Array, bias: Array) -> None:
+        """Write blocks of the same values, or UnsupportedError."""
+
+    def _codes(self, blocks: Array) -> Array:
+        """(n, 32) u8"""
+        if self.grid_bits == 8:
+            return blocks[:, 2:34] ^ np.uint8(0x80)
+        nibbles = blocks[:, -16:]
+        codes = np.concatenate([nibbles & 0x0F, nibbles >> 4], axis=1)
+        if self.grid_bits == 5:
+            codes |= np.unpackbits(blocks[:, -20:-16], axis=1, bitorder="little") << 4
+        return codes
+
+    def _put_codes(self, blocks: Array, codes: Array) -> None:
+        if self.grid_bits == 8:
+            blocks[:, 2:34] = codes ^ np.uint8(0x80)
+            return
+        blocks[:, -16:] = (codes[:, :16] & 0x0F) | (codes[:, 16:] << 4)
+        if self.grid_bits == 5:
+            blocks[:, -20:-16] = np.packbits(codes >> 4, axis=1, bitorder="little")
+
+    def _half(self, values: Array, what: str) -> Array:
+        """The bytes of values that f16 holds exactly."""
+        with np.errstate(over="ignore"):
+            halves = values.astype("<f2")
+        if not (np.isfinite(halves) & (halves.astype(np.float32) == values)).all():
+            raise UnsupportedError(f"a {what} of the grid is not exact in f16, which {self.name} stores", code="E_GRID")
+        return halves.view(np.uint8)
+
+
+@dataclass(frozen=True)
+class _Centred(_UniformGrid):
+    """w = d · (code − half), half = 2**(bits − 1): any grid whose bias is a whole number of steps fits, shifted."""
+
+    def _map(self, blocks: Array) -> tuple[Array, Array]:
+        scale = blocks[:, 0:2].view("<f2").astype(np.float32)
+        return scale, scale * np.float32(-(1 << (self.grid_bits - 1)))
+
+    def _fill(self, blocks: Array, codes: Array, scale: Array, bias: Array) -> None:
+        half, top = 1 << (self.grid_bits - 1), (1 << self.grid_bits) - 1
+        blocks[:, 0:2] = self._half(scale, "scale")
+        with np.errstate(all="ignore"):
+            steps = np.where(scale == 0, np.float32(-half), np.round(bias / scale))
+            # Beyond ±256 steps no code is in range; held there so that the sum below stays a small integer.
+            steps = np.clip(np.nan_to_num(steps, nan=-half), -256, 256)
+            off_grid = steps * scale != bias
+        shifted = codes.astype(np.int16) + (steps.astype(np.int16) + np.int16(half))
+        if off_grid.any() or (shifted < 0).any() or (shifted > top).any():
+            raise UnsupportedError(f"the grid is not centred as {self.name} is: try q4_1 or q5_1", code="E_GRID")
+        self._put_codes(blocks, shifted.astype(np.uint8))
+
+
+@dataclass(frozen=True)
+class _FromMinimum(_UniformGrid):
+    """w = d · code + m."""
+
+    scales = ((0, "<f2"), (2, "<f2"))
+
+    def _map(self, blocks: Array) -> tuple[Array, Array]:
+        fields = blocks[:, 0:4].view("<f2").astype(np.float32)
+        return fields[:, 0:1], fields[:, 1:2]
+
+    def _fill(self, blocks: Array, codes: Array, scale: Array, bias: Array) -> None:
+        blocks[:, 0:2] = self._half(scale, "scale")
+        blocks[:, 2:4] = self._half(bias, "bias")
+        self._put_codes(blocks, codes)
+
+
+# The types ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Microscaled(GgmlBlocks):
+    """The scale is an exponent in one byte; 255 means NaN."""
+
+    scales = ()
+
+    def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:  # noqa: ARG002
+        if (marked := self._blocks(parts)[:, 0] == 0xFF).any():
+            return f"block {int(marked.argmax())} has the E8M0 scale 255, which means NaN"
+        return None
+
+
+def _type(name: str, base: type[GgmlBlocks] = GgmlBlocks, **attributes: object) -> type[GgmlBlocks]:
+    return cast(type[GgmlBlocks], type(name, (base,), {"name": name, "__module__": __name__, **attributes}))
+
+
+CODECS: tuple[type[GgmlBlocks], ...] = (
+    _type("q4_0", _Centred, grid_bits=4),
+    _type("q4_1", _FromMinimum, grid_bits=4),
+    _type("q5_0", _Centred, grid_bits=5),
+    _type("q5_1", _FromMinimum, grid_bits=5),
+    _type("q8_0", _Centred, grid_bits=8),
+    _type("q8_1", scales=((0, "<f2"), (2, "<f2"))),
+    _type("q2_k", scales=((80, "<f2"), (82, "<f2"))),
+    _type("q3_k", scales=((108, "<f2"),)),
+    _type("q4_k", scales=((0, "<f2"), (2, "<f2"))),
+    _type("q5_k", scales=((0, "<f2"), (2, "<f2"))),
+    _type("q6_k", scales=((208, "<f2"),)),
+    _type("q8_k", scales=((0, "<f4"),)),
+    _type("mxfp4", _Microscaled),
+    _type("iq4_nl"),
+    _type("iq4_xs"),
+)

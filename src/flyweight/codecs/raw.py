@@ -1,0 +1,57 @@
+"""`raw`: the elements themselves, little-endian, row-major.
+
+One part, `data`. Elements narrower than a byte are packed into bytes, first element in the low
+bits, over the whole flattened tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flyweight import packing
+from flyweight.codecs.base import Array, Codec, Parts
+from flyweight.dtypes import DType
+from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.tensor import Layout, TensorSpec
+
+__all__ = ["Raw"]
+
+
+@dataclass(frozen=True)
+class Raw(Codec):
+    name = "raw"
+    exact = True
+
+    def layout(self, spec: TensorSpec) -> Layout:
+        return {"data": spec}
+
+    def decoded_dtype(self, dtype: DType) -> DType:
+        return dtype
+
+    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+        data = parts["data"]
+        if spec.dtype.bits % 8:
+            codes = packing.unpack("little", data.reshape(1, -1), spec.dtype.bits, spec.size)
+            data = codes.view(spec.dtype.numpy)
+        elif spec.dtype is DType.BOOL:
+            if data.size and data.max() > 1:
+                raise MalformedError("a bool is neither 0 nor 1", code="E_BOOL")
+            data = data.view(np.bool_)
+        data = data.reshape(spec.shape)
+        if out is None:
+            return data
+        out[...] = data
+        return out
+
+    def encode(self, spec: TensorSpec, array: Array) -> Parts:
+        if spec.dtype.bits % 8:
+            raise UnsupportedError(f"no encoder for packed {spec.dtype}", code="E_NO_ENCODER")
+        wanted = np.ascontiguousarray(array, dtype=spec.dtype.numpy)
+        return {"data": wanted.view(spec.dtype.storage).reshape(spec.shape)}
+
+    def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
+        if not spec.dtype.is_float or spec.dtype.bits % 8:
+            return None
+        return super().check_values(spec, parts)

@@ -1,0 +1,26 @@
+"""Quantizers: ways to fill a codec's parts. One is a function and a line in QUANTIZERS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from flyweight.codecs import Codec
+from flyweight.codecs.affine import Affine
+from flyweight.quantizers.base import Quantizer
+from flyweight.quantizers.edge import edge
+from flyweight.quantizers.nearest import nearest
+
+__all__ = ["QUANTIZERS", "Quantizer", "default_for"]
+
+QUANTIZERS: Mapping[str, Quantizer] = MappingProxyType(
+    {
+        "nearest": nearest,
+        "edge": edge,
+    }
+)
+
+
+def default_for(codec: Codec) -> str:
+    """The quantizer with less error on real weights: docs/decisions/0004-mlx-quantizer.md."""
+    return "edge" if isinstance(codec, Affine) and codec.form == "scale_bias" and codec.bits <= 2 else "nearest"
