@@ -1,0 +1,298 @@
+"""GGUF: one little-endian file with typed metadata and tensors in ggml's types.
+
+    "GGUF"  u32 version (2, 3)  u64 tensor count  u64 metadata count
+    metadata   as in `gguf_values`
+    tensors    string name  u32 rank (0..4)  u64 dims, fastest-varying first  u32 ggml type  u64 offset
+    padding to `general.alignment` (32 unless said); offsets count from here
+    each tensor at the padded end of the one before; the last may lack its padding
+
+A model may be split: `name-00001-of-00003.gguf` ... each have `split.no` (from 0), `split.count` and
+`split.tensors.count` (of all parts), and the first has the metadata. Parsing joins the parts; the
+`split.*` keys say how files are cut, not what the model is, and never reach the manifest.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import replace
+
+from flyweight.containers.base import Container, Image, Placement, check_cover
+from flyweight.containers.gguf_types import BLOCKS, PLAIN
+from flyweight.containers.gguf_values import pack_text, read_metadata, write_metadata
+from flyweight.cursor import Cursor, check_name, check_shape
+from flyweight.dtypes import DType
+from flyweight.errors import LimitError, MalformedError, UnsupportedError
+from flyweight.limits import MAX_ALIGNMENT, MAX_NAME_BYTES, MAX_SHARDS, MAX_TENSORS, MAX_TENSORS_PER_FILE
+from flyweight.manifest import Entry, Extent, Manifest, Typed
+from flyweight.sources import Bundle, Source
+from flyweight.tensor import RAW, CodecSpec, Layout, TensorSpec
+
+__all__ = ["Gguf"]
+
+MAGIC = b"GGUF"
+VERSION = 3
+MAX_GGUF_RANK = 4
+MAX_GGML_NAME_BYTES = 63
+DEFAULT_ALIGNMENT = 32
+ALIGNMENT = "general.alignment"
+SPLIT_NO, SPLIT_COUNT, SPLIT_TENSORS = "split.no", "split.count", "split.tensors.count"
+SPLIT_KEYS = frozenset({SPLIT_NO, SPLIT_COUNT, SPLIT_TENSORS})
+
+_PLAIN_IDS = {dtype: number for number, dtype in PLAIN.items()}
+_BLOCK_IDS = {block.codec: number for number, block in BLOCKS.items()}
+_SPLIT_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
+
+
+def _padded(offset: int, alignment: int) -> int:
+    return offset + -offset % alignment
+
+
+def _alignment(metadata: Mapping[str, Typed], file: str) -> int:
+    typed = metadata.get(ALIGNMENT, Typed("u32", DEFAULT_ALIGNMENT))
+    if typed.type != "u32":
+        raise MalformedError(f"{ALIGNMENT} must be u32, not {typed.type}", code="E_ALIGNMENT", file=file)
+    value = int(typed.value)
+    if not 0 < value <= MAX_ALIGNMENT or value & (value - 1):
+        raise MalformedError(f"{ALIGNMENT} {value} is not a power of two up to {MAX_ALIGNMENT}", code="E_ALIGNMENT", file=file)
+    return value
+
+
+# --- tensors ------------------------------------------------------------------------------------
+
+
+def _stored_as(number: int, shape: tuple[int, ...]) -> tuple[TensorSpec, CodecSpec, Layout] | None:
+    """What a tensor of this ggml type and shape is; None if its rows are no whole number of blocks."""
+    if number in PLAIN:
+        spec = TensorSpec(shape, PLAIN[number])
+        return spec, RAW, {"data": spec}
+    block = BLOCKS[number]
+    columns = shape[-1] if shape else 1
+    if columns % block.weights:
+        return None
+    stored = TensorSpec((*shape[:-1], columns // block.weights * block.nbytes), DType.U8)
+    return TensorSpec(shape, DType.F32), CodecSpec(block.codec), {"blocks": stored}
+
+
+def _read_tensor(cursor: Cursor, file: str) -> Entry:
+    """One line of the table; its extent counts from the start of the data, which is not known yet."""
+    name = check_name(cursor.text(MAX_NAME_BYTES, "a tensor name"), file=cursor.source.name)
+    rank = cursor.u32("the rank")
+    if rank > MAX_GGUF_RANK:
+        raise cursor.malformed(f"rank {rank} exceeds {MAX_GGUF_RANK}", "E_RANK", tensor=name)
+    dims = cursor.scalars("u64", rank, "the dimensions")
+    shape = check_shape(dims[::-1], file=cursor.source.name, tensor=name)
+    number = cursor.u32("the tensor type")
+    if number not in PLAIN and number not in BLOCKS:
+        raise UnsupportedError(f"ggml type {number} is not known", code="E_GGUF_TYPE", file=cursor.source.name, tensor=name)
+    stored = _stored_as(number, shape)
+    if stored is None:
+        raise cursor.malformed(
+            f"{BLOCKS[number].codec} rows are multiples of {BLOCKS[number].weights} weights, not {shape[-1] if shape else 1}",
+            "E_ROW",
+            tensor=name,
+        )
+    spec, codec, parts = stored
+    offset = cursor.u64("the tensor offset")
+    ((part, layout),) = parts.items()
+    return Entry(name, spec, codec, parts, {part: Extent(file, offset, layout.nbytes)})
+
+
+def _locate(table: list[Entry], start: int, alignment: int, source: Source) -> dict[str, Entry]:
+    """Move extents from the data area to the file; each must follow the one before, as ggml demands."""
+    located: dict[str, Entry] = {}
+    for entry in table:
+        if entry.name in located:
+            raise MalformedError("appears twice", code="E_DUPLICATE", file=source.name, tensor=entry.name)
+        extents = {part: extent._replace(offset=start + extent.offset) for part, extent in entry.extents.items()}
+        located[entry.name] = replace(entry, extents=extents)
+    spans = ((entry.name, extent.offset, extent.nbytes) for entry in located.values() for extent in entry.extents.values())
+    check_cover(spans, start, source, alignment)
+    return located
+
+
+def _read_file(source: Source, file: str) -> tuple[dict[str, Typed], dict[str, Entry]]:
+    cursor = Cursor(source)
+    if bytes(cursor.take(4, "the magic")) != MAGIC:
+        raise MalformedError("does not start with 'GGUF'", code="E_MAGIC", file=source.name, offset=0)
+    _check_version(cursor.u32("the version"), source.name)
+    tensor_count = cursor.u64("the tensor count")
+    key_count = cursor.u64("the metadata count")
+    metadata = read_metadata(cursor, key_count)
+    alignment = _alignment(metadata, source.name)
+    cursor.count(tensor_count, 25, MAX_TENSORS_PER_FILE, "tensors")
+    table = [_read_tensor(cursor, file) for _ in range(tensor_count)]
+    return metadata, _locate(table, _padded(cursor.offset, alignment), alignment, source)
+
+
+def _check_version(version: int, file: str) -> None:
+    if version in (2, VERSION):
+        return
+    if version and not version & 0xFFFF:
+        raise UnsupportedError("big-endian GGUF is not supported", code="E_GGUF_BIG_ENDIAN", file=file)
+    raise UnsupportedError(f"GGUF version {version} is not supported; 2 and 3 are", code="E_GGUF_VERSION", file=file)
+
+
+# --- splits -------------------------------------------------------------------------------------
+
+
+def split_name(prefix: str, number: int, count: int) -> str:
+    return f"{prefix}-{number + 1:05d}-of-{count:05d}.gguf"
+
+
+def _ggufs(bundle: Bundle) -> list[str]:
+    return [name for name in bundle if "/" not in name and name.endswith(".gguf")]
+
+
+def _is_split_set(bundle: Bundle) -> bool:
+    """Whether a directory holds one GGUF model and no other weights."""
+    names = _ggufs(bundle)
+    if not names or any(name.endswith(".safetensors") for name in bundle):
+        return False
+    prefixes = {match[1] + match[3] if (match := _SPLIT_NAME.fullmatch(name)) else name for name in names}
+    return len(prefixes) == 1
+
+
+def _split_number(metadata: Mapping[str, Typed], key: str, file: str) -> int:
+    typed = metadata.get(key)
+    if typed is None or typed.type[0] not in "ui" or typed.value < 0:
+        raise MalformedError(f"a part of a split model needs a number in '{key}'", code="E_SPLIT", file=file)
+    return int(typed.value)
+
+
+def _join(bundle: Bundle, first: str, count: int) -> tuple[dict[str, Typed], dict[str, Entry]]:
+    """All parts as one model; none may be missing, repeated or foreign."""
+    match = _SPLIT_NAME.fullmatch(first)
+    if match is None or int(match[3]) != count:
+        raise MalformedError(
+            f"is one of {count} parts, so its name must end in -00001-of-{count:05d}.gguf or alike",
+            code="E_SPLIT",
+            file=bundle.name,
+        )
+    if count > MAX_SHARDS:
+        raise LimitError(f"{count} parts exceed the limit of {MAX_SHARDS}", code="E_SHARDS", file=bundle.name)
+    siblings = bundle.siblings()
+    names = [split_name(match[1], number, count) for number in range(count)]
+    missing = [name for name in names if name not in siblings]
+    if missing:
+        raise MalformedError(
+            f"{len(missing)} of {count} parts are missing, such as '{missing[0]}'",
+            code="E_SPLIT_MISSING",
+            file=bundle.name,
+            hint="put all parts into one directory",
+        )
+    metadata: dict[str, Typed] = {}
+    entries: dict[str, Entry] = {}
+    for number, name in enumerate(names):
+        source = siblings[name]
+        own, tensors = _read_file(source, name)
+        if (_split_number(own, SPLIT_NO, source.name), _split_number(own, SPLIT_COUNT, source.name)) != (number, count):
+            raise MalformedError(f"does not say that it is part {number} of {count}", code="E_SPLIT", file=source.name)
+        if number == 0:
+            total = _split_number(own, SPLIT_TENSORS, source.name)
+        for key, typed in own.items():
+            if key not in SPLIT_KEYS and metadata.setdefault(key, typed) != typed:
+                raise MalformedError(f"parts disagree about '{key}'", code="E_SPLIT", file=source.name)
+        for tensor in tensors.keys() & entries.keys():
+            raise MalformedError("is in two parts", code="E_DUPLICATE", file=source.name, tensor=tensor)
+        entries |= tensors
+        if len(entries) > MAX_TENSORS:
+            raise LimitError(f"more than {MAX_TENSORS} tensors", code="E_TENSORS", file=bundle.name)
+    if len(entries) != total:
+        raise MalformedError(f"{total} tensors were split but the parts hold {len(entries)}", code="E_SPLIT", file=bundle.name)
+    return metadata, entries
+
+
+def _cut(entries: Mapping[str, Entry], shard_bytes: int | None) -> list[dict[str, Entry]]:
+    """Fill each part in order; a tensor larger than a part has one to itself."""
+    cuts: list[dict[str, Entry]] = [{}]
+    used = 0
+    for name, entry in entries.items():
+        nbytes = _padded(entry.nbytes, DEFAULT_ALIGNMENT)
+        if shard_bytes is not None and cuts[-1] and used + nbytes > shard_bytes:
+            cuts.append({})
+            used = 0
+        cuts[-1][name] = entry
+        used += nbytes
+    return cuts
+
+
+def _build_image(file: str, metadata: Mapping[str, Typed], entries: Mapping[str, Entry]) -> tuple[Image, dict[str, Entry]]:
+    alignment = _alignment(metadata, file)
+    head = [MAGIC, struct.pack("<IQQ", VERSION, len(entries), len(metadata)), write_metadata(metadata)]
+    at = 0
+    offsets = []
+    for entry in entries.values():
+        if len(entry.name.encode()) > MAX_GGML_NAME_BYTES:
+            raise UnsupportedError(f"GGUF names take up to {MAX_GGML_NAME_BYTES} bytes", code="E_NAME", tensor=entry.name)
+        shape = entry.spec.shape
+        number = _PLAIN_IDS[entry.spec.dtype] if entry.codec == RAW else _BLOCK_IDS[entry.codec.name]
+        head += [pack_text(entry.name), struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape[::-1], number, at)]
+        offsets.append(at)
+        at += _padded(entry.nbytes, alignment)
+    raw = b"".join(head)
+    start = _padded(len(raw), alignment)
+    placed = {
+        entry.name: replace(entry, extents={part: Extent(file, start + offset, entry.nbytes) for part in entry.parts})
+        for entry, offset in zip(entries.values(), offsets, strict=True)
+    }
+    return Image(start + at, ((0, raw),)), placed
+
+
+class Gguf(Container):
+    name = "gguf"
+    title = "GGUF file"
+    dialect = "gguf"
+    is_directory = False
+    suffix = ".gguf"
+
+    def probe(self, bundle: Bundle) -> bool:
+        if bundle.single is None and not _is_split_set(bundle):
+            return False
+        source = bundle[bundle.single or _ggufs(bundle)[0]]
+        return source.size >= len(MAGIC) and bytes(source.read(0, len(MAGIC))) == MAGIC
+
+    def parse(self, bundle: Bundle) -> Manifest:
+        file = bundle.single or _ggufs(bundle)[0]
+        metadata, entries = _read_file(bundle[file], file)
+        count = _split_number(metadata, SPLIT_COUNT, bundle[file].name) if SPLIT_COUNT in metadata else 0
+        # A count of 0 is what merging leaves behind; one part is whole by itself.
+        if count > 1:
+            metadata, entries = _join(bundle, file, count)
+        elif len(_ggufs(bundle)) > 1:
+            raise MalformedError(f"several files, but '{file}' is whole by itself", code="E_SPLIT", file=bundle.name)
+        model = {key: typed for key, typed in metadata.items() if key not in SPLIT_KEYS}
+        return Manifest(self.name, entries, model, dialect=self.dialect)
+
+    def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
+        if len(spec.shape) > MAX_GGUF_RANK:
+            return False
+        if codec == RAW:
+            return spec.dtype in _PLAIN_IDS
+        number = _BLOCK_IDS.get(codec.name)
+        stored = None if number is None else _stored_as(number, spec.shape)
+        return stored is not None and stored[:2] == (spec, codec)
+
+    def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
+        """One file `name`, or parts `<name>-00001-of-0000N.gguf` beside each other when a size is given and exceeded."""
+        self.require_carried(manifest)
+        metadata = {key: typed for key, typed in manifest.metadata.items() if key not in SPLIT_KEYS}
+        cuts = _cut(manifest.entries, shard_bytes)
+        if len(cuts) > MAX_SHARDS:
+            raise LimitError(f"{len(cuts)} parts exceed the limit of {MAX_SHARDS}", code="E_SHARDS", hint="use larger parts")
+        images: dict[str, Image] = {}
+        entries: dict[str, Entry] = {}
+        for number, cut in enumerate(cuts):
+            if len(cuts) == 1:
+                file, keys = name, metadata
+            else:
+                file = split_name(name.removesuffix(self.suffix), number, len(cuts))
+                keys = (metadata if number == 0 else {}) | {
+                    SPLIT_NO: Typed("u16", number),
+                    SPLIT_COUNT: Typed("u16", len(cuts)),
+                    SPLIT_TENSORS: Typed("i32", len(manifest.entries)),
+                }
+            images[file], placed = _build_image(file, keys, cut)
+            entries |= placed
+        return Placement(Manifest(self.name, entries, metadata, dialect=self.dialect), images)

@@ -1,0 +1,229 @@
+"""A Hugging Face model directory: safetensors and the files around them.
+
+    model.safetensors                        the weights, or
+    model.safetensors.index.json             {"metadata": {"total_size": n}, "weight_map": {"<tensor>": "<shard>"}}
+    model-00001-of-00002.safetensors ...     the shards the map names
+    config.json, tokenizer.json, ...         side files, kept byte for byte
+
+The index is the truth: only shards it names are read, each must hold exactly the tensors mapped
+to it, and other weight files lying around (of any format) are not part of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from flyweight import strict_json
+from flyweight.containers.base import Container, Image, Placement
+from flyweight.containers.safetensors import (
+    Header,
+    Stored,
+    build_image,
+    header_metadata,
+    holds,
+    metadata_of,
+    read_header,
+    regroup,
+    stored_parts,
+    with_extents,
+)
+from flyweight.errors import LimitError, MalformedError
+from flyweight.limits import MAX_JSON_BYTES, MAX_SHARDS, MAX_TENSORS
+from flyweight.manifest import Extent, Manifest
+from flyweight.sources import Bundle
+from flyweight.tensor import RAW, CodecSpec, TensorSpec
+
+__all__ = ["HfDirectory", "Index", "is_model_directory", "place_tensors", "read_index", "read_tensors", "side_files"]
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+CONFIG = "config.json"
+
+_WEIGHT_SUFFIXES = (
+    ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".h5", ".msgpack", ".pkl", ".pickle",
+)  # fmt: skip
+_LEFT_OUT = _WEIGHT_SUFFIXES + tuple(f"{suffix}.index.json" for suffix in _WEIGHT_SUFFIXES)
+
+
+class Index(NamedTuple):
+    shards: dict[str, set[str]]
+    """Shard → the tensors it must hold."""
+    total_size: float | None
+    """Bytes of all tensors as declared; writers differ, so a mismatch is for `verify` to report."""
+
+
+def read_json(bundle: Bundle, name: str) -> Any:
+    source = bundle[name]
+    if source.size > MAX_JSON_BYTES:
+        raise LimitError(f"{source.size} bytes of JSON exceed the limit of {MAX_JSON_BYTES}", file=source.name)
+    return strict_json.loads(source.read(0, source.size), file=source.name)
+
+
+def read_index(bundle: Bundle) -> Index:
+    """The shards and their tensors. Every shard is a plain name that is really in the directory."""
+    file = bundle[INDEX].name
+    table = read_json(bundle, INDEX)
+    weight_map = table.get("weight_map") if isinstance(table, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise MalformedError("the index has no weight_map", code="E_INDEX", file=file)
+    if len(weight_map) > MAX_TENSORS:
+        raise LimitError(f"{len(weight_map)} tensors exceed the limit of {MAX_TENSORS}", code="E_TENSORS", file=file)
+    shards: dict[str, set[str]] = {}
+    for tensor, shard in weight_map.items():
+        if type(shard) is not str:
+            raise MalformedError("the index maps it to something that is not a name", code="E_INDEX", file=file, tensor=tensor)
+        shards.setdefault(shard, set()).add(tensor)
+        if len(shards) > MAX_SHARDS:
+            raise LimitError(f"more than {MAX_SHARDS} shards", code="E_SHARDS", file=file)
+    for shard, tensors in shards.items():
+        if "/" in shard or "\\" in shard or not shard.endswith(".safetensors"):
+            raise MalformedError(
+                f"'{shard}' is not the plain name of a safetensors file", code="E_SHARD_NAME", file=file, tensor=min(tensors)
+            )
+        if shard not in bundle:
+            raise MalformedError(
+                f"shard '{shard}' is missing", code="E_SHARD_MISSING", file=file, hint="complete the download, or fix the index"
+            )
+    return Index(shards, _total_size(table.get("metadata", {}), file))
+
+
+def _total_size(metadata: object, file: str) -> float | None:
+    if not isinstance(metadata, dict):
+        raise MalformedError("the index's metadata must be an object", code="E_INDEX", file=file)
+    total = metadata.get("total_size")
+    # A float is allowed because real writers count a bool as an eighth of a byte.
+    if total is not None and (type(total) not in (int, float) or total < 0):
+        raise MalformedError(f"total_size is {total!r}, not a size", code="E_INDEX", file=file)
+    return total
+
+
+def is_model_directory(bundle: Bundle) -> bool:
+    """Whether it looks like a model, complete or not; the parser says what is missing."""
+    return bundle.is_directory and (
+        CONFIG in bundle or INDEX in bundle or any("/" not in name and name.endswith(".safetensors") for name in bundle)
+    )
+
+
+def read_tensors(bundle: Bundle) -> Header:
+    """All plain tensors of the model, whatever number of files they are in."""
+    if INDEX in bundle:
+        return _read_shards(bundle, read_index(bundle))
+    lone = [name for name in bundle if "/" not in name and name.endswith(".safetensors")]
+    if WEIGHTS in lone:
+        return read_header(bundle[WEIGHTS], WEIGHTS)
+    if len(lone) == 1:
+        return read_header(bundle[lone[0]], lone[0])
+    if lone:
+        raise MalformedError(
+            f"{len(lone)} safetensors files ({', '.join(lone[:4])}{', ...' if len(lone) > 4 else ''}) and no {INDEX}",
+            code="E_NO_INDEX",
+            file=bundle.name,
+            hint="add the index, or open one file by its path",
+        )
+    raise MalformedError("no safetensors weights in the directory", code="E_NO_WEIGHTS", file=bundle.name)
+
+
+def _read_shards(bundle: Bundle, index: Index) -> Header:
+    metadata: dict[str, str] = {}
+    tensors: dict[str, Stored] = {}
+    for shard, expected in sorted(index.shards.items()):  # the order they were written in
+        header = read_header(bundle[shard], shard)
+        for name in expected ^ header.tensors.keys():
+            missing = name in expected
+            raise MalformedError(
+                "the index maps it to this shard, which does not hold it"
+                if missing
+                else "the index does not map it to this shard",
+                code="E_INDEX_MISMATCH",
+                file=bundle[shard].name,
+                tensor=name,
+            )
+        metadata = header.metadata | metadata
+        tensors |= header.tensors
+    return Header(metadata, tensors)
+
+
+def side_files(bundle: Bundle) -> dict[str, Extent]:
+    """Everything that is neither weights nor their index, known to us or not."""
+    return {name: Extent(name, 0, bundle[name].size) for name in bundle if not name.endswith(_LEFT_OUT)}
+
+
+def place_tensors(
+    tensors: Mapping[str, TensorSpec], metadata: Mapping[str, str], shard_bytes: int | None
+) -> tuple[dict[str, Image], dict[str, Extent]]:
+    """One file, or shards and their index when a shard size is given and exceeded."""
+    shards = _split(tensors, shard_bytes)
+    if len(shards) == 1:
+        image, extents = build_image(WEIGHTS, tensors, metadata)
+        return {WEIGHTS: image}, extents
+    if len(shards) > MAX_SHARDS:
+        raise LimitError(f"{len(shards)} shards exceed the limit of {MAX_SHARDS}", code="E_SHARDS", hint="use larger shards")
+    images: dict[str, Image] = {}
+    extents = {}
+    for number, shard in enumerate(shards, 1):
+        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        # The first shard has the metadata; the others only what a loader asks of each file.
+        images[file], placed = build_image(file, shard, metadata if number == 1 else {"format": metadata["format"]})
+        extents |= placed
+    index = {
+        "metadata": {"total_size": sum(spec.nbytes for spec in tensors.values())},
+        "weight_map": {name: extents[name].file for name in sorted(extents)},
+    }
+    text = strict_json.dumps(index, indent=2) + b"\n"
+    images[INDEX] = Image(len(text), ((0, text),))
+    return images, extents
+
+
+def _split(tensors: Mapping[str, TensorSpec], shard_bytes: int | None) -> list[dict[str, TensorSpec]]:
+    """Fill each shard in order; a tensor larger than a shard has one to itself."""
+    shards: list[dict[str, TensorSpec]] = [{}]
+    room = shard_bytes
+    for name, spec in tensors.items():
+        if room is not None and shard_bytes is not None:
+            if spec.nbytes > room and shards[-1]:
+                shards.append({})
+                room = shard_bytes
+            room -= spec.nbytes
+        shards[-1][name] = spec
+    return shards
+
+
+def place_side_files(files: Mapping[str, Extent | bytes]) -> tuple[dict[str, Image], dict[str, Extent]]:
+    """Side files made anew are images; those of the source are copied."""
+    images = {name: Image(len(data), ((0, data),)) for name, data in files.items() if isinstance(data, bytes)}
+    copies = {name: extent for name, extent in files.items() if isinstance(extent, Extent)}
+    return images, copies
+
+
+class HfDirectory(Container):
+    name = "hf"
+    title = "Hugging Face directory"
+    dialect = "hf"
+    is_directory = True
+
+    def probe(self, bundle: Bundle) -> bool:
+        return is_model_directory(bundle)
+
+    def parse(self, bundle: Bundle) -> Manifest:
+        header = read_tensors(bundle)
+        metadata, dialect = metadata_of(header, bundle.name)
+        return Manifest(self.name, regroup(header, bundle.name), metadata, side_files(bundle), dialect)
+
+    def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
+        return codec == RAW and holds(spec)
+
+    def doubts(self, bundle: Bundle, manifest: Manifest) -> Iterable[tuple[str, str]]:
+        declared = read_index(bundle).total_size if INDEX in bundle else None
+        if declared is not None and declared != manifest.nbytes:
+            yield "E_TOTAL_SIZE", f"the index says {declared:g} bytes of tensors, there are {manifest.nbytes}"
+
+    def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:  # noqa: ARG002
+        self.require_carried(manifest)
+        keys = stored_parts(manifest.entries)
+        parts = {key: manifest.entries[tensor].parts[part] for key, (tensor, part) in keys.items()}
+        images, extents = place_tensors(parts, header_metadata(manifest), shard_bytes)
+        new_files, copies = place_side_files(manifest.files)
+        placed = with_extents(manifest, self.name, keys, extents)
+        return Placement(replace(placed, files=dict(manifest.files)), images | new_files, copies)

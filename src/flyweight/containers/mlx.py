@@ -1,0 +1,318 @@
+"""An MLX model directory: a Hugging Face directory whose matrices are stored as triples.
+
+    <path>.weight    u32 (…, rows, columns · bits / 32)   codes, a little-endian stream of bits per row
+    <path>.scales    f32, f16 or bf16 (…, rows, columns / group_size)
+    <path>.biases    like scales                          w = scale · code + bias
+
+How many bits a code has is not in the weights; config.json says it:
+
+    "quantization": {"group_size": 64, "bits": 4, "mode": "affine",      for every triple, unless
+                     "<path>": {"group_size": 32, "bits": 8},            said otherwise for this one;
+                     "<path>": false}                                    this one is not a triple
+
+A triple is one tensor here, named "<path>.weight". Everything else is plain. The same object is
+written under "quantization_config", where other tools look for it; it is never read from there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from flyweight import strict_json
+from flyweight.containers.base import Container, Placement
+from flyweight.containers.hf import (
+    CONFIG,
+    is_model_directory,
+    place_side_files,
+    place_tensors,
+    read_json,
+    read_tensors,
+    side_files,
+)
+from flyweight.containers.safetensors import header_metadata, metadata_of, regroup, with_extents
+from flyweight.cursor import check_shape
+from flyweight.dtypes import DType
+from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
+from flyweight.limits import MAX_JSON_BYTES
+from flyweight.manifest import Entry, Manifest, Typed
+from flyweight.sources import Bundle
+from flyweight.tensor import RAW, CodecSpec, Param, TensorSpec
+
+__all__ = ["MlxDirectory"]
+
+BITS = (1, 2, 3, 4, 5, 6, 8)
+GROUPS = (32, 64, 128)
+SCALES = (DType.F32, DType.F16, DType.BF16)
+PLAIN = frozenset(
+    {
+        DType.F32, DType.F16, DType.BF16, DType.C64, DType.BOOL,
+        DType.I8, DType.I16, DType.I32, DType.I64, DType.U8, DType.U16, DType.U32, DType.U64,
+    }
+)  # fmt: skip
+"""What MLX loads with its own type. It reads fp8 too, but as u8, which loses what it is."""
+
+_CODES, _SCALE, _BIAS = ".weight", ".scales", ".biases"
+_PARTS = {"codes": _CODES, "scale": _SCALE, "bias": _BIAS}
+_AFFINE: dict[str, Param] = {"form": "scale_bias", "scale": "f32", "axis": -1}
+_STORED: dict[str, Param] = {"packing": "little", "word": "u32"}
+_SETTINGS = frozenset({"group_size", "bits", "mode"})
+_KEY, _MIRROR = "quantization", "quantization_config"
+
+
+class Grid(NamedTuple):
+    """How a triple is to be read."""
+
+    bits: int
+    group: int
+
+    def codec(self, scale: DType) -> CodecSpec:
+        own: dict[str, Param] = {"bits": self.bits, "group": self.group, "scale": scale.label}
+        return CodecSpec("affine", _AFFINE | own | _STORED)
+
+    def as_json(self) -> dict[str, int]:
+        return {"group_size": self.group, "bits": self.bits}
+
+
+class Settings(NamedTuple):
+    """What config.json says about triples. `False` marks a module that is not one, None says nothing."""
+
+    default: Grid | None
+    modules: Mapping[str, Grid | bool]
+
+    def of(self, path: str) -> Grid | bool | None:
+        found = self.modules.get(path, True)
+        return self.default if found is True else found
+
+
+# --- config.json ----------------------------------------------------------------------------------
+
+
+def _malformed(message: str, file: str, code: str = "E_QUANTIZATION") -> MalformedError:
+    return MalformedError(message, code=code, file=file)
+
+
+def _settings(config: object, file: str) -> Settings:
+    """The `quantization` object, checked to the last key."""
+    if not isinstance(config, dict):
+        raise _malformed("config.json must be an object", file)
+    table = config.get(_KEY)
+    if table is None:
+        return Settings(None, {})
+    if not isinstance(table, dict):
+        raise _malformed(f"'{_KEY}' must be an object", file)
+    default = _grid({key: table[key] for key in _SETTINGS & table.keys()}, _KEY, file)
+    modules: dict[str, Grid | bool] = {}
+    for path, value in table.items():
+        if path in _SETTINGS:
+            continue
+        if isinstance(value, dict):
+            modules[path] = _grid(value, f"{_KEY} of '{path}'", file)
+        elif type(value) is bool:
+            modules[path] = value
+        else:
+            raise _malformed(f"{_KEY} of '{path}' must be an object or a truth value", file)
+    return Settings(default, modules)
+
+
+def _allowed(value: object, allowed: tuple[int, ...]) -> bool:
+    """True and 4.0 equal members, but are none."""
+    return type(value) is int and value in allowed
+
+
+def _grid(table: Mapping[str, Any], what: str, file: str) -> Grid:
+    if (mode := table.get("mode", "affine")) != "affine":
+        raise UnsupportedError(
+            f"{what} has mode {mode!r}", code="E_MLX_MODE", file=file, hint="the only mode read so far is 'affine'"
+        )
+    if unknown := table.keys() - _SETTINGS:
+        raise UnsupportedError(f"{what} has an unknown setting '{min(unknown)}'", code="E_QUANTIZATION", file=file)
+    for key, allowed in (("bits", BITS), ("group_size", GROUPS)):
+        value = table.get(key)
+        if not _allowed(value, allowed):
+            raise _malformed(f"{key} in {what} must be one of {', '.join(map(str, allowed))}, not {value!r}", file)
+    return Grid(table["bits"], table["group_size"])
+
+
+def _updated(config: dict[str, Any], entries: Mapping[str, Entry]) -> dict[str, Any]:
+    """The config with `quantization` as the entries need it; every other key and the order of keys kept."""
+    grids = {_path(entry): _grid_of(entry.codec) for entry in entries.values() if entry.codec != RAW}
+    if not grids:
+        return {key: value for key, value in config.items() if key not in (_KEY, _MIRROR)}
+    [(most, _)] = Counter(grids.values()).most_common(1)
+    # No "mode": affine is the default, and older loaders know no other key.
+    table: dict[str, Any] = dict(most.as_json())
+    table |= {path: grid.as_json() for path, grid in grids.items() if grid != most}
+    return config | {_KEY: table, _MIRROR: table}
+
+
+def _fits(config: Mapping[str, Any], entries: Mapping[str, Entry]) -> bool:
+    """Whether the config already says of every entry what it is."""
+    if all(entry.codec == RAW for entry in entries.values()):
+        return _KEY not in config and _MIRROR not in config
+    try:
+        settings = _settings(config, CONFIG)
+    except FlyweightError:
+        return False
+    return not any(_contradicts(settings, entry) for entry in entries.values())
+
+
+def _contradicts(settings: Settings, entry: Entry) -> bool:
+    if entry.codec == RAW:
+        return entry.name.endswith(_CODES) and isinstance(settings.modules.get(_path(entry)), Grid)
+    return settings.of(_path(entry)) != _grid_of(entry.codec)
+
+
+# --- triples --------------------------------------------------------------------------------------
+
+
+def _path(entry: Entry) -> str:
+    return entry.name.removesuffix(_CODES)
+
+
+def _grid_of(codec: CodecSpec) -> Grid:
+    return Grid(int(codec.params["bits"]), int(codec.params["group"]))
+
+
+def _mistakable(entry: Entry) -> str:
+    """Why a plain tensor looks like a piece of a triple, or nothing if it does not."""
+    for suffix in (_SCALE, _BIAS):
+        if entry.name.endswith(suffix):
+            return f"named like the {suffix[1:]} of a packed '{entry.name.removesuffix(suffix)}{_CODES}'"
+    packed = entry.name.endswith(_CODES) and entry.spec.dtype is DType.U32
+    return f"packed like a tensor with '{_path(entry)}{_SCALE}'" if packed else ""
+
+
+def _triple(path: str, grid: Grid, plain: Mapping[str, Entry]) -> Entry:
+    """One tensor from its three; their shapes must tell the same story."""
+    name = path + _CODES
+    missing = [suffix for suffix in _PARTS.values() if path + suffix not in plain]
+    if missing:
+        raise MalformedError(f"a packed tensor needs '{path}{missing[0]}'", code="E_TRIPLE", tensor=name)
+    pieces = {part: plain[path + suffix] for part, suffix in _PARTS.items()}
+    codes, scale, bias = (piece.spec for piece in pieces.values())
+    if codes.dtype is not DType.U32 or scale.dtype not in SCALES or bias != scale or len(codes.shape) < 2:
+        raise MalformedError(
+            f"a triple is u32 with two like float tensors, not {codes}, {scale} and {bias}", code="E_TRIPLE", tensor=name
+        )
+    shape = check_shape((*scale.shape[:-1], scale.columns * grid.group), tensor=name)
+    if codes.shape != (*shape[:-1], shape[-1] * grid.bits // 32):
+        raise MalformedError(
+            f"{codes} with {scale} is not {grid.bits} bits in groups of {grid.group}", code="E_TRIPLE", tensor=name
+        )
+    return Entry(
+        name,
+        TensorSpec(shape, DType.F32),
+        grid.codec(scale.dtype),
+        {part: piece.spec for part, piece in pieces.items()},
+        {part: piece.extents["data"] for part, piece in pieces.items()},
+    )
+
+
+def _collect(plain: Mapping[str, Entry], settings: Settings, file: str) -> dict[str, Entry]:
+    """Triples put together, in the order of the file; each where its first piece is."""
+    entries: dict[str, Entry] = {}
+    triples = {name.removesuffix(_SCALE) for name in plain if name.endswith(_SCALE)}
+    owners = {path + suffix: path for path in triples for suffix in _PARTS.values()}
+    for name, entry in plain.items():
+        path = owners.get(name)
+        if entry.codec != RAW:
+            raise UnsupportedError(f"MLX knows no tensors described as {entry.codec}", code="E_DESCRIPTION", tensor=name)
+        if path is None:
+            if looks := _mistakable(entry):
+                raise MalformedError(f"{looks}, which is not there", code="E_TRIPLE", tensor=name)
+            if _contradicts(settings, entry):
+                raise MalformedError("plain, but config.json gives it bits", code="E_TRIPLE", file=file, tensor=name)
+            entries[name] = entry
+        elif path + _CODES not in entries:
+            grid = settings.of(path)
+            if not isinstance(grid, Grid):
+                raise MalformedError(
+                    "packed, but config.json does not say so", code="E_TRIPLE", file=file, tensor=path + _CODES
+                )
+            entries[path + _CODES] = _triple(path, grid, plain)
+    return entries
+
+
+def _keys(entries: Iterable[Entry]) -> dict[str, tuple[str, str]]:
+    """The key each part is stored under, in order: key → (tensor, part)."""
+    keys: dict[str, tuple[str, str]] = {}
+    for entry in entries:
+        if entry.codec == RAW:
+            keys[entry.name] = (entry.name, "data")
+        else:
+            keys |= {_path(entry) + suffix: (entry.name, part) for part, suffix in _PARTS.items()}
+    return keys
+
+
+class MlxDirectory(Container):
+    name = "mlx"
+    title = "MLX directory"
+    dialect = "hf"
+    is_directory = True
+
+    def probe(self, bundle: Bundle) -> bool:
+        """A model directory whose config.json speaks of `quantization`, whatever it says."""
+        if not is_model_directory(bundle) or CONFIG not in bundle or bundle[CONFIG].size > MAX_JSON_BYTES:
+            return False
+        try:
+            config = read_json(bundle, CONFIG)
+        except FlyweightError:
+            # Not JSON: if it meant to be ours, let the parser say what is wrong with it.
+            return f'"{_KEY}"'.encode() in bytes(bundle[CONFIG].read(0, bundle[CONFIG].size))
+        return isinstance(config, dict) and config.get(_KEY) is not None
+
+    def parse(self, bundle: Bundle) -> Manifest:
+        """A directory without triples is a dense model, as it is to MLX."""
+        file = bundle[CONFIG].name if CONFIG in bundle else bundle.name
+        settings = _settings(read_json(bundle, CONFIG) if CONFIG in bundle else {}, file)
+        header = read_tensors(bundle)
+        metadata, dialect = metadata_of(header, bundle.name)
+        try:
+            entries = _collect(regroup(header, bundle.name), settings, file)
+        except FlyweightError as error:
+            raise error.at(file=bundle.name) from None
+        return Manifest(self.name, entries, metadata, side_files(bundle), dialect)
+
+    def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
+        if codec == RAW:
+            return spec.dtype in PLAIN
+        params = codec.params
+        if codec.name != "affine" or not _allowed(params.get("bits"), BITS) or not _allowed(params.get("group"), GROUPS):
+            return False
+        grid = _grid_of(codec)
+        whole = len(spec.shape) >= 2 and spec.columns % grid.group == 0
+        return whole and any(codec == grid.codec(scale) for scale in SCALES)
+
+    def adapt(self, codec: CodecSpec) -> CodecSpec:
+        if codec.name != "affine":
+            return codec
+        return CodecSpec("affine", _AFFINE | dict(codec.params) | _STORED)
+
+    def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:  # noqa: ARG002
+        """Needs the bytes of config.json among the manifest's files: what they say of triples is made to fit."""
+        self.require_carried(manifest)
+        text = manifest.files.get(CONFIG)
+        if not isinstance(text, bytes):
+            raise UnsupportedError("an MLX directory needs the bytes of a config.json", code="E_NO_CONFIG")
+        config = strict_json.loads(text, file=CONFIG)
+        if not isinstance(config, dict):
+            raise _malformed("config.json must be an object", CONFIG)
+        for entry in manifest.entries.values():
+            if entry.codec != RAW and not entry.name.endswith(_CODES):
+                raise UnsupportedError(f"MLX packs only tensors named '…{_CODES}'", code="E_KEY", tensor=entry.name)
+            if entry.codec == RAW and (looks := _mistakable(entry)):
+                raise UnsupportedError(f"plain, but {looks}", code="E_KEY", tensor=entry.name)
+        if not _fits(config, manifest.entries):
+            text = strict_json.dumps(_updated(config, manifest.entries), indent=2) + b"\n"
+        files = {**manifest.files, CONFIG: text}
+        keys = _keys(manifest.entries.values())
+        parts = {key: manifest.entries[tensor].parts[part] for key, (tensor, part) in keys.items()}
+        if "format" in manifest.metadata:  # another loader's, taken over from the source
+            manifest = replace(manifest, metadata={**manifest.metadata, "format": Typed("str", "mlx")})
+        images, extents = place_tensors(parts, header_metadata(manifest, "mlx"), shard_bytes)
+        new_files, copies = place_side_files(files)
+        placed = with_extents(manifest, self.name, keys, extents)
+        return Placement(replace(placed, files=files), images | new_files, copies)

@@ -1,0 +1,339 @@
+"""safetensors: a JSON table, then the bytes it describes, back to back.
+
+    u64      n, the length of the header
+    n bytes  JSON: {"<tensor>": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...,
+             "__metadata__": {"<key>": "<text>"}}, spaces at the end so that the data starts 8-aligned
+    rest     the tensors; offsets count from here; together they cover every byte exactly once
+
+A tensor that is not plain is stored part by part as plain tensors and described in the metadata,
+so this file carries any codec, also one we do not know:
+
+    flyweight.tensors   {"<tensor>": {"shape", "dtype", "codec": {"name", "params"}, "parts": {"<part>": "<key>"}}}
+    flyweight.metadata  [[key, type, value], ...] when a value is not plain text (see `typed_json`)
+    flyweight.dialect   the tensor naming, when it is not "hf"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from flyweight import strict_json
+from flyweight.containers import typed_json
+from flyweight.containers.base import Container, Image, Placement, check_cover
+from flyweight.cursor import Cursor, check_name, check_shape
+from flyweight.dtypes import DType
+from flyweight.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
+from flyweight.limits import MAX_JSON_BYTES, MAX_TENSORS_PER_FILE
+from flyweight.manifest import Entry, Extent, Manifest, Typed
+from flyweight.sources import Bundle, Source
+from flyweight.tensor import RAW, CodecSpec, TensorSpec
+
+__all__ = [
+    "Header",
+    "Safetensors",
+    "Stored",
+    "build_image",
+    "header_metadata",
+    "holds",
+    "metadata_of",
+    "read_header",
+    "regroup",
+    "stored_parts",
+    "with_extents",
+]
+
+DTYPES = {
+    "BOOL": DType.BOOL, "U8": DType.U8, "I8": DType.I8, "U16": DType.U16, "I16": DType.I16,
+    "U32": DType.U32, "I32": DType.I32, "U64": DType.U64, "I64": DType.I64,
+    "F64": DType.F64, "F32": DType.F32, "F16": DType.F16, "BF16": DType.BF16, "C64": DType.C64,
+    "F8_E4M3": DType.F8_E4M3, "F8_E5M2": DType.F8_E5M2, "F8_E8M0": DType.F8_E8M0,
+    "F8_E4M3FNUZ": DType.F8_E4M3FNUZ, "F8_E5M2FNUZ": DType.F8_E5M2FNUZ,
+    "F6_E2M3": DType.F6_E2M3, "F6_E3M2": DType.F6_E3M2, "F4": DType.F4_E2M1,
+}  # fmt: skip
+LABELS = {dtype: label for label, dtype in DTYPES.items()}
+
+_METADATA = "__metadata__"
+_TENSORS, _TYPED, _DIALECT = "flyweight.tensors", "flyweight.metadata", "flyweight.dialect"
+_RESERVED = frozenset({_TENSORS, _TYPED, _DIALECT})
+_TENSOR_FIELDS = frozenset({"dtype", "shape", "data_offsets"})
+_DATA_ALIGNMENT = 8
+
+
+class Stored(NamedTuple):
+    """A plain tensor of a file: what it is and where it lies."""
+
+    spec: TensorSpec
+    extent: Extent
+
+
+class Header(NamedTuple):
+    metadata: dict[str, str]
+    tensors: dict[str, Stored]
+
+
+# --- the file ---------------------------------------------------------------------------------
+
+
+def read_header(source: Source, file: str) -> Header:
+    """The table of one file, proven to cover the file exactly. `file` is its name in the bundle."""
+    cursor = Cursor(source)
+    length = cursor.u64("the header length")
+    if length > MAX_JSON_BYTES:
+        raise LimitError(
+            f"a header of {length} bytes exceeds the limit of {MAX_JSON_BYTES}", code="E_HEADER_SIZE", file=source.name
+        )
+    raw = cursor.take(length, "the header")
+    if not length or raw[0] != ord("{"):
+        raise MalformedError("the header must start with '{'", code="E_HEADER", file=source.name, offset=8)
+    table = strict_json.loads(raw, file=source.name)
+    metadata = _check_metadata(table.pop(_METADATA, {}), source.name)
+    if len(table) > MAX_TENSORS_PER_FILE:
+        raise LimitError(f"{len(table)} tensors exceed the limit of {MAX_TENSORS_PER_FILE}", code="E_TENSORS", file=source.name)
+    tensors = {}
+    for name in list(table):
+        # Popped, so that a table of a million lines is never in memory twice.
+        spec, begin, end = _check_tensor(name, table.pop(name), source.name)
+        tensors[name] = Stored(spec, Extent(file, cursor.offset + begin, end - begin))
+    spans = sorted((stored.extent.offset, stored.extent.nbytes, name) for name, stored in tensors.items())
+    check_cover(((name, offset, nbytes) for offset, nbytes, name in spans), cursor.offset, source)
+    return Header(metadata, tensors)
+
+
+def _check_metadata(metadata: object, file: str) -> dict[str, str]:
+    if not isinstance(metadata, dict) or not all(type(value) is str for value in metadata.values()):
+        raise MalformedError("__metadata__ must map text to text", code="E_METADATA", file=file)
+    return metadata
+
+
+def _check_tensor(name: str, fields: object, file: str) -> tuple[TensorSpec, int, int]:
+    """The element type comes first: nothing else about a tensor means anything without it."""
+    check_name(name, file=file)
+    if not isinstance(fields, dict) or fields.keys() != _TENSOR_FIELDS:
+        raise MalformedError(
+            f"a tensor is described by {sorted(_TENSOR_FIELDS)} and nothing else", code="E_HEADER", file=file, tensor=name
+        )
+    label = fields["dtype"]
+    dtype = DTYPES.get(label) if type(label) is str else None
+    if dtype is None:
+        raise MalformedError(
+            f"unknown element type {label!r}", code="E_DTYPE", file=file, tensor=name, hint=f"known: {', '.join(DTYPES)}"
+        )
+    spec = TensorSpec(check_shape(fields["shape"], file=file, tensor=name), dtype)
+    begin, end = _check_offsets(fields["data_offsets"], name, file)
+    bits = spec.size * dtype.bits
+    if bits != 8 * (end - begin):
+        raise MalformedError(
+            f"{spec} takes {bits / 8:g} bytes but data_offsets span {end - begin}", code="E_SIZE", file=file, tensor=name
+        )
+    return spec, begin, end
+
+
+def _check_offsets(offsets: object, name: str, file: str) -> tuple[int, int]:
+    if type(offsets) is list and len(offsets) == 2:
+        begin, end = offsets
+        if type(begin) is int and type(end) is int and begin >= 0:
+            return begin, end
+    raise MalformedError("data_offsets must be two integers, 0 or more", code="E_OFFSETS", file=file, tensor=name)
+
+
+def _whole_bytes(spec: TensorSpec) -> bool:
+    return spec.size * spec.dtype.bits % 8 == 0
+
+
+def build_image(file: str, tensors: Mapping[str, TensorSpec], metadata: Mapping[str, str]) -> tuple[Image, dict[str, Extent]]:
+    """The bytes around the weights of one file, and the place of each tensor.
+
+    The table keeps the given order. So does the data, unless that would put a tensor on an
+    address its elements cannot be read from; then wider elements come first.
+    """
+    offsets, at = {}, 0
+    for name in _aligned_order(tensors):
+        offsets[name] = at
+        at += tensors[name].nbytes
+    table: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
+    for name, spec in tensors.items():
+        table[name] = {
+            "dtype": LABELS[spec.dtype],
+            "shape": list(spec.shape),
+            "data_offsets": [offsets[name], offsets[name] + spec.nbytes],
+        }
+    text = strict_json.dumps(table)
+    text += b" " * (-len(text) % _DATA_ALIGNMENT)
+    if len(text) > MAX_JSON_BYTES:
+        raise UnsupportedError(
+            f"the header would take {len(text)} bytes; safetensors allows {MAX_JSON_BYTES}", code="E_HEADER_SIZE", file=file
+        )
+    head = len(text).to_bytes(8, "little") + text
+    extents = {name: Extent(file, len(head) + offsets[name], spec.nbytes) for name, spec in tensors.items()}
+    return Image(len(head) + at, ((0, head),)), extents
+
+
+def _item_bytes(spec: TensorSpec) -> int:
+    return max(spec.dtype.bits // 8, 1)
+
+
+def _aligned_order(tensors: Mapping[str, TensorSpec]) -> Iterable[str]:
+    at = 0
+    for spec in tensors.values():
+        if at % _item_bytes(spec):
+            return sorted(tensors, key=lambda name: -_item_bytes(tensors[name]))
+        at += spec.nbytes
+    return tensors
+
+
+# --- any codec over plain tensors ---------------------------------------------------------------
+
+
+def holds(spec: TensorSpec) -> bool:
+    """Whether a plain tensor of this shape and type can be stored."""
+    return spec.dtype in LABELS and _whole_bytes(spec)
+
+
+def stored_parts(entries: Mapping[str, Entry]) -> dict[str, tuple[str, str]]:
+    """The key each part is stored under, in order: key → (tensor, part)."""
+    keys: dict[str, tuple[str, str]] = {}
+    for name, entry in entries.items():
+        for part, spec in entry.parts.items():
+            key = name if len(entry.parts) == 1 else f"{name}.{part}"
+            if key in keys or key == _METADATA:
+                raise UnsupportedError(f"its part '{part}' needs the key '{key}', which is taken", code="E_KEY", tensor=name)
+            if not holds(spec):
+                raise UnsupportedError(f"safetensors cannot hold its part '{part}', {spec}", code="E_DTYPE", tensor=name)
+            keys[key] = (name, part)
+    return keys
+
+
+def _describe(entries: Mapping[str, Entry], keys: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+    described: dict[str, Any] = {}
+    for key, (name, part) in keys.items():
+        entry = entries[name]
+        if entry.codec == RAW:
+            continue
+        about = described.setdefault(
+            name,
+            {"shape": list(entry.spec.shape), "dtype": entry.spec.dtype.label, "codec": entry.codec.as_json(), "parts": {}},
+        )
+        about["parts"][part] = key
+    return described
+
+
+def regroup(header: Header, file: str) -> dict[str, Entry]:
+    """Tensors from the plain ones, in the order of the file; each described tensor where its first part is."""
+    text = header.metadata.get(_TENSORS)
+    described = {} if text is None else strict_json.loads(text.encode(), file=file)
+    if not isinstance(described, dict):
+        raise MalformedError(f"{_TENSORS} must be an object", code="E_DESCRIPTION", file=file)
+    owners: dict[str, Entry] = {}
+    for name, about in described.items():
+        try:
+            entry = _described_entry(check_name(name), about, header.tensors)
+        except FlyweightError as error:
+            raise error.at(file=file, tensor=name) from None
+        for key in about["parts"].values():
+            if key in owners:
+                raise MalformedError(f"'{key}' is a part of two tensors", code="E_DESCRIPTION", file=file, tensor=name)
+            owners[key] = entry
+    entries: dict[str, Entry] = {}
+    for key, stored in header.tensors.items():
+        entry = owners.get(key) or Entry(key, stored.spec, RAW, {"data": stored.spec}, {"data": stored.extent})
+        if entries.setdefault(entry.name, entry) is not entry:
+            raise MalformedError("is both a plain and a described tensor", code="E_DUPLICATE", file=file, tensor=entry.name)
+    return entries
+
+
+def _described_entry(name: str, about: object, tensors: Mapping[str, Stored]) -> Entry:
+    match about:
+        case {"shape": shape, "dtype": str(label), "codec": {"name": str(codec), "params": dict(params)}, "parts": dict(parts)}:
+            pass
+        case _:
+            raise MalformedError("a description needs shape, dtype, codec and parts", code="E_DESCRIPTION")
+    if not all(isinstance(value, bool | int | float | str) for value in params.values()):
+        raise MalformedError("codec parameters must be plain values", code="E_DESCRIPTION")
+    if not parts:
+        raise MalformedError("a described tensor has no parts", code="E_DESCRIPTION")
+    for part, key in parts.items():
+        if type(key) is not str or key not in tensors:
+            raise MalformedError(f"its part '{part}' is not in the file", code="E_DESCRIPTION")
+    stored = {part: tensors[key] for part, key in parts.items()}
+    return Entry(
+        name,
+        TensorSpec(check_shape(shape), DType.parse(label)),
+        CodecSpec(codec, params),
+        {part: s.spec for part, s in stored.items()},
+        {part: s.extent for part, s in stored.items()},
+    )
+
+
+# --- metadata -----------------------------------------------------------------------------------
+
+
+def metadata_of(header: Header, file: str) -> tuple[dict[str, Typed], str]:
+    """The typed metadata and the dialect a header stands for."""
+    plain = {key: Typed("str", value) for key, value in header.metadata.items() if key not in _RESERVED}
+    dialect = header.metadata.get(_DIALECT, "hf")
+    text = header.metadata.get(_TYPED)
+    if text is None:
+        return plain, dialect
+    typed = typed_json.loads(text, file=file)
+    plain.pop("format", None)  # ours: the typed metadata is complete, whatever "format" the file needs
+    return typed | {key: value for key, value in plain.items() if key not in typed}, dialect
+
+
+def header_metadata(manifest: Manifest, loader: str = "pt") -> dict[str, str]:
+    """What `metadata_of` reads back. Loaders look for "format", so it is always there."""
+    if manifest.dialect not in ("", "hf"):
+        return {"format": loader, _TYPED: typed_json.dumps(manifest.metadata), _DIALECT: manifest.dialect}
+    if any(key in _RESERVED or typed.type != "str" for key, typed in manifest.metadata.items()):
+        return {"format": loader, _TYPED: typed_json.dumps(manifest.metadata)}
+    return {"format": loader} | {key: typed.value for key, typed in manifest.metadata.items()}
+
+
+class Safetensors(Container):
+    name = "safetensors"
+    title = "safetensors file"
+    dialect = ""
+    is_directory = False
+    suffix = ".safetensors"
+
+    def probe(self, bundle: Bundle) -> bool:
+        """Also true for a file that merely claims the suffix: the parser then says what is wrong with it."""
+        if bundle.single is None:
+            return False
+        source = bundle[bundle.single]
+        if source.size < 10:
+            return bundle.single.endswith(self.suffix)
+        return source.read(8, 1)[0] == ord("{") or bundle.single.endswith(self.suffix)
+
+    def parse(self, bundle: Bundle) -> Manifest:
+        file = bundle.single or next(iter(bundle))
+        header = read_header(bundle[file], file)
+        metadata, dialect = metadata_of(header, bundle[file].name)
+        return Manifest(self.name, regroup(header, bundle[file].name), metadata, dialect=dialect)
+
+    def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
+        return codec != RAW or holds(spec)
+
+    def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:  # noqa: ARG002
+        """One file whatever `shard_bytes` says: a sharded model is a directory."""
+        keys = stored_parts(manifest.entries)
+        described = _describe(manifest.entries, keys)
+        metadata = header_metadata(manifest)
+        if described:
+            metadata[_TENSORS] = strict_json.dumps(described).decode()
+        parts = {key: manifest.entries[tensor].parts[part] for key, (tensor, part) in keys.items()}
+        image, extents = build_image(name, parts, metadata)
+        return Placement(with_extents(manifest, self.name, keys, extents), {name: image})
+
+
+def with_extents(
+    manifest: Manifest, format_name: str, keys: Mapping[str, tuple[str, str]], extents: Mapping[str, Extent]
+) -> Manifest:
+    """The manifest as it will be parsed back, its parts placed."""
+    placed: dict[str, dict[str, Extent]] = {}
+    for key, (tensor, part) in keys.items():
+        placed.setdefault(tensor, {})[part] = extents[key]
+    entries = {
+        name: Entry(name, entry.spec, entry.codec, entry.parts, placed[name]) for name, entry in manifest.entries.items()
+    }
+    return Manifest(format_name, entries, manifest.metadata, manifest.files, manifest.dialect)
