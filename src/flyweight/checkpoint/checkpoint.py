@@ -1,0 +1,121 @@
+"""`Checkpoint`: reads the tensors a manifest describes.
+
+Two ways in. `encoded` and indexing map the file and copy nothing that is aligned; `slab` copies a
+run of rows with pread, so that memory is bounded by the run and a file that shrinks meanwhile is
+an error and not a signal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from flyweight.codecs import Array, codec_for, known
+from flyweight.containers import Container, recognise
+from flyweight.errors import FlyweightError
+from flyweight.manifest import Extent, Manifest
+from flyweight.sources import Bundle, Source, open_bundle
+from flyweight.tensor import EncodedTensor, TensorSpec
+
+__all__ = ["Checkpoint", "open_checkpoint"]
+
+
+class Checkpoint(Mapping[str, Array]):
+    """Indexing decodes one tensor; nothing else is read. Use as a context manager or let it be collected."""
+
+    def __init__(self, bundle: Bundle, container: Container, manifest: Manifest) -> None:
+        self.bundle = bundle
+        self.container = container
+        self.manifest = manifest
+
+    def __getitem__(self, name: str) -> Array:
+        tensor = self.encoded(name)
+        try:
+            return codec_for(tensor.codec).decode(tensor.spec, tensor.parts)
+        except FlyweightError as error:
+            raise error.at(file=self.bundle.name, tensor=name) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.manifest.entries)
+
+    def __len__(self) -> int:
+        return len(self.manifest.entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.manifest.entries
+
+    def encoded(self, name: str) -> EncodedTensor:
+        """One tensor as stored. Aligned parts are read-only views on the mapped file."""
+        entry = self.manifest.entries[name]
+        parts = {}
+        for part, spec in entry.parts.items():
+            extent = entry.extents[part]
+            raw = self.source(extent.file).read(extent.offset, extent.nbytes)
+            parts[part] = _as_array(raw, spec)
+        return EncodedTensor(entry.spec, entry.codec, parts)
+
+    def slab(self, name: str, start: int, stop: int) -> EncodedTensor:
+        """Rows start..stop of a tensor whose parts all have its rows, copied into memory."""
+        entry = self.manifest.entries[name]
+        parts = {}
+        for part, spec in entry.parts.items():
+            width = spec.dtype.nbytes(spec.columns)
+            rows = TensorSpec((stop - start, spec.columns), spec.dtype)
+            buffer = memoryview(bytearray(rows.nbytes))
+            extent = entry.extents[part]
+            self.source(extent.file).read_into(extent.offset + start * width, buffer)
+            parts[part] = _as_array(buffer, rows)
+        return EncodedTensor(TensorSpec((stop - start, entry.spec.columns), entry.spec.dtype), entry.codec, parts)
+
+    def source(self, file: str) -> Source:
+        """The source an extent lies in; the parts of a split file are its siblings."""
+        return self.bundle[file] if file in self.bundle else self.bundle.siblings()[file]
+
+    def read(self, extent: Extent | bytes) -> bytes:
+        """The content of a side file."""
+        if isinstance(extent, bytes):
+            return extent
+        return bytes(self.source(extent.file).read(extent.offset, extent.nbytes))
+
+    def close(self) -> None:
+        self.bundle.close()
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Checkpoint {self.bundle.name!r} ({self.manifest.format}, {len(self)} tensors)>"
+
+
+def _as_array(raw: memoryview, spec: TensorSpec) -> Array:
+    if not len(raw):
+        shape = (0,) if spec.dtype.bits % 8 else spec.shape
+        return np.zeros(shape, spec.dtype.storage)
+    array = np.frombuffer(raw, spec.dtype.storage)
+    if not array.flags.aligned:
+        array = array.copy()
+    return array if spec.dtype.bits % 8 else array.reshape(spec.shape)
+
+
+def open_checkpoint(path: Path | str) -> Checkpoint:
+    """Open a file or directory of any known format, with its whole table validated and no weight read."""
+    bundle = open_bundle(path)
+    try:
+        container = recognise(bundle)
+        manifest = container.parse(bundle)
+        for entry in manifest.entries.values():
+            if known(entry.codec):
+                try:
+                    codec_for(entry.codec).check_layout(entry.spec, entry.parts)
+                except FlyweightError as error:
+                    raise error.at(tensor=entry.name) from None
+    except FlyweightError as error:
+        bundle.close()
+        raise error.at(file=bundle.name) from None
+    return Checkpoint(bundle, container, manifest)

@@ -1,0 +1,12 @@
+"""Model families as data, and the translation of a checkpoint between the HF and the GGUF dialect.
+
+A family is one file named after its `model_type`, holding one table (see `family`). `translate` renames tensors,
+says how their values move, and rewrites settings, tokenizer and chat template; it touches no weights.
+"""
+
+from flyweight.models.family import Family
+from flyweight.models.names import Renamed, dense_by_default
+from flyweight.models.transform import Transform
+from flyweight.models.translation import FAMILIES, Translation, family_of, translate
+
+__all__ = ["FAMILIES", "Family", "Renamed", "Transform", "Translation", "dense_by_default", "family_of", "translate"]

@@ -1,0 +1,103 @@
+"""Checked reading of a table of settings that came from a file: config.json, tokenizer.json, or GGUF metadata.
+
+Every number is bounded, every type is checked, and the error names the key. `unused` tells what nobody asked
+for, so that nothing is lost without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any, NoReturn
+
+from flyweight.errors import MalformedError
+
+__all__ = ["Record"]
+
+_MAX_INTEGER = 2**31 - 1
+_MAX_NUMBER = 3.0e38  # every number must survive as f32
+
+
+class Record:
+    """A mapping from keys to plain values, and the name of the file to blame."""
+
+    def __init__(self, values: object, file: str, *, what: str = "the top level") -> None:
+        if not isinstance(values, Mapping):
+            raise MalformedError(f"{what} must be an object", code="E_CONFIG", file=file)
+        self._values = values
+        self.file = file
+        self._used: set[str] = set()
+
+    def fail(self, key: str, wanted: str) -> NoReturn:
+        found = self._values.get(key)
+        raise MalformedError(
+            f"'{key}' must be {wanted}, not {str(found)[:80]!r}" if key in self._values else f"'{key}' is missing",
+            code="E_CONFIG",
+            file=self.file,
+        )
+
+    def __contains__(self, key: str) -> bool:
+        return self._values.get(key) is not None
+
+    def says(self, key: str) -> bool:
+        """Whether the key is there at all, be it null."""
+        return key in self._values
+
+    def extended(self, more: Mapping[str, Any]) -> Record:
+        """The same settings and more; these win."""
+        made = Record({**self._values, **more}, self.file)
+        made._used = self._used
+        return made
+
+    def get(self, key: str) -> Any:
+        """The value as it is; None when absent or null."""
+        self._used.add(key)
+        return self._values.get(key)
+
+    def unused(self) -> dict[str, Any]:
+        return {key: value for key, value in self._values.items() if key not in self._used}
+
+    def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        if type(value) is not int or not least <= value <= _MAX_INTEGER:
+            self.fail(key, f"an integer of {least} to 2^31 − 1")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        if type(value) not in (int, float) or not isfinite(value) or not 0 < value < _MAX_NUMBER:
+            self.fail(key, "a positive number")
+        return float(value)
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        if type(value) is not bool:
+            self.fail(key, "true or false")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        if type(value) is not str:
+            self.fail(key, "text")
+        return value
+
+    def items(self, key: str, of: type | tuple[type, ...]) -> list[Any]:
+        """A list whose items all have a type of `of` (exactly: true is no integer)."""
+        value = self.get(key)
+        kinds = of if isinstance(of, tuple) else (of,)
+        if not isinstance(value, list | tuple) or any(type(item) not in kinds for item in value):
+            self.fail(key, f"a list of {' or '.join(kind.__name__ for kind in kinds)}")
+        return list(value)
+
+    def table(self, key: str) -> Record | None:
+        """A nested object; None when absent or null."""
+        value = self.get(key)
+        return None if value is None else Record(value, self.file, what=f"'{key}'")
