@@ -1,0 +1,5 @@
+"""`python -m flyweight`."""
+
+from flyweight.cli import main
+
+main()

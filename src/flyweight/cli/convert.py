@@ -1,0 +1,165 @@
+"""`flyweight convert`."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from flyweight.cli.output import human_bytes, json_option, note, print_json, print_table, progress_bar, size_argument
+from flyweight.errors import InterruptedRunError
+from flyweight.manifest import Entry
+
+
+@click.command(name="convert", short_help="Turn a checkpoint into another format or quantization.")
+@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("destination", type=click.Path(path_type=Path))
+@click.option(
+    "--to", "target", metavar="FORMAT", help="Target format (`flyweight formats`); default: by the destination's name."
+)
+@click.option(
+    "--quant", metavar="NAME", help="Quantize matrices: q8_0, q4_0, int4, int4-g32 … ; `dense` decodes, `keep` is the default."
+)
+@click.option("--recipe", type=click.Path(path_type=Path), help="TOML file of name patterns and codecs.")
+@click.option(
+    "--dtype", metavar="TYPE", help="Element type of tensors stored dense: f32, f16, bf16. Default: what loses nothing."
+)
+@click.option("--shard-size", metavar="SIZE", callback=size_argument, help="Split the output into files of about this size.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
+@click.option("--jobs", type=click.IntRange(1, 256), help="Worker threads. Default: one per core, at most 8.")
+@click.option("--max-ram", metavar="SIZE", callback=size_argument, help="Memory to stay within; fewer workers run if need be.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted run of the same job.")
+@click.option("--force", is_flag=True, help="Replace the destination if it exists.")
+@click.option("--tensors", is_flag=True, help="Report every tensor.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress, no notes.")
+@json_option
+def command(
+    source: Path,
+    destination: Path,
+    target: str | None,
+    quant: str | None,
+    recipe: Path | None,
+    dtype: str | None,
+    shard_size: int | None,
+    dry_run: bool,
+    jobs: int | None,
+    max_ram: int | None,
+    resume: bool,
+    force: bool,
+    tensors: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Convert SOURCE into DESTINATION in bounded memory.
+
+    Tensors the target can hold are copied byte for byte; the rest are repacked or decoded, and the report says what it cost.
+    The destination appears whole or not at all; an interrupted run continues with --resume.
+
+    \b
+    Examples:
+      flyweight convert model.gguf model-hf --dtype bf16
+      flyweight convert model-hf model.gguf --quant q8_0
+      flyweight convert model-hf model-4bit --to mlx --quant int4
+      flyweight convert model.gguf model.safetensors          # keeps every quantised byte
+      flyweight convert model-hf out.gguf --quant q4_0 --dry-run --json
+    """
+    if quant is not None and recipe is not None:
+        raise click.UsageError("--quant and --recipe exclude each other")
+    from flyweight.checkpoint import open_checkpoint
+    from flyweight.pipeline import convert, plan_conversion
+
+    if dry_run:
+        with open_checkpoint(source) as checkpoint:
+            plan = plan_conversion(
+                checkpoint, destination.absolute(), to=target, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_size
+            )
+        if as_json:
+            print_json(plan.as_json())
+            return
+        columns = [
+            ("tensor", "left"),
+            ("action", "left"),
+            ("from", "left"),
+            ("to", "left"),
+            ("bytes", "right"),
+            ("bits/w", "right"),
+        ]
+        rows = [
+            (
+                s.target.name,
+                s.action,
+                stored_as(s.source),
+                stored_as(s.target),
+                s.target.nbytes,
+                f"{s.target.bits_per_weight:.2f}",
+            )
+            for s in plan.steps
+        ]
+        print_table(f"{source} → {destination} ({plan.container.name}, {human_bytes(plan.nbytes)})", columns, rows)
+        _notes(plan.notes, quiet)
+        return
+    signal.signal(signal.SIGTERM, _terminated)
+    with progress_bar("converting", quiet=quiet) as advance:
+        report = convert(
+            source,
+            destination,
+            to=target,
+            quant=quant,
+            recipe=recipe,
+            dtype=dtype,
+            shard_bytes=shard_size,
+            jobs=jobs,
+            max_ram=max_ram,
+            resume=resume,
+            force=force,
+            progress=advance,
+        )
+    if as_json:
+        print_json(report.as_json())
+        return
+    _notes(report.notes, quiet)
+    if tensors:
+        columns = [
+            ("tensor", "left"),
+            ("action", "left"),
+            ("codec", "left"),
+            ("bits/w", "right"),
+            ("rel. error", "right"),
+            ("max error", "right"),
+        ]
+        lines = [
+            (t.name, t.action, t.codec, f"{t.bits_per_weight:.2f}", f"{t.relative_error:.3g}", f"{t.max_error:.3g}")
+            for t in report.tensors
+        ]
+        print_table("", columns, lines)
+    actions = Counter(tensor.action for tensor in report.tensors)
+    summary = [
+        ("format", report.format),
+        ("size", human_bytes(report.nbytes)),
+        ("bits/weight", f"{report.bits_per_weight:.3f}"),
+        ("tensors", ", ".join(f"{count} {action}" for action, count in actions.items())),
+        ("rel. error", f"{report.relative_error:.3g}"),
+        ("max error", f"{report.max_error:.3g}"),
+        ("seconds", f"{report.seconds:.2f}"),
+    ]
+    print_table(f"{source} → {destination}", [("", "left"), ("", "left")], summary)
+
+
+def stored_as(entry: Entry | None) -> str:
+    """The codec, or for plain numbers their element type."""
+    if entry is None:
+        return ""
+    return entry.spec.dtype.label if entry.codec.name == "raw" else str(entry.codec)
+
+
+def _notes(notes: tuple[str, ...], quiet: bool) -> None:
+    if not quiet:
+        for text in notes:
+            note(f"note: {text}")
+
+
+def _terminated(_signal: int, _frame: FrameType | None) -> None:
+    raise InterruptedRunError("terminated", hint="the same command with --resume continues")

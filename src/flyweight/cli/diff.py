@@ -1,0 +1,59 @@
+"""`flyweight diff`."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from flyweight.cli.output import json_option, print_json, print_table
+
+
+@click.command(name="diff", short_help="Compare two checkpoints, across formats.")
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--all", "everything", is_flag=True, help="List identical tensors too.")
+@json_option
+def command(a: Path, b: Path, everything: bool, as_json: bool) -> None:
+    """Compare A and B tensor by tensor, whatever their formats. Exit 0 if every value is equal, 1 if not.
+
+    \b
+    Examples:
+      flyweight diff model.gguf model-hf
+      flyweight diff base finetuned --json
+    """
+    from flyweight.pipeline import diff
+
+    report = diff(a, b)
+    if as_json:
+        print_json(report.as_json())
+    else:
+        shown = [t for t in report.tensors if everything or t.status != "identical"]
+        columns = [
+            ("tensor", "left"),
+            ("status", "left"),
+            ("SNR dB", "right"),
+            ("cosine", "right"),
+            ("max error", "right"),
+            ("differ", "right"),
+        ]
+        if shown:
+            rows = [
+                (
+                    t.name,
+                    f"{t.status} {t.detail}".strip(),
+                    *(_number(v, f) for v, f in ((t.snr_db, ".2f"), (t.cosine, ".7f"), (t.max_error, ".3g"))),
+                    t.differing or "",
+                )
+                for t in shown
+            ]
+            print_table("", columns, rows)
+        counts = Counter(tensor.status for tensor in report.tensors)
+        click.echo(f"{'identical' if report.identical else 'different'}: " + ", ".join(f"{n} {s}" for s, n in counts.items()))
+    sys.exit(0 if report.identical else 1)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)

@@ -1,0 +1,104 @@
+"""`flyweight inspect`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flyweight.cli.output import human_bytes, json_option, print_json, print_table
+from flyweight.errors import printable
+from flyweight.manifest import Manifest
+
+_LONG = 64
+
+
+@click.command(name="inspect", short_help="Show what is in a checkpoint.")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--tensors", is_flag=True, help="List every tensor.")
+@json_option
+def command(path: Path, tensors: bool, as_json: bool) -> None:
+    """Show the format, metadata and tensors of PATH (a file or a directory). No weight is read.
+
+    \b
+    Examples:
+      flyweight inspect model.gguf
+      flyweight inspect model-hf --tensors
+      flyweight inspect model.safetensors --json | jq '.tensors[].name'
+    """
+    from flyweight.checkpoint import open_checkpoint
+
+    with open_checkpoint(path) as checkpoint:
+        manifest = checkpoint.manifest
+    if as_json:
+        print_json(_document(manifest))
+        return
+    _summary(path, manifest)
+    if tensors:
+        columns = [
+            ("tensor", "left"),
+            ("shape", "right"),
+            ("dtype", "left"),
+            ("codec", "left"),
+            ("bytes", "right"),
+            ("bits/w", "right"),
+        ]
+        rows = (
+            (e.name, "×".join(map(str, e.spec.shape)) or "scalar", e.spec.dtype, e.codec, e.nbytes, f"{e.bits_per_weight:.2f}")
+            for e in manifest.entries.values()
+        )
+        print_table("", columns, rows)
+
+
+def _document(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "format": manifest.format,
+        "dialect": manifest.dialect,
+        "weights": manifest.weights,
+        "nbytes": manifest.nbytes,
+        "metadata": {key: typed.value for key, typed in manifest.metadata.items()},
+        "files": list(manifest.files),
+        "tensors": [
+            {
+                "name": entry.name,
+                "shape": list(entry.spec.shape),
+                "dtype": entry.spec.dtype.label,
+                "codec": entry.codec.as_json(),
+                "nbytes": entry.nbytes,
+                "bits_per_weight": round(entry.bits_per_weight, 4),
+            }
+            for entry in manifest.entries.values()
+        ],
+    }
+
+
+def _summary(path: Path, manifest: Manifest) -> None:
+    bits = 8 * manifest.nbytes / manifest.weights if manifest.weights else 0.0
+    rows: list[tuple[str, object]] = [
+        ("format", manifest.format),
+        ("tensors", len(manifest.entries)),
+        ("weights", f"{manifest.weights:,}"),
+        ("stored", f"{human_bytes(manifest.nbytes)}, {bits:.3f} bits/weight"),
+    ]
+    rows += [("side files", ", ".join(manifest.files))] if manifest.files else []
+    print_table(str(path), [("", "left"), ("", "left")], rows)
+    kinds: Counter[tuple[str, str]] = Counter()
+    sizes: Counter[tuple[str, str]] = Counter()
+    for entry in manifest.entries.values():
+        key = (str(entry.codec), entry.spec.dtype.label)
+        kinds[key] += 1
+        sizes[key] += entry.nbytes
+    columns = [("codec", "left"), ("decodes to", "left"), ("tensors", "right"), ("stored", "right")]
+    print_table("", columns, [(*key, count, human_bytes(sizes[key])) for key, count in kinds.most_common()])
+    if manifest.metadata:
+        rows = [(key, _short(typed.value)) for key, typed in manifest.metadata.items()]
+        print_table("", [("metadata", "left"), ("value", "left")], rows)
+
+
+def _short(value: object) -> str:
+    if isinstance(value, list | tuple):
+        head = ", ".join(printable(str(item), 16) for item in value[:3])
+        return f"[{head}{', …' if len(value) > 3 else ''}] ({len(value)} items)"
+    return printable(str(value), _LONG)

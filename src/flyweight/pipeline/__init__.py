@@ -1,0 +1,26 @@
+"""From a checkpoint to another form, and the proof that it is right: convert, verify, diff."""
+
+from flyweight.pipeline.compare import DiffReport, diff
+from flyweight.pipeline.plan import Plan, Step, make_plan
+from flyweight.pipeline.recipe import Recipe, load_recipe, preset
+from flyweight.pipeline.report import ConversionReport, TensorReport
+from flyweight.pipeline.run import convert, plan_conversion
+from flyweight.pipeline.verify import Finding, VerifyReport, verify
+
+__all__ = [
+    "ConversionReport",
+    "DiffReport",
+    "Finding",
+    "Plan",
+    "Recipe",
+    "Step",
+    "TensorReport",
+    "VerifyReport",
+    "convert",
+    "diff",
+    "load_recipe",
+    "make_plan",
+    "plan_conversion",
+    "preset",
+    "verify",
+]

@@ -1,0 +1,127 @@
+"""`diff`: two checkpoints of any formats, tensor by tensor.
+
+When the two name their tensors differently both are brought to Hugging Face names, with the row
+moves that go with them, so that a GGUF and the directory it came from compare equal. Tensors are
+compared as stored where that is possible, as values otherwise, slab by slab in bounded memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flyweight.checkpoint import Checkpoint, open_checkpoint
+from flyweight.codecs import known
+from flyweight.errors import FlyweightError
+from flyweight.models import Renamed, translate
+from flyweight.pipeline.report import Drift
+from flyweight.pipeline.transcode import decode_rows, read_rows, slabs
+from flyweight.tensor import has_rows
+
+__all__ = ["DiffReport", "TensorDiff", "diff"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDiff:
+    """`status`: identical (every value equal), close (differs), shape, only_a, only_b, opaque (unknown codec, bytes differ)."""
+
+    name: str
+    status: str
+    snr_db: float | None = None
+    cosine: float | None = None
+    max_error: float | None = None
+    relative_error: float | None = None
+    differing: int = 0
+    weights: int = 0
+    detail: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        fields = {slot: getattr(self, slot) for slot in self.__slots__}
+        return {key: None if isinstance(v, float) and not isfinite(v) else v for key, v in fields.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class DiffReport:
+    a: str
+    b: str
+    tensors: tuple[TensorDiff, ...]
+
+    @property
+    def identical(self) -> bool:
+        return all(tensor.status == "identical" for tensor in self.tensors)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"a": self.a, "b": self.b, "identical": self.identical, "tensors": [t.as_json() for t in self.tensors]}
+
+
+def diff(a: Path | str, b: Path | str, *, progress: Callable[[str, int, int], None] | None = None) -> DiffReport:
+    """Compare two checkpoints."""
+    with open_checkpoint(a) as first, open_checkpoint(b) as second:
+        same_naming = first.manifest.dialect == second.manifest.dialect
+        names_a, names_b = (_names(checkpoint, same_naming) for checkpoint in (first, second))
+        results = []
+        for name in names_a | names_b:
+            if name not in names_b:
+                results.append(TensorDiff(name, "only_a"))
+            elif name not in names_a:
+                results.append(TensorDiff(name, "only_b"))
+            else:
+                results.append(_compare(name, first, names_a[name], second, names_b[name]))
+            if progress is not None:
+                progress(name, 1, len(names_a | names_b))
+        return DiffReport(str(a), str(b), tuple(results))
+
+
+def _names(checkpoint: Checkpoint, as_they_are: bool) -> dict[str, tuple[str, Renamed]]:
+    """Common name → (own name, how it maps)."""
+    if as_they_are:
+        return {name: (name, Renamed(name, None)) for name in checkpoint}
+    renamed = translate(checkpoint.manifest, "hf", checkpoint.read).tensors
+    return {target.name: (name, target) for name, target in renamed.items()}
+
+
+def _compare(name: str, a: Checkpoint, in_a: tuple[str, Renamed], b: Checkpoint, in_b: tuple[str, Renamed]) -> TensorDiff:
+    (name_a, way_a), (name_b, way_b) = in_a, in_b
+    entry_a, entry_b = a.manifest.entries[name_a], b.manifest.entries[name_b]
+    if entry_a.spec.shape != entry_b.spec.shape:
+        return TensorDiff(name, "shape", detail=f"{entry_a.spec} and {entry_b.spec}")
+    weights = entry_a.spec.size
+    stored_alike = entry_a.codec == entry_b.codec and entry_a.spec == entry_b.spec and way_a.transform == way_b.transform
+    if not (known(entry_a.codec) and known(entry_b.codec)):
+        equal = stored_alike and _same_bytes(a, name_a, b, name_b)
+        return TensorDiff(
+            name, "identical" if equal else "opaque", weights=weights, detail="" if equal else "no codec to decode it"
+        )
+    drift = Drift()
+    by_rows = has_rows(entry_a.spec, entry_a.parts) and has_rows(entry_b.spec, entry_b.parts)
+    try:
+        for start, stop in slabs(entry_a.spec, by_rows):
+            slab_a = read_rows(a, name_a, start, stop, way_a.transform)
+            slab_b = read_rows(b, name_b, start, stop, way_b.transform)
+            drift.add(decode_rows(slab_a, way_a.transform), decode_rows(slab_b, way_b.transform))
+    except FlyweightError as error:
+        raise error.at(tensor=name) from None
+    if drift.differing == 0:
+        return TensorDiff(name, "identical", weights=weights)
+    return TensorDiff(
+        name,
+        "close",
+        snr_db=drift.snr_db,
+        cosine=drift.cosine,
+        max_error=drift.max_error,
+        relative_error=drift.relative_error,
+        differing=drift.differing,
+        weights=weights,
+    )
+
+
+def _same_bytes(a: Checkpoint, name_a: str, b: Checkpoint, name_b: str) -> bool:
+    parts_a, parts_b = a.encoded(name_a).parts, b.encoded(name_b).parts
+    return set(parts_a) == set(parts_b) and all(
+        np.array_equal(part.view(np.uint8), parts_b[key].view(np.uint8)) for key, part in parts_a.items()
+    )

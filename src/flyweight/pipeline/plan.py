@@ -1,0 +1,266 @@
+"""Planning: every step and every refusal before a byte is written.
+
+`plan` decides for each tensor how it gets from the source to the target:
+
+    remux      the stored bytes are copied (rows may move); no codec is needed
+    repack     the same integers and scales in other bytes; no value changes
+    transcode  decoded and encoded again; the report says what it cost
+    add        a tensor the target needs and the source holds only as configuration
+
+All sizes are known here, so the target is laid out in full and written in one pass.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from flyweight import strict_json
+from flyweight.checkpoint import Checkpoint
+from flyweight.codecs import Array, Codec, codec_for, known
+from flyweight.containers import Container, Placement
+from flyweight.dtypes import DType
+from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
+from flyweight.manifest import Entry, Extent, Manifest
+from flyweight.models import Renamed, Transform, Translation, translate
+from flyweight.pipeline.recipe import Choice, Recipe
+from flyweight.tensor import RAW, CodecSpec, TensorSpec, has_rows
+
+__all__ = ["Action", "Plan", "Step", "make_plan"]
+
+Action = Literal["remux", "repack", "transcode", "add"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One tensor's way. `target` has extents once the plan is placed."""
+
+    action: Action
+    source: Entry | None
+    target: Entry
+    transform: Transform | None = None
+    quantizer: str = "nearest"
+    array: Array | None = None
+    note: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.target.name,
+            "source": self.source.name if self.source else None,
+            "action": self.action,
+            "from": str(self.source.codec) if self.source else None,
+            "codec": self.target.codec.as_json(),
+            "dtype": self.target.spec.dtype.label,
+            "shape": list(self.target.spec.shape),
+            "nbytes": self.target.nbytes,
+            "bits_per_weight": round(self.target.bits_per_weight, 4),
+            **({"note": self.note} if self.note else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    checkpoint: Checkpoint
+    container: Container
+    recipe: Recipe
+    placement: Placement
+    steps: tuple[Step, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return self.placement.nbytes
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "source": self.checkpoint.bundle.name,
+            "source_format": self.checkpoint.manifest.format,
+            "format": self.container.name,
+            "recipe": self.recipe.as_json(),
+            "nbytes": self.nbytes,
+            "actions": dict(Counter(step.action for step in self.steps)),
+            "notes": list(self.notes),
+            "tensors": [step.as_json() for step in self.steps],
+        }
+
+
+def make_plan(
+    checkpoint: Checkpoint,
+    container: Container,
+    name: str,
+    *,
+    recipe: Recipe,
+    dtype: DType | None = None,
+    shard_bytes: int | None = None,
+) -> Plan:
+    """Decide everything. Raises UnsupportedError listing every tensor that cannot be carried."""
+    manifest = checkpoint.manifest
+    dialect = container.dialect or manifest.dialect
+    translation = translate(manifest, dialect, checkpoint.read, dense=dtype)
+    steps, refusals = [], []
+    for source_name, renamed in translation.tensors.items():
+        try:
+            steps.append(_step(manifest.entries[source_name], renamed, container, recipe, dtype))
+        except FlyweightError as error:
+            refusals.append(error.at(tensor=source_name))
+    if refusals:
+        first = refusals[0]
+        more = f" (and {len(refusals) - 1} more tensors)" if len(refusals) > 1 else ""
+        raise UnsupportedError(
+            first.message + more, code=first.code, tensor=first.tensor, file=checkpoint.bundle.name, hint=first.hint
+        )
+    for extra_name, array in translation.added.items():
+        spec = TensorSpec(array.shape, DType.F32)
+        steps.append(Step("add", None, Entry(extra_name, spec, RAW, {"data": spec}), array=array))
+    notes = [*translation.notes, *(f"{name} is not carried: {why}" for name, why in translation.dropped.items())]
+    draft = _draft(checkpoint, container, translation, dialect, steps, notes)
+    placement = container.place(draft, name, shard_bytes)
+    placed = placement.manifest.entries
+    steps = [replace(step, target=placed[step.target.name]) for step in steps]
+    notes += [f"{step.target.name}: {step.note}" for step in steps if step.note]
+    return Plan(checkpoint, container, recipe, placement, tuple(steps), tuple(notes))
+
+
+def _draft(
+    checkpoint: Checkpoint,
+    container: Container,
+    translation: Translation,
+    dialect: str,
+    steps: list[Step],
+    notes: list[str],
+) -> Manifest:
+    """The manifest of what is to be written, still without extents."""
+    files: dict[str, Extent | bytes] = dict(translation.files)
+    if container.is_directory:
+        if "config.json" in files:
+            files["config.json"] = _config(checkpoint, files["config.json"], steps)
+    else:
+        notes += [f"side file {name} is not carried" for name in files]
+        files = {}
+    entries = {step.target.name: step.target for step in steps}
+    return Manifest(container.name, entries, translation.metadata, files, dialect)
+
+
+def _config(checkpoint: Checkpoint, config: Extent | bytes, steps: list[Step]) -> bytes:
+    """config.json, unchanged unless what it says of the weights is no longer true."""
+    raw = checkpoint.read(config)
+    document = strict_json.loads(raw, file="config.json")
+    if not isinstance(document, dict):
+        raise MalformedError("config.json is not an object", file=checkpoint.bundle.name)
+    wanted = dict(document)
+    if checkpoint.container.name == "mlx":
+        for key in ("quantization", "quantization_config"):
+            wanted.pop(key, None)
+    dense = Counter[DType]()
+    for step in steps:
+        if step.target.codec == RAW and step.target.spec.dtype.is_float:
+            dense[step.target.spec.dtype] += step.target.spec.size
+    label = {DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16", DType.F64: "float64"}
+    if dense and (main := dense.most_common(1)[0][0]) in label:
+        for key in ("dtype", "torch_dtype"):
+            if isinstance(wanted.get(key), str):
+                wanted[key] = label[main]
+    return raw if wanted == document else strict_json.dumps(wanted, indent=2) + b"\n"
+
+
+def _step(source: Entry, renamed: Renamed, container: Container, recipe: Recipe, dtype: DType | None) -> Step:
+    """How one tensor gets there."""
+    choice = recipe.choose(source.spec, source.name, renamed.name)
+    transform = renamed.transform
+    moves_values = transform is not None and transform.add != 0
+    dense_dtype = _dense_dtype(source, container, choice, dtype)
+    if choice.codec is not None and choice.codec != RAW:
+        return _quantize(source, renamed, container, choice, dense_dtype)
+    keeps = choice.codec is None or source.codec == RAW
+    if keeps and not moves_values and (source.codec != RAW or source.spec.dtype is dense_dtype):
+        if container.carries(source.spec, source.codec):
+            _require_rows(source, transform)
+            return Step("remux", source, replace(source, name=renamed.name, extents={}), transform)
+        repacked = _repack_target(source, container)
+        if repacked is not None:
+            return Step("repack", source, _entry(renamed.name, source.spec, repacked), transform)
+    return _dense(source, renamed, container, dense_dtype)
+
+
+def _dense_dtype(source: Entry, container: Container, choice: Choice, dtype: DType | None) -> DType:
+    """The element type this tensor has if stored dense: asked for, or the one that loses nothing."""
+    if not source.spec.dtype.is_float:
+        return source.spec.dtype
+    if container.vector_dtype is not None and len(source.spec.shape) < 2:
+        return container.vector_dtype
+    return choice.dtype or dtype or source.spec.dtype
+
+
+def _require_rows(source: Entry, transform: Transform | None) -> None:
+    if transform is not None and transform.heads and not has_rows(source.spec, source.parts):
+        raise UnsupportedError(f"rows of {source.codec} cannot be moved without decoding", tensor=source.name)
+
+
+def _entry(name: str, spec: TensorSpec, codec: Codec) -> Entry:
+    return Entry(name, spec, codec.spec, codec.layout(spec))
+
+
+def _quantize(source: Entry, renamed: Renamed, container: Container, choice: Choice, dense: DType) -> Step:
+    assert choice.codec is not None
+    codec = codec_for(choice.codec)
+    wanted = container.adapt(codec.spec)
+    codec = codec_for(wanted)
+    transform = renamed.transform
+    if source.codec == codec.spec and not (transform and transform.add):
+        _require_rows(source, transform)
+        return Step("remux", source, replace(source, name=renamed.name, extents={}), transform)
+    if not source.spec.dtype.is_float:
+        raise UnsupportedError(f"{source.spec.dtype} values cannot be quantised", hint="keep this tensor with a recipe")
+    spec = TensorSpec(source.spec.shape, codec.decoded_dtype(source.spec.dtype))
+    try:
+        layout = codec.layout(spec)
+        reason = "" if container.carries(spec, wanted) else f"{container.name} cannot hold {spec} as {wanted}"
+    except UnsupportedError as error:
+        reason = error.message
+    if reason and container.carries(TensorSpec((256, 256), spec.dtype), wanted):  # the codec would do, this shape will not
+        return replace(_dense(source, renamed, container, dense), note=f"stays dense: {reason}")
+    if reason:
+        raise UnsupportedError(
+            f"{container.name} cannot hold {spec} as {wanted}", hint=f"`flyweight formats` lists what {container.name} carries"
+        )
+    _require_decodable(source)
+    return Step("transcode", source, Entry(renamed.name, spec, wanted, layout), transform, choice.quantizer)
+
+
+def _dense(source: Entry, renamed: Renamed, container: Container, dtype: DType) -> Step:
+    _require_decodable(source)
+    spec = TensorSpec(source.spec.shape, dtype)
+    if not container.carries(spec, RAW):
+        raise UnsupportedError(
+            f"{container.name} cannot hold {source.codec} and cannot hold it dense as {spec}",
+            hint="choose another element type with --dtype",
+        )
+    return Step("transcode", source, Entry(renamed.name, spec, RAW, {"data": spec}), renamed.transform)
+
+
+def _require_decodable(source: Entry) -> None:
+    if not known(source.codec):
+        raise UnsupportedError(f"no codec named '{source.codec.name}' to decode it with", hint="it can only be copied as it is")
+
+
+def _repack_target(source: Entry, container: Container) -> Codec | None:
+    """A codec the container carries that stores the same grid exactly, whatever the values."""
+    if not known(source.codec):
+        return None
+    codec = codec_for(source.codec)
+    for candidate in _same_grid(codec):
+        if container.carries(source.spec, container.adapt(candidate)):
+            return codec_for(container.adapt(candidate))
+    return None
+
+
+def _same_grid(codec: Codec) -> list[CodecSpec]:
+    """Codecs that hold every grid of `codec`: same bits and group, scale and offset of a type that holds its own."""
+    if not codec.grid_bits:
+        return []
+    found = [CodecSpec("affine", {"bits": codec.grid_bits, "group": codec.grid_group, "scale": codec.grid_scale})]
+    ggml: Mapping[tuple[int, int, str], str] = {(4, 32, "f16"): "q4_1", (5, 32, "f16"): "q5_1"}
+    key = (codec.grid_bits, codec.grid_group, codec.grid_scale)
+    return found + ([CodecSpec(ggml[key])] if key in ggml else [])

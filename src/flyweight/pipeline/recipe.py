@@ -1,0 +1,161 @@
+"""Recipes: which tensors become what.
+
+A recipe is an ordered list of rules; the first whose pattern matches a tensor's name (in the
+source's or the target's naming) decides. Patterns are shell globs. A rule asks for one of
+
+    keep      the tensor stays as it is stored, as far as the target can hold it
+    dense     plain numbers, of `dtype` if given
+    <codec>   a codec by name with parameters, filled by a quantizer
+
+A recipe file is TOML:
+
+    [[rules]]
+    match = ["*embed*", "*norm*"]
+    codec = "keep"
+
+    [[rules]]
+    match = "*"
+    codec = "affine"
+    params = { bits = 4, group = 64 }
+    quantizer = "nearest"
+
+Every named preset starts with the default rules: embeddings, output head, norms, biases and other
+vectors are kept, because they are small and errors there cost the most.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from flyweight.codecs import CODECS, codec_for
+from flyweight.dtypes import DType
+from flyweight.errors import FlyweightError, UnsupportedError
+from flyweight.models import dense_by_default
+from flyweight.quantizers import QUANTIZERS
+from flyweight.tensor import CodecSpec, TensorSpec
+
+__all__ = ["KEEP", "PRESETS", "Choice", "Recipe", "Rule", "load_recipe", "preset"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a rule asks for. `codec` None means keep; the raw codec means dense."""
+
+    codec: CodecSpec | None
+    quantizer: str = "nearest"
+    dtype: DType | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "codec": self.codec.as_json() if self.codec else "keep",
+            "quantizer": self.quantizer,
+            "dtype": self.dtype.label if self.dtype else None,
+        }
+
+
+KEEP = Choice(None)
+DENSE = Choice(CodecSpec("raw"))
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    patterns: tuple[str, ...]
+    choice: Choice
+
+    def matches(self, *names: str) -> bool:
+        return any(fnmatchcase(name, pattern) for name in names for pattern in self.patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Rules in order; what none of them matches is kept. `protect` puts the default rules before them."""
+
+    name: str
+    rules: tuple[Rule, ...] = ()
+    protect: bool = False
+    """Keep what is dense by default (embeddings, output head, norms, biases, vectors) whatever the rules say."""
+
+    def choose(self, spec: TensorSpec, *names: str) -> Choice:
+        if self.protect and (len(spec.shape) < 2 or any(dense_by_default(name) for name in names)):
+            return KEEP
+        for rule in self.rules:
+            if rule.matches(*names):
+                return rule.choice
+        return KEEP
+
+    def as_json(self) -> dict[str, Any]:
+        rules = [{"match": list(rule.patterns), **rule.choice.as_json()} for rule in self.rules]
+        return {"name": self.name, "protect": self.protect, "rules": rules}
+
+
+_AFFINE = re.compile(r"int([2-8])(?:-g(\d+))?")
+PRESETS = (
+    "keep",
+    "dense",
+    *(codec.name for codec in CODECS if codec.encodes and codec.name not in ("raw", "affine")),
+    "int2 … int8, with -g32, -g64 or -g128",
+)
+"""What `--quant` takes."""
+
+
+def preset(name: str) -> Recipe:
+    """A recipe by name: `q4_0`, `int4`, `int4-g32`, `dense`, `keep`."""
+    if name == "keep":
+        return Recipe(name)
+    if name == "dense":
+        return Recipe(name, (Rule(("*",), DENSE),))
+    affine = _AFFINE.fullmatch(name)
+    if affine:
+        params = {"bits": int(affine[1]), "group": int(affine[2] or 64), "scale": "f16"}
+        return Recipe(name, (Rule(("*",), _choice("affine", params, None, None)),), protect=True)
+    if any(codec.name == name and codec.encodes for codec in CODECS):
+        return Recipe(name, (Rule(("*",), _choice(name, {}, None, None)),), protect=True)
+    raise UnsupportedError(f"no quantization named '{name}'", code="E_QUANT", hint=f"known: {', '.join(PRESETS)}")
+
+
+def _choice(codec: str, params: Mapping[str, Any], quantizer: str | None, dtype: str | None) -> Choice:
+    if codec in ("keep", "dense"):
+        if params or quantizer:
+            raise UnsupportedError(f"'{codec}' takes no params and no quantizer", code="E_RECIPE")
+        return Choice(None if codec == "keep" else DENSE.codec, dtype=DType.parse(dtype) if dtype else None)
+    if dtype:
+        raise UnsupportedError(f"dtype goes with 'keep' or 'dense', not with codec '{codec}'", code="E_RECIPE")
+    made = codec_for(CodecSpec(codec, params))
+    if not made.encodes:
+        raise UnsupportedError(f"codec '{codec}' can be read but not written yet", code="E_NO_ENCODER")
+    if quantizer is not None and quantizer not in QUANTIZERS:
+        raise UnsupportedError(f"no quantizer named '{quantizer}'", code="E_RECIPE", hint=f"known: {', '.join(QUANTIZERS)}")
+    return Choice(made.spec, quantizer or "nearest")
+
+
+def load_recipe(path: Path | str) -> Recipe:
+    """Read a recipe file. Unknown keys are errors: a misspelt rule must not quietly do nothing."""
+    path = Path(path)
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+        _only(document, {"rules", "name", "protect"})
+        rules = []
+        for raw in document.get("rules", []):
+            _only(raw, {"match", "codec", "params", "quantizer", "dtype"})
+            match = raw["match"]
+            patterns = (match,) if isinstance(match, str) else tuple(map(str, match))
+            rules.append(
+                Rule(patterns, _choice(str(raw["codec"]), raw.get("params", {}), raw.get("quantizer"), raw.get("dtype")))
+            )
+        return Recipe(str(document.get("name", path.stem)), tuple(rules), bool(document.get("protect", False)))
+    except FlyweightError as error:
+        raise error.at(file=str(path)) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UnsupportedError(f"not a recipe: {error!r}", code="E_RECIPE", file=str(path)) from None
+
+
+def _only(table: Mapping[str, Any], allowed: set[str]) -> None:
+    unknown = sorted(set(table) - allowed)
+    if unknown:
+        raise UnsupportedError(f"unknown recipe keys: {', '.join(unknown)}", code="E_RECIPE", hint=f"known: {sorted(allowed)}")

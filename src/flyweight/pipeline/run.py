@@ -1,0 +1,198 @@
+"""`convert`: plan, check that it fits, carry out with worker threads, publish."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict
+from pathlib import Path
+
+from blake3 import blake3
+
+import flyweight
+from flyweight import strict_json
+from flyweight.checkpoint import Checkpoint, open_checkpoint
+from flyweight.containers import CONTAINERS, Container, Image, container_named
+from flyweight.dtypes import DType
+from flyweight.errors import FlyweightError, InterruptedRunError, OutputError, ResourceError, UnknownFormatError
+from flyweight.pipeline.plan import Plan, Step, make_plan
+from flyweight.pipeline.recipe import Recipe, load_recipe, preset
+from flyweight.pipeline.report import ConversionReport, TensorReport
+from flyweight.pipeline.staging import Staging
+from flyweight.pipeline.transcode import SLAB_BYTES, carry_out, step_memory
+from flyweight.sources import FileSource
+
+__all__ = ["convert", "plan_conversion"]
+
+_BASE_RAM = 192 << 20
+"""Interpreter, NumPy and tables; measured at 60-90 MB."""
+Progress = Callable[[str, int, int], None]
+"""progress(tensor, its bytes, bytes in all), called as each tensor is finished."""
+
+
+def target_container(destination: Path, to: str | None) -> Container:
+    """The container asked for, or the one the destination's name says."""
+    if to is not None:
+        return container_named(to)
+    for container in CONTAINERS:
+        if container.suffix and destination.suffix == container.suffix:
+            return container
+    if destination.suffix:
+        raise UnknownFormatError(f"'{destination.suffix}' names no format", file=str(destination), hint="say which with --to")
+    return container_named("hf")
+
+
+def plan_conversion(
+    checkpoint: Checkpoint,
+    destination: Path,
+    *,
+    to: str | None = None,
+    quant: str | None = None,
+    recipe: Path | str | Recipe | None = None,
+    dtype: DType | str | None = None,
+    shard_bytes: int | None = None,
+) -> Plan:
+    """What `convert` would do."""
+    if quant is not None and recipe is not None:
+        raise ValueError("give a quantization or a recipe, not both")
+    chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe) if recipe is not None else preset(quant or "keep")
+    element = DType.parse(dtype) if isinstance(dtype, str) else dtype
+    container = target_container(destination, to)
+    return make_plan(checkpoint, container, destination.name, recipe=chosen, dtype=element, shard_bytes=shard_bytes)
+
+
+def convert(
+    source: Path | str,
+    destination: Path | str,
+    *,
+    to: str | None = None,
+    quant: str | None = None,
+    recipe: Path | str | Recipe | None = None,
+    dtype: DType | str | None = None,
+    shard_bytes: int | None = None,
+    jobs: int | None = None,
+    max_ram: int | None = None,
+    resume: bool = False,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> ConversionReport:
+    """Convert a checkpoint. Memory does not grow with the model; the destination appears whole or not at all."""
+    started = time.perf_counter()
+    destination = Path(os.path.abspath(destination))
+    with open_checkpoint(source) as checkpoint:
+        plan = plan_conversion(checkpoint, destination, to=to, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_bytes)
+        if len(plan.placement.images) > 1 and destination.suffix:
+            raise OutputError(
+                "several files are needed, which go into a directory", code="E_SHARDS", file=str(destination),
+                hint=f"name a directory, such as {destination.with_suffix('').name}",
+            )  # fmt: skip
+        workers = check_resources(plan, destination.parent, jobs=jobs, max_ram=max_ram, resume=resume)
+        staging = Staging(destination, fingerprint=_fingerprint(plan), resume=resume, force=force)
+        try:
+            if staging.published:
+                done = {line["tensor"]: TensorReport(**line["report"]) for line in staging.finished.values()}
+                reports, resumed = tuple(done[step.target.name] for step in plan.steps), len(done)
+                staging.discard()
+            else:
+                reports, resumed = _fill(plan, staging, workers, progress)
+                _check_source(checkpoint)
+                staging.publish()
+        except InterruptedRunError:
+            raise
+        except FlyweightError:
+            staging.discard()  # nothing a second try could build on; an interrupt or I/O error keeps it for --resume
+            raise
+        finally:
+            staging.close()
+    return ConversionReport(
+        source=str(source),
+        destination=str(destination),
+        format=plan.container.name,
+        recipe=plan.recipe.name,
+        nbytes=plan.nbytes,
+        seconds=round(time.perf_counter() - started, 3),
+        resumed=resumed,
+        tensors=reports,
+        notes=plan.notes,
+    )
+
+
+def _fingerprint(plan: Plan) -> str:
+    """What must be the same for a resumed run to end in the same bytes."""
+    identities = []
+    files = {extent.file for entry in plan.checkpoint.manifest.entries.values() for extent in entry.extents.values()}
+    for file in sorted(files):
+        source = plan.checkpoint.source(file)
+        identities.append([file, *(source.identity if isinstance(source, FileSource) else (source.size,))])
+    images = {
+        name: [image.nbytes, [[o, blake3(c).hexdigest()] for o, c in image.chunks]]
+        for name, image in plan.placement.images.items()
+    }
+    job = {"version": flyweight.__version__, "files": identities, "images": images, "plan": plan.as_json()}
+    return blake3(strict_json.dumps(job)).hexdigest()
+
+
+def check_resources(plan: Plan, folder: Path, *, jobs: int | None, max_ram: int | None, resume: bool) -> int:
+    """How many workers fit the memory; ResourceError when not even one does or the disk is too small."""
+    import psutil
+
+    wanted = jobs or min(os.cpu_count() or 1, 8)
+    ram = max_ram if max_ram is not None else int(psutil.virtual_memory().available)
+    one = max((step_memory(step) for step in plan.steps), default=SLAB_BYTES)
+    workers = min(wanted, (ram - _BASE_RAM) // one)
+    if workers < 1:
+        raise ResourceError(
+            f"one worker needs {(one + _BASE_RAM) >> 20} MiB of memory and {ram >> 20} MiB are allowed", code="E_RAM"
+        )
+    if not resume and folder.is_dir():
+        free, need = shutil.disk_usage(folder).free, plan.nbytes + plan.nbytes // 100
+        if need > free:
+            raise ResourceError(
+                f"the output needs {need >> 20} MiB of disk and {free >> 20} MiB are free", code="E_DISK", file=str(folder)
+            )
+    return int(workers)
+
+
+def _fill(plan: Plan, staging: Staging, workers: int, progress: Progress | None) -> tuple[tuple[TensorReport, ...], int]:
+    """Write everything into staging; returns the reports in the plan's order and how many were taken over."""
+    copies = {name: Image(extent.nbytes, ()) for name, extent in plan.placement.copies.items()}
+    staging.allocate({**plan.placement.images, **copies})
+    for name, extent in plan.placement.copies.items():
+        staging.write(name, 0, memoryview(plan.checkpoint.read(extent)))
+    entries = {step.target.name: step.target for step in plan.steps}
+    done = {line["tensor"]: TensorReport(**line["report"]) for line in staging.verified(entries)}
+
+    def work(step: Step) -> None:
+        report, digests = carry_out(plan.checkpoint, step, staging.write)
+        staging.record(step.target.name, digests, asdict(report))
+        done[step.target.name] = report
+        if progress is not None:
+            progress(step.target.name, step.target.nbytes, total)
+
+    resumed, total = len(done), sum(entry.nbytes for entry in entries.values())
+    if progress is not None:
+        for name in done:
+            progress(name, entries[name].nbytes, total)
+    todo = [step for step in plan.steps if step.target.name not in done]
+    with ThreadPoolExecutor(workers, thread_name_prefix="flyweight") as pool:
+        futures: list[Future[None]] = [pool.submit(work, step) for step in todo]
+        try:
+            wait(futures, return_when=FIRST_EXCEPTION)
+        finally:
+            for future in futures:
+                future.cancel()
+    for future in futures:
+        if not future.cancelled():
+            future.result()
+    return tuple(done[step.target.name] for step in plan.steps), resumed
+
+
+def _check_source(checkpoint: Checkpoint) -> None:
+    """A source that changed under the run makes a mixture of two models; refuse it."""
+    for file in {extent.file for entry in checkpoint.manifest.entries.values() for extent in entry.extents.values()}:
+        source = checkpoint.source(file)
+        if isinstance(source, FileSource) and not source.unchanged():
+            raise OutputError("the source changed while it was read", code="E_SOURCE_CHANGED", file=source.name)

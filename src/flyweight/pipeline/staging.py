@@ -1,0 +1,262 @@
+"""Writing an output so that it is there whole, or not at all.
+
+    .NAME.partial/          beside the destination, on the same file system
+        lock                held (flock) by the run that owns it
+        journal.jsonl       line 1: fingerprint of the job; then one line per finished tensor
+        out/                the files themselves, allocated in full, written once in place
+
+A run fills `out/`, syncs every file and directory, and then renames: a file with link(2) (fails if the
+name exists) or rename(2) (`force`), a directory with renameat2(2). A kill at any point leaves the
+old destination, or none, or the complete new one. The journal holds a BLAKE3 per stored part:
+`resume` reads back what the journal claims and keeps only what matches, so neither a torn page nor
+a journal line that outlived its data can reach the output.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from flyweight.containers import Image
+from flyweight.errors import OutputError, ResourceError
+from flyweight.manifest import Entry
+
+__all__ = ["Staging"]
+
+_READ = 4 << 20
+
+
+class Staging:
+    """One output in the making. Use as a context manager; without `publish` nothing appears at the destination."""
+
+    def __init__(self, destination: Path, *, fingerprint: str, resume: bool, force: bool) -> None:
+        self.destination = destination
+        self.force = force
+        self.fingerprint = fingerprint
+        self.root = destination.parent / f".{destination.name}.partial"
+        self.out = self.root / "out"
+        self.finished: dict[str, dict[str, Any]] = {}
+        self._descriptors: dict[str, int] = {}
+        self._journal_lock = threading.Lock()
+        journal = self.root / "journal.jsonl"
+        resumes = resume and journal.exists()
+        if not destination.parent.is_dir():
+            raise OutputError("its directory does not exist", code="E_NO_PARENT", file=str(destination))
+        if not force and os.path.lexists(destination) and not resumes:
+            raise OutputError("already exists", code="E_EXISTS", file=str(destination), hint="use --force to replace it")
+        self.root.mkdir(mode=0o700, exist_ok=True)
+        self._lock = self._take_lock()
+        self._journal = -1
+        try:
+            if resumes:
+                self.finished = self._read_journal(journal)
+            else:
+                self._clear()
+            self.published = resumes and not force and self._is_published()
+            """Whether an earlier run was killed after its output appeared, before it could clean up."""
+            self.out.mkdir(exist_ok=True)
+            self._journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            if not self.finished:
+                os.ftruncate(self._journal, 0)
+                self._append({"fingerprint": fingerprint})
+        except BaseException:
+            self.close()
+            raise
+
+    def _take_lock(self) -> int:
+        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), os.stat(self.root / "lock")):
+                return descriptor
+            raise BlockingIOError  # its owner removed it between our open and our lock
+        except (BlockingIOError, FileNotFoundError):
+            os.close(descriptor)
+            raise OutputError("another run is writing this output", code="E_LOCKED", file=str(self.destination)) from None
+
+    def _is_published(self) -> bool:
+        """A directory was renamed away from staging; a file is the same inode under both names."""
+        if not os.path.lexists(self.destination):
+            return False
+        staged = self.out / self.destination.name
+        if not self.out.exists() or (staged.exists() and os.path.samefile(staged, self.destination)):
+            return True
+        raise OutputError("already exists", code="E_EXISTS", file=str(self.destination), hint="use --force to replace it")
+
+    def _clear(self) -> None:
+        for item in list(self.root.iterdir()):
+            if item.name == "lock":
+                continue
+            if item.is_dir() and not item.is_symlink():
+                shutil.rmtree(item)
+            else:
+                item.unlink()
+
+    def _read_journal(self, journal: Path) -> dict[str, dict[str, Any]]:
+        """Finished tensors by name. A torn line is what a kill leaves, and is ignored."""
+        lines = []
+        for line in journal.read_bytes().splitlines():
+            with suppress(ValueError):
+                lines.append(json.loads(line))
+        if not lines:
+            return {}  # killed before the first line was written
+        if lines[0].get("fingerprint") != self.fingerprint:
+            raise OutputError(
+                "the interrupted run was a different job (source, recipe or version changed)",
+                code="E_RESUME",
+                file=str(self.destination),
+                hint="run again without --resume to start over",
+            )
+        return {line["tensor"]: line for line in lines[1:]}
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        data = json.dumps(line).encode() + b"\n"
+        with self._journal_lock:
+            os.write(self._journal, data)
+
+    def allocate(self, images: Mapping[str, Image]) -> None:
+        """Create every file at its full size, so that a full disk shows before the work starts."""
+        for path in [p for p in self.out.rglob("*") if not p.is_dir() and str(p.relative_to(self.out)) not in images]:
+            path.unlink()  # an output that `force` replaced, left by a run killed before it could clean up
+        for name, image in images.items():
+            path = self.out / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            self._descriptors[name] = descriptor
+            try:
+                if image.nbytes:
+                    os.posix_fallocate(descriptor, 0, image.nbytes)
+                os.ftruncate(descriptor, image.nbytes)
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                    raise ResourceError(
+                        f"no room for {image.nbytes} bytes: {os.strerror(error.errno)}",
+                        code="E_DISK",
+                        file=str(self.destination),
+                    ) from None
+                raise
+            for offset, chunk in image.chunks:
+                self.write(name, offset, memoryview(chunk))
+
+    def write(self, name: str, offset: int, data: memoryview) -> None:
+        descriptor = self._descriptors[name]
+        while data:
+            count = os.pwrite(descriptor, data, offset)
+            data, offset = data[count:], offset + count
+
+    def verified(self, entries: Mapping[str, Entry]) -> Iterator[dict[str, Any]]:
+        """The journal's lines whose bytes really are in the files."""
+        for line in self.finished.values():
+            entry = entries.get(line["tensor"])
+            if entry is not None and line["parts"] == {part: self._digest(entry, part) for part in entry.parts}:
+                yield line
+
+    def _digest(self, entry: Entry, part: str) -> str:
+        extent, hasher = entry.extents[part], blake3()
+        for done in range(0, extent.nbytes, _READ):
+            hasher.update(os.pread(self._descriptors[extent.file], min(_READ, extent.nbytes - done), extent.offset + done))
+        return hasher.hexdigest()
+
+    def record(self, tensor: str, parts: Mapping[str, str], report: Mapping[str, Any]) -> None:
+        """Note a finished tensor."""
+        self._append({"tensor": tensor, "parts": dict(parts), "report": dict(report)})
+
+    def publish(self) -> None:
+        """Make the output appear, whole and durable."""
+        for descriptor in self._descriptors.values():
+            os.fsync(descriptor)
+            os.close(descriptor)
+        names = list(self._descriptors)
+        self._descriptors.clear()
+        for folder in sorted({(self.out / name).parent for name in names} | {self.out}, reverse=True):
+            _sync_directory(folder)
+        self._rename(names)
+        _sync_directory(self.destination.parent)
+        self.discard()
+
+    def _rename(self, names: list[str]) -> None:
+        single = names == [self.destination.name] and not self.destination.is_dir()
+        made = self.out / self.destination.name if single else self.out
+        if not self.force:
+            try:
+                if single:
+                    os.link(made, self.destination)
+                else:
+                    _rename_exclusive(made, self.destination)
+            except FileExistsError:
+                raise OutputError("appeared while it was being written", code="E_EXISTS", file=str(self.destination)) from None
+        elif single or not os.path.lexists(self.destination):
+            os.replace(made, self.destination)
+        else:
+            _exchange(made, self.destination)  # the old one is now in staging and goes with it
+
+    def discard(self) -> None:
+        """Remove the staging directory, the journal late: while it is there a resumed run knows what was done."""
+        if self.out.exists():
+            shutil.rmtree(self.out)
+        self._clear()
+        (self.root / "lock").unlink(missing_ok=True)
+        self.root.rmdir()
+
+    def close(self) -> None:
+        """Let go of the lock and the files; what is staged stays for a later `resume`."""
+        for descriptor in (*self._descriptors.values(), self._journal, self._lock):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._descriptors.clear()
+        self._journal = self._lock = -1
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+_AT_FDCWD, _RENAME_NOREPLACE, _RENAME_EXCHANGE = -100, 1, 2
+
+
+def _renameat2(old: Path, new: Path, flags: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(_AT_FDCWD, os.fsencode(old), _AT_FDCWD, os.fsencode(new), flags):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), str(new))
+
+
+def _rename_exclusive(old: Path, new: Path) -> None:
+    """Rename a directory to a name that must not exist. rename(2) alone would replace an empty directory."""
+    try:
+        _renameat2(old, new, _RENAME_NOREPLACE)
+    except (OSError, AttributeError) as error:
+        if isinstance(error, FileExistsError):
+            raise
+        if isinstance(error, OSError) and error.errno not in (errno.EINVAL, errno.ENOSYS):
+            raise
+        if os.path.lexists(new):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(new)) from None
+        os.rename(old, new)
+
+
+def _exchange(old: Path, new: Path) -> None:
+    """Swap two names in one step, so that the destination is never missing."""
+    try:
+        _renameat2(old, new, _RENAME_EXCHANGE)
+    except (OSError, AttributeError) as error:
+        if isinstance(error, OSError) and error.errno not in (errno.EINVAL, errno.ENOSYS):
+            raise
+        aside = old.with_name("replaced")
+        os.rename(new, aside)
+        os.rename(old, new)

@@ -1,0 +1,154 @@
+"""Carrying out one step: read a slab of rows, turn it into the target's bytes, write it in place.
+
+Memory is bounded by the slab, not by the tensor: rows are read with pread, decoded, encoded and
+written before the next are touched. Codecs whose rows do not stand alone take the tensor whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+from blake3 import blake3
+
+from flyweight.checkpoint import Checkpoint
+from flyweight.codecs import Array, Parts, codec_for, take_rows
+from flyweight.dtypes import DType
+from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
+from flyweight.models import Transform
+from flyweight.pipeline.plan import Step
+from flyweight.pipeline.report import Drift, TensorReport
+from flyweight.quantizers import QUANTIZERS
+from flyweight.tensor import RAW, EncodedTensor, TensorSpec, has_rows
+
+__all__ = ["SLAB_BYTES", "Writer", "carry_out", "read_rows", "slabs", "step_memory"]
+
+SLAB_BYTES = 8 << 20
+"""Decoded bytes worked on at a time: fits a core's share of cache, and amortises the calls."""
+
+Writer = Callable[[str, int, memoryview], None]
+"""write(file, offset, bytes)"""
+
+
+def step_memory(step: Step) -> int:
+    """Bytes one worker needs at once for a step: source slab, its f32 values, the encoded slab and its check."""
+    source = step.source
+    if source is None or (step.action == "remux" and step.transform is None):
+        return SLAB_BYTES
+    if has_rows(source.spec, source.parts) and has_rows(step.target.spec, step.target.parts):
+        row = max(4 * source.spec.columns, 1)
+        return 6 * max(SLAB_BYTES, row)
+    return 6 * 4 * source.spec.size
+
+
+def slabs(spec: TensorSpec, by_rows: bool) -> Iterator[tuple[int, int]]:
+    """Row ranges whose f32 values fill about SLAB_BYTES."""
+    rows = spec.rows
+    step = max(1, SLAB_BYTES // max(4 * spec.columns, 1)) if by_rows else max(rows, 1)
+    if rows == 0:
+        return
+    for start in range(0, rows, step):
+        yield start, min(start + step, rows)
+
+
+def read_rows(checkpoint: Checkpoint, name: str, start: int, stop: int, transform: Transform | None) -> EncodedTensor:
+    """Rows start..stop of the tensor after the transform's row moves, as stored."""
+    entry = checkpoint.manifest.entries[name]
+    if transform is None or not transform.heads:
+        return checkpoint.slab(name, start, stop) if has_rows(entry.spec, entry.parts) else checkpoint.encoded(name)
+    if len(entry.spec.shape) == 1 and entry.codec == RAW:  # a bias: its elements move as the rows of its matrix do
+        vector = checkpoint.encoded(name)
+        return replace(vector, parts={"data": vector.parts["data"][transform.rows(entry.spec.size)]})
+    if not has_rows(entry.spec, entry.parts):
+        raise UnsupportedError(f"rows of {entry.codec} cannot be moved", tensor=name)
+    chosen = transform.rows(entry.spec.rows)[start:stop]
+    low = int(chosen.min())
+    return take_rows(checkpoint.slab(name, low, int(chosen.max()) + 1), chosen - low)
+
+
+def decode_rows(tensor: EncodedTensor, transform: Transform | None) -> Array:
+    """The values of a slab, the transform's constant added."""
+    values = codec_for(tensor.codec).decode(tensor.spec, tensor.parts)
+    return values + np.float32(transform.add) if transform and transform.add else values
+
+
+def carry_out(checkpoint: Checkpoint, step: Step, write: Writer) -> tuple[TensorReport, dict[str, str]]:
+    """Do one step; returns its report and the BLAKE3 of every part written."""
+    hashers = {part: blake3() for part in step.target.parts}
+    drift = Drift()
+    try:
+        if step.array is not None:
+            _put(step, 0, codec_for(RAW).encode(step.target.spec, step.array), hashers, write)
+        elif step.action == "remux" and not (step.transform and step.transform.heads):
+            _copy(checkpoint, step, hashers, write)
+        else:
+            assert step.source is not None
+            by_rows = has_rows(step.source.spec, step.source.parts) and has_rows(step.target.spec, step.target.parts)
+            for start, stop in slabs(step.source.spec, by_rows):
+                tensor = read_rows(checkpoint, step.source.name, start, stop, step.transform)
+                _put(step, start, _turn(step, tensor, drift), hashers, write)
+    except FlyweightError as error:
+        raise error.at(file=checkpoint.bundle.name, tensor=step.source.name if step.source else step.target.name) from None
+    return TensorReport.of(step, drift), {part: hasher.hexdigest() for part, hasher in hashers.items()}
+
+
+def _turn(step: Step, tensor: EncodedTensor, drift: Drift) -> Parts:
+    """A source slab as the target's parts."""
+    if step.action == "remux":
+        return tensor.parts
+    source, target = codec_for(tensor.codec), codec_for(step.target.codec)
+    spec = TensorSpec(tensor.spec.shape, step.target.spec.dtype)
+    if step.action == "repack":
+        return target.from_grid(spec, source.grid(tensor.spec, tensor.parts))
+    values = decode_rows(tensor, step.transform)
+    if step.target.codec == RAW:
+        parts = target.encode(spec, _cast(values, spec.dtype))
+    else:
+        values = np.ascontiguousarray(values, np.float32)
+        if not np.isfinite(values).all():
+            raise MalformedError(
+                "holds NaN or infinite values, which no quantised form can express", code="E_NONFINITE",
+                hint="keep this tensor dense with a recipe",
+            )  # fmt: skip
+        parts = QUANTIZERS[step.quantizer](values, target, spec)
+    if not (step.target.codec == RAW and spec.dtype is tensor.spec.dtype and not (step.transform and step.transform.add)):
+        drift.add(values, target.decode(spec, parts))
+    return parts
+
+
+def _cast(values: Array, dtype: DType) -> Array:
+    """Round to `dtype`; a finite value that would become infinite is refused, not lost."""
+    if dtype.numpy == values.dtype:
+        return values
+    with np.errstate(over="ignore", invalid="ignore"):
+        made = values.astype(dtype.numpy)
+        if dtype.is_float and np.isinf(made.astype(np.float32)).any() and not np.isinf(values.astype(np.float32)).any():
+            top = float(np.abs(values[np.isfinite(values)]).max())
+            raise MalformedError(
+                f"a value of magnitude {top:.6g} does not fit {dtype}", code="E_OVERFLOW", hint="use --dtype bf16 or f32"
+            )
+    return made
+
+
+def _put(step: Step, start: int, parts: Parts, hashers: dict[str, blake3], write: Writer) -> None:
+    """Write a slab's parts at their rows."""
+    for name, spec in step.target.parts.items():
+        extent = step.target.extents[name]
+        width = spec.dtype.nbytes(spec.columns) if spec.shape else 0
+        data = np.ascontiguousarray(parts[name]).reshape(-1).view(np.uint8).data
+        hashers[name].update(data)
+        write(extent.file, extent.offset + start * width, data)
+
+
+def _copy(checkpoint: Checkpoint, step: Step, hashers: dict[str, blake3], write: Writer) -> None:
+    """Copy stored bytes as they are, a buffer at a time."""
+    assert step.source is not None
+    buffer = memoryview(bytearray(min(SLAB_BYTES, max((e.nbytes for e in step.source.extents.values()), default=0))))
+    for name, origin in step.source.extents.items():
+        source, place = checkpoint.source(origin.file), step.target.extents[name]
+        for done in range(0, origin.nbytes, SLAB_BYTES):
+            chunk = buffer[: min(SLAB_BYTES, origin.nbytes - done)]
+            source.read_into(origin.offset + done, chunk)
+            hashers[name].update(chunk)
+            write(place.file, place.offset + done, chunk)
