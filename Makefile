@@ -1,0 +1,59 @@
+# Everything a developer or CI runs. Each target does all the set-up it needs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PEERS := .venv-peers
+DEMO_MODEL := .models/SmolLM2-135M-Instruct.Q4_1.gguf
+NATIVE := $(wildcard native/*) CMakeLists.txt
+
+.PHONY: setup demo test check format conformance bench clean
+.DEFAULT_GOAL := help
+
+help:  ## List the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(VENV)/.ready  ## Create the environment, build the native kernels
+$(VENV)/.ready: pyproject.toml $(NATIVE)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --group dev --editable .
+	touch $@
+
+demo: setup $(DEMO_MODEL)  ## Convert a real model through every format and print one table
+	$(BIN)/python tools/demo.py $(DEMO_MODEL) .demo
+
+$(DEMO_MODEL):
+	$(PYTHON) tools/fetch_demo_model.py $@
+
+test: setup  ## Run the tests
+	$(BIN)/python -m pytest -n 2
+
+check: setup  ## Format, lint, types, layers, tests
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -n 2
+
+format: setup  ## Rewrite the code in the project's style
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+$(PEERS)/.ready: pyproject.toml $(NATIVE)
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(PEERS)/bin/python -m pip install --quiet 'torch==2.13.0'
+	$(PEERS)/bin/python -m pip install --quiet --group conformance --editable .
+	touch $@
+
+conformance: $(PEERS)/.ready $(DEMO_MODEL)  ## Check against the tools that own the formats, both ways
+	FLYWEIGHT_DEMO_MODEL=$(DEMO_MODEL) $(PEERS)/bin/python -m pytest tests/conformance
+
+bench: $(PEERS)/.ready $(DEMO_MODEL)  ## Measure beside the peers, in one run
+	$(PEERS)/bin/python bench/decode.py
+	$(PEERS)/bin/python bench/convert.py $(DEMO_MODEL)
+	$(PEERS)/bin/python bench/memory.py
+
+clean:  ## Remove everything built or downloaded
+	rm -rf $(VENV) $(PEERS) build dist .models .demo .bench

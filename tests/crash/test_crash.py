@@ -1,0 +1,67 @@
+"""A run that is killed, or that meets an I/O error, leaves the old state or nothing or all, and resumes to the same bytes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toys import write_toy_llama
+
+import flyweight
+
+DRIVER = Path(__file__).with_name("driver.py")
+
+JOBS: dict[str, tuple[str, dict[str, Any]]] = {
+    "file": ("out.gguf", {"quant": "q8_0"}),
+    "file-forced": ("out.gguf", {"quant": "q8_0", "force": True}),
+    "directory": ("out", {"to": "hf", "dtype": "f16"}),
+    "directory-sharded": ("out", {"to": "hf", "dtype": "f16", "shard_bytes": 30_000}),
+    "directory-forced": ("out", {"to": "mlx", "quant": "int4", "force": True}),
+}
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In memory where there is such a place: thousands of fsync calls are tested for their order, not for the disk."""
+    folder = tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+    yield Path(folder)
+    shutil.rmtree(folder)
+
+
+def sweep(tmp_path: Path, job: str, mode: str, *code: str) -> list[dict[str, Any]]:
+    name, options = JOBS[job]
+    source, expected, target = write_toy_llama(tmp_path / "toy"), tmp_path / "expected" / name, tmp_path / "real" / name
+    expected.parent.mkdir()
+    target.parent.mkdir()
+    flyweight.convert(source, expected, jobs=1, **{**options, "force": False})
+    command = [sys.executable, str(DRIVER), mode, str(source), str(target), str(expected), json.dumps(options), *code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    header, *points = map(json.loads, done.stdout.splitlines())
+    assert header["total"] == len(points) > 20
+    return points
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_kill_at_every_write_path_call(tmp_path: Path, job: str) -> None:
+    points = sweep(tmp_path, job, "kill")
+    assert {p["status"] for p in points} == {-9}
+    assert [p for p in points if p["after"] == "half"] == []
+    assert [p for p in points if not p["resumed"]] == []
+    assert {p["after"] for p in points} == {"old", "complete"}
+
+
+@pytest.mark.parametrize("code", ["ENOSPC", "EIO"])
+@pytest.mark.parametrize("job", ["file", "directory-sharded"])
+def test_error_at_every_write_path_call(tmp_path: Path, job: str, code: str) -> None:
+    points = sweep(tmp_path, job, "raise", code)
+    assert [p for p in points if p["after"] == "half"] == []
+    assert [p for p in points if not p["resumed"]] == []
+    assert {p["status"] for p in points if p["after"] != "complete"} <= {5, 6}

@@ -1,0 +1,48 @@
+"""A real full disk: a small tmpfs in a mount namespace of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from toys import write_toy_llama
+
+SCRIPT = """
+import json, os, shutil, sys
+import flyweight
+from flyweight.pipeline import run
+source, disk, blind = sys.argv[1], sys.argv[2], sys.argv[3] == "blind"
+if blind:  # the pre-check sees room, as when another process takes it afterwards: the file system itself must say no
+    run.shutil = type("Lying", (), {"disk_usage": staticmethod(lambda p: type("U", (), {"free": 1 << 40}))})
+try:
+    flyweight.convert(source, disk + "/out.gguf")
+    print(json.dumps({"exit": 0}))
+except flyweight.FlyweightError as error:
+    print(json.dumps({"exit": error.exit_code, "code": error.code, "left": os.listdir(disk)}))
+"""
+
+
+def namespace(script: list[str], disk: Path) -> list[str]:
+    """Run `script` with a 64 KB tmpfs mounted on `disk`, in a private mount namespace."""
+    mount = f"mount -t tmpfs -o size=64k tmpfs {disk} && exec \"$@\""
+    flags = ["--mount"] if os.geteuid() == 0 else ["--mount", "--user", "--map-root-user"]
+    return ["unshare", *flags, "sh", "-c", mount, "sh", *script]
+
+
+@pytest.mark.parametrize("mode", ["checked", "blind"])
+def test_full_tmpfs_leaves_nothing(tmp_path: Path, mode: str) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if shutil.which("unshare") is None or subprocess.run(namespace(["true"], disk), capture_output=True).returncode:
+        pytest.skip("no right to mount a tmpfs here")
+    source = write_toy_llama(tmp_path / "toy")
+    command = namespace([sys.executable, "-c", SCRIPT, str(source), str(disk), mode], disk)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result == {"exit": 5, "code": "E_DISK", "left": []}

@@ -1,0 +1,100 @@
+"""Every hostile file of every corpus ends in its own error: quickly, in little memory, with nothing written."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from fuzz_cases import Case
+
+from flyweight import cli
+from flyweight.checkpoint import open_checkpoint
+from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
+
+MODULES = sorted(path.stem for path in Path(__file__).parent.glob("hostile_*.py"))
+CORPORA: dict[str, dict[str, Case]] = {
+    name.removeprefix("hostile_"): importlib.import_module(f"fuzz.{name}").HOSTILE for name in MODULES
+}
+CASES = [pytest.param(case, id=f"{form}: {name}") for form, cases in CORPORA.items() for name, case in cases.items()]
+
+ATLEAST = {"safetensors": 25, "hf": 12, "gguf": 30}
+
+
+def cpu_budget_s(case: Case) -> float:
+    """50 ms, and for large files one second per 10 MB of header."""
+    return 0.05 + case.nbytes / 10e6
+
+
+def memory_budget(case: Case) -> int:
+    return 32 * 2**20 + 16 * case.nbytes
+
+
+def test_corpora_are_large_enough() -> None:
+    assert {form: len(CORPORA[form]) >= least for form, least in ATLEAST.items()} == dict.fromkeys(ATLEAST, True)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_hostile_file_is_refused(case: Case, tmp_path: Path) -> None:
+    path = case.write(tmp_path)
+    with pytest.raises(FlyweightError) as first:
+        open_checkpoint(path)
+    assert first.value.code == case.code, str(first.value)
+    assert first.value.exit_code == case.exit_code
+    assert isinstance(first.value, MalformedError if case.exit_code == 3 else UnsupportedError)
+    assert first.value.file, "the error names no file"
+
+    # Once more, warm, for the clock; the better of three, since the machine is shared.
+    spent = []
+    for _ in range(3):
+        start = time.process_time()
+        with pytest.raises(FlyweightError):
+            open_checkpoint(path)
+        spent.append(time.process_time() - start)
+        if spent[-1] <= cpu_budget_s(case):
+            break
+    assert min(spent) <= cpu_budget_s(case)
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(FlyweightError):
+            open_checkpoint(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= memory_budget(case)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_convert_of_a_hostile_file_writes_nothing(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = case.write(tmp_path)
+    destination = tmp_path / "out"
+    destination.mkdir()
+    target = destination / ("converted" if case.is_directory else "converted.safetensors")
+    monkeypatch.setattr(sys, "argv", ["flyweight", "convert", str(path), str(target)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == case.exit_code
+    assert case.code in capsys.readouterr().err
+    assert os.listdir(destination) == []
+
+
+@pytest.mark.parametrize("form", sorted(CORPORA))
+def test_convert_in_a_process_of_its_own(form: str, tmp_path: Path) -> None:
+    case = next(iter(CORPORA[form].values()))
+    path = case.write(tmp_path)
+    target = tmp_path / "converted.safetensors"
+    done = subprocess.run(
+        [sys.executable, "-m", "flyweight", "convert", str(path), str(target)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, target.exists()) == (case.exit_code, False), done.stderr
+    assert case.code in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""

@@ -1,0 +1,119 @@
+"""Quantizers: the rule of MLX as documented, what each refuses, and which one is the default."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from flyweight.codecs.affine import Affine
+from flyweight.codecs.raw import Raw
+from flyweight.dtypes import DType
+from flyweight.errors import UnsupportedError
+from flyweight.quantizers import QUANTIZERS, Quantizer, default_for
+from flyweight.tensor import TensorSpec
+
+
+def f32(*shape: int) -> TensorSpec:
+    return TensorSpec(shape, DType.F32)
+
+
+def edge_of_one_group(values: np.ndarray, bits: int) -> tuple[np.float32, np.float32, list[int]]:
+    """The rule written out for one group, number by number."""
+    n = np.float32(2**bits - 1)
+    low, high = min(values), max(values)
+    scale = max(np.float32((high - low) / n), np.float32(1e-7))
+    if bits == 1:
+        bias = low
+    else:
+        below = abs(low) > abs(high)
+        scale, far = (scale, low) if below else (-scale, high)
+        steps = np.rint(far / scale)
+        bias = np.float32(0)
+        if steps != 0:
+            scale, bias = far / steps, far
+    return scale, bias, [int(min(max(np.rint((w - bias) / scale), 0), n)) for w in values]
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_edge_follows_its_rule(bits: int) -> None:
+    rng = np.random.default_rng(bits)
+    values = (rng.standard_normal((6, 70)) * 10.0 ** rng.integers(-9, 3, (6, 1))).astype(np.float32)
+    values[0], values[1], values[2] = 0.5, np.abs(values[1]), -np.abs(values[2])
+    codec = Affine(bits, 32)
+    parts = QUANTIZERS["edge"](values, codec, f32(6, 70))
+    grid = codec.grid(f32(6, 70), parts)
+    for row in range(6):
+        for group, start in enumerate((0, 32, 64)):
+            scale, bias, codes = edge_of_one_group(values[row, start : start + 32], bits)
+            assert grid.scale[row, group] == scale
+            assert grid.bias[row, group] == bias
+            assert grid.codes[row, start : start + 32].tolist() == codes
+
+
+@pytest.mark.parametrize("bits", range(2, 9))
+def test_edge_keeps_zero_and_the_larger_edge(bits: int) -> None:
+    """Up to a unit in the last place: e / q₀ · q₀ is not always e again."""
+    values = np.random.default_rng(bits).standard_normal((8, 64)).astype(np.float32)
+    values[:, 3] = 0
+    codec = Affine(bits, 64)
+    decoded = codec.decode(f32(8, 64), QUANTIZERS["edge"](values, codec, f32(8, 64)))
+    far = np.abs(values).argmax(axis=1)
+    top = np.abs(values).max(axis=1)
+    assert (np.abs(decoded[:, 3]) <= top * 2**-23).all()
+    assert (decoded[np.arange(8), far] == values[np.arange(8), far]).all()
+
+
+def test_edge_refuses_what_is_not_its_form() -> None:
+    for codec in (Affine(4, 32, "symmetric"), Affine(4, 32, "scale_zero"), Raw()):
+        with pytest.raises(UnsupportedError) as caught:
+            QUANTIZERS["edge"](np.zeros((1, 32), np.float32), codec, f32(1, 32))
+        assert caught.value.code == "E_QUANTIZER"
+
+
+@pytest.mark.parametrize("quantizer", QUANTIZERS.values(), ids=QUANTIZERS)
+def test_weights_that_cannot_be_stored_are_refused(quantizer: Quantizer) -> None:
+    for values, code in (([np.nan, 1], "E_NONFINITE"), ([-1e6, 1e6], "E_RANGE")):
+        with pytest.raises(UnsupportedError) as caught:
+            quantizer(np.array(values, np.float32), Affine(4, 32, scale="f16"), f32(2))
+        assert caught.value.code == code
+
+
+@pytest.mark.parametrize("quantizer", QUANTIZERS.values(), ids=QUANTIZERS)
+def test_importance_is_refused_rather_than_ignored(quantizer: Quantizer) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        quantizer(np.zeros((1, 32), np.float32), Affine(4, 32), f32(1, 32), importance=np.ones(32, np.float32))
+    assert caught.value.code == "E_IMPORTANCE"
+
+
+@pytest.mark.parametrize("quantizer", QUANTIZERS.values(), ids=QUANTIZERS)
+@pytest.mark.parametrize("shape", [(0, 64), (3, 0), (5,)])
+def test_small_and_empty_tensors(quantizer: Quantizer, shape: tuple[int, ...]) -> None:
+    codec = Affine(4, 32)
+    parts = quantizer(np.ones(shape, np.float32), codec, f32(*shape))
+    assert {name: part.shape for name, part in parts.items()} == {n: p.shape for n, p in codec.layout(f32(*shape)).items()}
+
+
+def test_nearest_is_the_codecs_own_encoder() -> None:
+    values = np.random.default_rng(0).standard_normal((2, 64)).astype(np.float32)
+    codec = Affine(4, 32)
+    mine, own = QUANTIZERS["nearest"](values, codec, f32(2, 64)), codec.encode(f32(2, 64), values)
+    assert all(np.array_equal(mine[name], own[name]) for name in own)
+
+
+def error(values: np.ndarray, codec: Affine, quantizer: str) -> float:
+    spec = f32(*values.shape)
+    decoded = codec.decode(spec, QUANTIZERS[quantizer](values, codec, spec))
+    return float(np.mean((decoded - values) ** 2, dtype=np.float64))
+
+
+@pytest.mark.parametrize(("bits", "group"), [(2, 32), (2, 64), (2, 128), (4, 32), (4, 64), (5, 64), (6, 64), (8, 32), (8, 64)])
+def test_the_default_is_the_one_with_less_error(bits: int, group: int) -> None:
+    """On bell-shaped weights, as on a real model's (docs/decisions/0004-mlx-quantizer.md)."""
+    values = np.random.default_rng(3).standard_normal((64, 1024)).astype(np.float32)
+    codec = Affine(bits, group, scale="f16")
+    errors = {name: error(values, codec, name) for name in ("nearest", "edge")}
+    assert min(errors, key=errors.__getitem__) == default_for(codec)
+
+
+def test_the_default_of_anything_else_is_nearest() -> None:
+    assert {default_for(codec) for codec in (Raw(), Affine(2, 32, "symmetric"), Affine(3, 64))} == {"nearest"}
