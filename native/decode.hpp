@@ -1,168 +1,158 @@
 // Blocks to f32. The layouts are in docs/formats/ggml-blocks.md, the definition in kernels/reference.py.
-//
-// Every body is a few plain loops of 16 or 32 steps from stored bytes straight to floats, which the
-// compiler turns into vector code for whatever instruction set it targets. (A buffer of codes in
-// between reads as well but runs a third as fast: wide loads of narrow stores stall.)
 #pragma once
 
 #include <cstddef>
 
 #include "half.hpp"
+#include "lanes.hpp"
 
 namespace {
 
 constexpr int8_t iq4_levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 constexpr int8_t e2m1_levels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // doubled
 
-// out[i] = scale · code(i)
-template <int Count, typename Code>
-inline void scaled(float* __restrict out, float scale, Code code) {
-    for (int i = 0; i < Count; ++i) out[i] = scale * float(int(code(i)));
-}
-
-// out[i] = scale · code(i) + plus, rounded twice
-template <int Count, typename Code>
-inline void scaled_plus(float* __restrict out, float scale, float plus, Code code) {
-    for (int i = 0; i < Count; ++i) out[i] = scale * float(int(code(i))) + plus;
-}
-
-// 32 elements a block: byte i of the codes holds elements i and i + 16 ---------------------------
+// 32 elements a block: byte i of the codes holds elements i (low) and i + 16 (high) --------------
 
 inline void q4_0(const uint8_t* block, float* out) {
     const float d = load_f16(block);
-    const uint8_t* q = block + 2;
-    scaled<16>(out, d, [=](int i) { return (q[i] & 15) - 8; });
-    scaled<16>(out + 16, d, [=](int i) { return (q[i] >> 4) - 8; });
+    const U8 q = load(block + 2);
+    store_scaled(out, I8(q & 15) - 8, d);
+    store_scaled(out + 16, I8(q >> 4) - 8, d);
 }
 
 inline void q4_1(const uint8_t* block, float* out) {
     const float d = load_f16(block), m = load_f16(block + 2);
-    const uint8_t* q = block + 4;
-    scaled_plus<16>(out, d, m, [=](int i) { return q[i] & 15; });
-    scaled_plus<16>(out + 16, d, m, [=](int i) { return q[i] >> 4; });
+    const U8 q = load(block + 4);
+    store_scaled_plus(out, q & 15, d, m);
+    store_scaled_plus(out + 16, q >> 4, d, m);
 }
 
 inline void q5_0(const uint8_t* block, float* out) {
     const float d = load_f16(block);
-    const uint32_t fifth = load_u32(block + 2);  // bit j belongs to element j
-    const uint8_t* q = block + 6;
-    scaled<16>(out, d, [=](int i) { return int((q[i] & 15) | (fifth >> i & 1) << 4) - 16; });
-    scaled<16>(out + 16, d, [=](int i) { return int(q[i] >> 4 | (fifth >> (16 + i) & 1) << 4) - 16; });
+    const U8 q = load(block + 6);
+    store_scaled(out, I8(q & 15 | where_set(load_u16(block + 2), 16)) - 16, d);
+    store_scaled(out + 16, I8(q >> 4 | where_set(load_u16(block + 4), 16)) - 16, d);
 }
 
 inline void q5_1(const uint8_t* block, float* out) {
     const float d = load_f16(block), m = load_f16(block + 2);
-    const uint32_t fifth = load_u32(block + 4);
-    const uint8_t* q = block + 8;
-    scaled_plus<16>(out, d, m, [=](int i) { return (q[i] & 15) | (fifth >> i & 1) << 4; });
-    scaled_plus<16>(out + 16, d, m, [=](int i) { return q[i] >> 4 | (fifth >> (16 + i) & 1) << 4; });
+    const U8 q = load(block + 8);
+    store_scaled_plus(out, q & 15 | where_set(load_u16(block + 4), 16), d, m);
+    store_scaled_plus(out + 16, q >> 4 | where_set(load_u16(block + 6), 16), d, m);
 }
 
-inline void q8_0(const uint8_t* block, float* out) {
-    scaled<32>(out, load_f16(block), [=](int i) { return int8_t(block[2 + i]); });
+template <int Count>
+inline void scaled_bytes(float d, const uint8_t* q, float* out) {
+    for (int i = 0; i < Count; i += 16) store_scaled(out + i, I8(load(q + i)), d);
 }
 
-inline void q8_1(const uint8_t* block, float* out) {
-    scaled<32>(out, load_f16(block), [=](int i) { return int8_t(block[4 + i]); });
-}
+inline void q8_0(const uint8_t* block, float* out) { scaled_bytes<32>(load_f16(block), block + 2, out); }
 
-inline void levels(float* __restrict out, float scale, const int8_t (&level)[16], const uint8_t* __restrict q) {
-    float steps[16];
-    scaled<16>(steps, scale, [=](int i) { return level[i]; });
-    for (int i = 0; i < 16; ++i) out[i] = steps[q[i] & 15];
-    for (int i = 0; i < 16; ++i) out[16 + i] = steps[q[i] >> 4];
+inline void q8_1(const uint8_t* block, float* out) { scaled_bytes<32>(load_f16(block), block + 4, out); }
+
+inline void scaled_levels(float d, const int8_t (&levels)[16], const uint8_t* codes, float* out) {
+    const U8 q = load(codes);
+    store_scaled(out, look_up(levels, q & 15), d);
+    store_scaled(out + 16, look_up(levels, q >> 4), d);
 }
 
 inline float half_e8m0(uint8_t exponent) {  // 2^(exponent - 128), subnormal below 2
     return float_of(exponent < 2 ? uint32_t(0x00200000) << exponent : uint32_t(exponent - 1) << 23);
 }
 
-inline void mxfp4(const uint8_t* block, float* out) { levels(out, half_e8m0(block[0]), e2m1_levels, block + 1); }
+inline void mxfp4(const uint8_t* block, float* out) { scaled_levels(half_e8m0(block[0]), e2m1_levels, block + 1, out); }
 
-inline void iq4_nl(const uint8_t* block, float* out) { levels(out, load_f16(block), iq4_levels, block + 2); }
+inline void iq4_nl(const uint8_t* block, float* out) { scaled_levels(load_f16(block), iq4_levels, block + 2, out); }
 
-// 256 elements a block: a run of 32 bytes holds 32 elements in each pair, nibble or bit, low bits first ----
+// 256 elements a block: planes of bits across runs of 32 or 64 bytes, the low bits first ---------
 
 inline void q2_k(const uint8_t* block, float* out) {
     const float d = load_f16(block + 80), dmin = load_f16(block + 82);
-    for (int g = 0; g < 16; ++g) {
-        const uint8_t* q = block + 16 + g / 8 * 32 + g % 2 * 16;
-        const int shift = g % 8 / 2 * 2;
-        const float scale = d * float(block[g] & 15), minus = dmin * float(block[g] >> 4);
-        scaled_plus<16>(out + 16 * g, scale, -minus, [=](int i) { return q[i] >> shift & 3; });
+    const uint8_t* sub = block;  // a scale and a minimum for every 16 elements
+    for (int run = 16; run < 80; run += 32) {
+        U8 q[2] = {load(block + run), load(block + run + 16)};
+        for (int plane = 0; plane < 4; ++plane)
+            for (U8& codes : q) {
+                store_scaled_plus(out, codes & 3, d * float(*sub & 15), -(dmin * float(*sub >> 4)));
+                codes >>= 2, ++sub, out += 16;
+            }
     }
 }
 
 inline void q3_k(const uint8_t* block, float* out) {
     const float d = load_f16(block + 108);
-    for (int g = 0; g < 16; ++g) {
-        const uint8_t* third = block + g % 2 * 16;
-        const uint8_t* q = block + 32 + g / 8 * 32 + g % 2 * 16;
-        const int shift = g % 8 / 2 * 2, plane = g / 2;
-        const int low = block[96 + g % 8] >> (g / 8 * 4) & 15, high = block[104 + g % 4] >> (g / 4 * 2) & 3;
-        const float scale = d * float((low | high << 4) - 32);
-        scaled<16>(out + 16 * g, scale, [=](int i) { return ((q[i] >> shift & 3) | (third[i] >> plane & 1) << 2) - 4; });
+    U8 third[2] = {load(block), load(block + 16)};
+    int group = 0;
+    for (int run = 32; run < 96; run += 32) {
+        U8 q[2] = {load(block + run), load(block + run + 16)};
+        for (int plane = 0; plane < 4; ++plane)
+            for (int half = 0; half < 2; ++half, ++group, out += 16) {
+                const int low = block[96 + group % 8] >> (group / 8 * 4) & 15;
+                const int high = block[104 + group % 4] >> (group / 4 * 2) & 3;
+                store_scaled(out, I8((q[half] & 3) | (third[half] & 1) << 2) - 4, d * float((low | high << 4) - 32));
+                q[half] >>= 2, third[half] >>= 1;
+            }
     }
 }
 
-// Scale and minimum g of q4_k and q5_k, six bits each in twelve bytes: see the layout.
+// Scale and minimum of group g in q4_k and q5_k, six bits each in twelve bytes.
 struct ScaleAndMin {
     float scale, min;
 
-    ScaleAndMin(const uint8_t* packed, int g) {
-        if (g < 4) {
-            scale = float(packed[g] & 63);
-            min = float(packed[4 + g] & 63);
-        } else {
-            scale = float((packed[4 + g] & 15) | packed[g - 4] >> 6 << 4);
-            min = float(packed[4 + g] >> 4 | packed[g] >> 6 << 4);
-        }
-    }
+    ScaleAndMin(const uint8_t* packed, int g)
+        : scale(float(g < 4 ? packed[g] & 63 : (packed[4 + g] & 15) | packed[g - 4] >> 6 << 4)),
+          min(float(g < 4 ? packed[4 + g] & 63 : packed[4 + g] >> 4 | packed[g] >> 6 << 4)) {}
 };
 
 inline void q4_k(const uint8_t* block, float* out) {
     const float d = load_f16(block), dmin = load_f16(block + 2);
-    for (int g = 0; g < 8; ++g) {
-        const ScaleAndMin sub(block + 4, g);
-        const uint8_t* q = block + 16 + g / 2 * 32;
-        const int shift = g % 2 * 4;
-        scaled_plus<32>(out + 32 * g, d * sub.scale, -(dmin * sub.min), [=](int i) { return q[i] >> shift & 15; });
+    for (int run = 0; run < 4; ++run, out += 64) {
+        const ScaleAndMin low(block + 4, 2 * run), high(block + 4, 2 * run + 1);
+        for (int i = 0; i < 32; i += 16) {
+            const U8 q = load(block + 16 + 32 * run + i);
+            store_scaled_plus(out + i, q & 15, d * low.scale, -(dmin * low.min));
+            store_scaled_plus(out + 32 + i, q >> 4, d * high.scale, -(dmin * high.min));
+        }
     }
 }
 
 inline void q5_k(const uint8_t* block, float* out) {
     const float d = load_f16(block), dmin = load_f16(block + 2);
-    const uint8_t* fifth = block + 16;
-    for (int g = 0; g < 8; ++g) {
-        const ScaleAndMin sub(block + 4, g);
-        const uint8_t* q = block + 48 + g / 2 * 32;
-        const int shift = g % 2 * 4;
-        scaled_plus<32>(out + 32 * g, d * sub.scale, -(dmin * sub.min),
-                        [=](int i) { return (q[i] >> shift & 15) | (fifth[i] >> g & 1) << 4; });
+    U8 fifth[2] = {load(block + 16), load(block + 32)};
+    for (int run = 0; run < 4; ++run, out += 64) {
+        const ScaleAndMin low(block + 4, 2 * run), high(block + 4, 2 * run + 1);
+        for (int half = 0; half < 2; ++half) {
+            const U8 q = load(block + 48 + 32 * run + 16 * half);
+            store_scaled_plus(out + 16 * half, q & 15 | (fifth[half] & 1) << 4, d * low.scale, -(dmin * low.min));
+            store_scaled_plus(out + 32 + 16 * half, q >> 4 | (fifth[half] & 2) << 3, d * high.scale, -(dmin * high.min));
+            fifth[half] >>= 2;
+        }
     }
 }
 
 inline void q6_k(const uint8_t* block, float* out) {
     const float d = load_f16(block + 208);
-    for (int g = 0; g < 16; ++g) {
-        const uint8_t* low = block + g / 8 * 64 + g % 4 * 16;
-        const uint8_t* high = block + 128 + g / 8 * 32 + g % 2 * 16;
-        const int nibble = g % 8 / 4 * 4, pair = g % 8 / 2 * 2;
-        const float scale = d * float(int(int8_t(block[192 + g])));
-        scaled<16>(out + 16 * g, scale, [=](int i) { return ((low[i] >> nibble & 15) | (high[i] >> pair & 3) << 4) - 32; });
+    const uint8_t* sub = block + 192;  // a scale for every 16 elements
+    for (int run = 0; run < 2; ++run) {
+        U8 low[4], high[2];
+        for (int i = 0; i < 4; ++i) low[i] = load(block + 64 * run + 16 * i);
+        for (int i = 0; i < 2; ++i) high[i] = load(block + 128 + 32 * run + 16 * i);
+        for (int group = 0; group < 8; ++group, ++sub, out += 16) {
+            U8 &four = low[group % 4], &two = high[group % 2];
+            store_scaled(out, I8(four & 15 | (two & 3) << 4) - 32, d * float(int(int8_t(*sub))));
+            four >>= 4, two >>= 2;
+        }
     }
 }
 
-inline void q8_k(const uint8_t* block, float* out) {
-    scaled<256>(out, float_of(load_u32(block)), [=](int i) { return int8_t(block[4 + i]); });
-}
+inline void q8_k(const uint8_t* block, float* out) { scaled_bytes<256>(float_of(load_u32(block)), block + 4, out); }
 
 inline void iq4_xs(const uint8_t* block, float* out) {
     const float d = load_f16(block);
     const uint32_t high = load_u16(block + 2);
     for (int g = 0; g < 8; ++g) {
         const int step = int((block[4 + g / 2] >> (g % 2 * 4) & 15) | (high >> 2 * g & 3) << 4) - 32;
-        levels(out + 32 * g, d * float(step), iq4_levels, block + 8 + 16 * g);
+        scaled_levels(d * float(step), iq4_levels, block + 8 + 16 * g, out + 32 * g);
     }
 }
 

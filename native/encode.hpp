@@ -20,8 +20,6 @@ inline uint32_t peak_bits(const float* __restrict values) {
     return peak;
 }
 
-inline bool finite(const float* values) { return peak_bits(values) < infinity; }
-
 inline void store_void(uint8_t* block, int bytes) {
     for (int i = 0; i < bytes; ++i) block[i] = 0;
     store_u16(block, 0x7e00);
@@ -53,8 +51,7 @@ inline void store_upper_bits(uint8_t* __restrict at, const uint8_t* __restrict c
 
 // w = d · (code − half): the value of largest magnitude, the first such, lands on code 0.
 template <int Half>
-inline float centred_codes(const float* __restrict values, uint8_t* __restrict codes) {
-    const uint32_t peak = peak_bits(values);
+inline float centred_codes(const float* __restrict values, uint32_t peak, uint8_t* __restrict codes) {
     int first = 0;
     while ((bits_of(values[first]) & 0x7fffffff) != peak) ++first;
     const float scale = values[first] / -float(Half);
@@ -82,14 +79,15 @@ inline Range ranged_codes(const float* __restrict values, uint8_t* __restrict co
 }
 
 inline void to_q4_0(const float* values, uint8_t* block) {
-    if (!finite(values)) return store_void(block, 18);
+    const uint32_t peak = peak_bits(values);
+    if (peak >= infinity) return store_void(block, 18);
     uint8_t codes[32];
-    store_f16(block, centred_codes<8>(values, codes));
+    store_f16(block, centred_codes<8>(values, peak, codes));
     store_nibbles(block + 2, codes);
 }
 
 inline void to_q4_1(const float* values, uint8_t* block) {
-    if (!finite(values)) return store_void(block, 20);
+    if (peak_bits(values) >= infinity) return store_void(block, 20);
     uint8_t codes[32];
     const Range range = ranged_codes<15>(values, codes);
     store_f16(block, range.scale);
@@ -98,15 +96,16 @@ inline void to_q4_1(const float* values, uint8_t* block) {
 }
 
 inline void to_q5_0(const float* values, uint8_t* block) {
-    if (!finite(values)) return store_void(block, 22);
+    const uint32_t peak = peak_bits(values);
+    if (peak >= infinity) return store_void(block, 22);
     uint8_t codes[32];
-    store_f16(block, centred_codes<16>(values, codes));
+    store_f16(block, centred_codes<16>(values, peak, codes));
     store_upper_bits(block + 2, codes);
     store_nibbles(block + 6, codes);
 }
 
 inline void to_q5_1(const float* values, uint8_t* block) {
-    if (!finite(values)) return store_void(block, 24);
+    if (peak_bits(values) >= infinity) return store_void(block, 24);
     uint8_t codes[32];
     const Range range = ranged_codes<31>(values, codes);
     store_f16(block, range.scale);
@@ -142,28 +141,32 @@ inline int floor_log2(uint32_t peak) {
     return rounds_up ? next : next - 1;
 }
 
+// The nearest level, the lower of two equally near: the count of midpoints that a magnitude exceeds. Between
+// neighbouring levels both errors of the definition are exact, so the midpoint decides as they do; a level that
+// overflows is never the nearest.
 inline void to_mxfp4(const float* __restrict values, uint8_t* __restrict block) {
     const uint32_t peak = peak_bits(values);
     if (peak >= infinity) {
-        store_void(block, 17);
-        block[0] = 0xff, block[1] = 0;
+        for (int i = 0; i < 17; ++i) block[i] = 0;
+        block[0] = 0xff;
         return;
     }
     const int exponent = peak < 0x00800000 ? 0 : floor_log2(peak) + 125;
     block[0] = uint8_t(exponent < 0 ? 0 : exponent);
     const float scale = half_e8m0(block[0]);
-    float nearest[32];
-    int32_t best[32];
-    for (int i = 0; i < 32; ++i) nearest[i] = __builtin_fabsf(values[i]), best[i] = 0;
-    for (int c = 1; c < 16; ++c) {
-        const float level = scale * float(int(e2m1_levels[c]));
-        for (int i = 0; i < 32; ++i) {
-            const float error = __builtin_fabsf(level - values[i]);
-            best[i] = error < nearest[i] ? c : best[i];
-            nearest[i] = error < nearest[i] ? error : nearest[i];
-        }
+    float midpoint[7];
+    for (int i = 0; i < 7; ++i) {
+        const float low = e2m1_levels[i], high = e2m1_levels[i + 1];
+        midpoint[i] = bits_of(scale * high) < infinity ? scale * ((low + high) * 0.5f) : float_of(infinity);
     }
-    for (int i = 0; i < 16; ++i) block[1 + i] = uint8_t(best[i] | best[16 + i] << 4);
+    int32_t codes[32];
+    for (int i = 0; i < 32; ++i) {
+        const float magnitude = __builtin_fabsf(values[i]);
+        int32_t code = 0;
+        for (float middle : midpoint) code += magnitude > middle;
+        codes[i] = values[i] < 0.0f && code ? code + 8 : code;
+    }
+    for (int i = 0; i < 16; ++i) block[1 + i] = uint8_t(codes[i] | codes[16 + i] << 4);
 }
 
 template <int Elements, int Bytes, void (*Block)(const float*, uint8_t*)>

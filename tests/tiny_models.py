@@ -26,6 +26,9 @@ _BASE = {
     "rope_theta": 10000.0,
     "tie_word_embeddings": False,
     "hidden_act": "silu",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
 }
 _GEMMA = _BASE | {
     "hidden_act": None,
@@ -119,8 +122,8 @@ def _entry(name: str, shape: tuple[int, ...]) -> Entry:
 
 def hf_manifest(
     model_type: str,
-    config: Mapping[str, Any] = {},  # noqa: B006 - never changed
-    files: Mapping[str, bytes] = {},  # noqa: B006
+    config: Mapping[str, Any] = {},
+    files: Mapping[str, bytes] = {},
 ) -> Manifest:
     """A checkpoint of one family with the settings of TINY, changed by `config`, and more side files."""
     settings = TINY[model_type] | {"model_type": model_type} | dict(config)

@@ -7,7 +7,6 @@ from typing import Any
 
 import gguf
 import numpy as np
-from materialise import from_bundle, materialise
 
 from flyweight.containers.gguf import Gguf
 from flyweight.containers.gguf_types import BLOCKS, PLAIN, VALUE_TYPES
@@ -16,6 +15,7 @@ from flyweight.dtypes import DType
 from flyweight.manifest import Entry, Manifest, Typed
 from flyweight.sources import MemoryBundle, open_bundle
 from flyweight.tensor import RAW, CodecSpec, TensorSpec
+from materialise import from_bundle, materialise
 
 METADATA = {
     "general.architecture": Typed("str", "llama"),

@@ -113,7 +113,7 @@ def main() -> None:
         after = "complete" if normal(state) == normal(expected) else "old" if state == old else "half"
         again, _ = attempt("kill", 0, 0, {**arguments, "resume": True})
         # Killed in its last breath, a run has published and forgotten its journal: resuming then finds the output complete.
-        ended = again == 0 and not partial.exists() or (after == "complete" and again == 6)
+        ended = (again == 0 and not partial.exists()) or (after == "complete" and again == 6)
         resumed = ended and normal(tree(target)) == normal(expected)
         print(json.dumps({"point": point, "status": status, "after": after, "resumed": resumed}), flush=True)
 

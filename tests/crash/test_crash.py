@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toys import write_toy_llama
 
 import flyweight
+from toys import write_toy_llama
 
 DRIVER = Path(__file__).with_name("driver.py")
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from toys import write_toy_llama
 
 SCRIPT = """
@@ -29,7 +30,7 @@ except flyweight.FlyweightError as error:
 
 def namespace(script: list[str], disk: Path) -> list[str]:
     """Run `script` with a 64 KB tmpfs mounted on `disk`, in a private mount namespace."""
-    mount = f"mount -t tmpfs -o size=64k tmpfs {disk} && exec \"$@\""
+    mount = f'mount -t tmpfs -o size=64k tmpfs {disk} && exec "$@"'
     flags = ["--mount"] if os.geteuid() == 0 else ["--mount", "--user", "--map-root-user"]
     return ["unshare", *flags, "sh", "-c", mount, "sh", *script]
 

@@ -87,7 +87,9 @@ HOSTILE: dict[str, Case] = {
     "key twice": keys(KeyValue("k", U8, 1), KeyValue("k", U8, 1), code="E_DUPLICATE_KEY"),
     "key not UTF-8": keys(KeyValue(b"\xff", U8, 1), code="E_UTF8"),
     "string not UTF-8": keys(KeyValue("k", STR, gguf_string(b"\xed\xa0\x80")), code="E_UTF8"),
-    "string in an array not UTF-8": keys(KeyValue("k", ARRAY, array(STR, 2, gguf_string("a") + gguf_string(b"\xff"))), code="E_UTF8"),
+    "string in an array not UTF-8": keys(
+        KeyValue("k", ARRAY, array(STR, 2, gguf_string("a") + gguf_string(b"\xff"))), code="E_UTF8"
+    ),
     "value type 13": keys(KeyValue("k", 13, b"\0" * 8), code="E_GGUF_VALUE_TYPE"),
     "value type 2^32-1": keys(KeyValue("k", 2**32 - 1, b"\0" * 8), code="E_GGUF_VALUE_TYPE"),
     "array of value type 13": keys(KeyValue("k", ARRAY, array(13, 1, bytes(8))), code="E_GGUF_VALUE_TYPE"),
@@ -110,7 +112,9 @@ HOSTILE: dict[str, Case] = {
     "tensor twice": tensors(W, W._replace(offset=32), code="E_DUPLICATE", data=bytes(64)),
     "tensor with an empty name": tensors(W._replace(name=""), code="E_NAME", data=bytes(32)),
     "tensor name of 2,000 bytes": tensors(W._replace(name="w" * 2000), code="E_LIMIT", data=bytes(32)),
-    "tensor name of 2^63 bytes": lone(gguf_file(tensor_count=1, alignment=1) + gguf_string("w", length=2**63) + bytes(32), "E_TRUNCATED"),
+    "tensor name of 2^63 bytes": lone(
+        gguf_file(tensor_count=1, alignment=1) + gguf_string("w", length=2**63) + bytes(32), "E_TRUNCATED"
+    ),
     "tensor name not UTF-8": tensors(W._replace(name=b"\xc3\x28"), code="E_UTF8", data=bytes(32)),
     "rank 5": tensors(W._replace(dims=(1,) * 5), code="E_RANK", data=bytes(32)),
     "rank 2^32-1": tensors(W._replace(rank=2**32 - 1), code="E_RANK", data=bytes(32)),
@@ -158,7 +162,9 @@ HOSTILE: dict[str, Case] = {
         part(0, 2, 2, "a", more=[KeyValue("k", U8, 1)]), part(1, 2, 2, "b", more=[KeyValue("k", U8, 2)]), code="E_SPLIT"
     ),
     "second part opened, first missing": Case({name(2, 2): part(1, 2, 2, "b")}, "E_SPLIT_MISSING"),
-    "directory of an incomplete split": split(part(0, 3, 3, "a"), part(1, 3, 3, "b"), code="E_SPLIT_MISSING", count=3, is_directory=True),
+    "directory of an incomplete split": split(
+        part(0, 3, 3, "a"), part(1, 3, 3, "b"), code="E_SPLIT_MISSING", count=3, is_directory=True
+    ),
     "directory of two whole files": Case(
         {name(1, 2): gguf_file([], [W], bytes(32)), name(2, 2): gguf_file([], [W], bytes(32))}, "E_SPLIT", is_directory=True
     ),

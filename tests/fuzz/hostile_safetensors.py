@@ -107,6 +107,7 @@ HOSTILE: dict[str, Case] = {
     "typed metadata not a list": typed({"a": 1}),
     "typed metadata with an unknown type": typed([["a", "u128", 1]]),
     "typed metadata out of range": typed([["a", "u8", 256]]),
+    "typed metadata float beyond its type": typed([["a", "f32", 1e300]]),
     "typed metadata bool as number": typed([["a", "bool", 1]]),
     "typed metadata twice": typed([["a", "u8", 1], ["a", "u8", 1]]),
     "typed metadata nested too deep": typed([["a", "[[[[[u8]]]]]", []]]),
@@ -123,5 +124,12 @@ HOSTILE: dict[str, Case] = {
     "described and plain": described({"w.scale": ABOUT | {"parts": {"codes": "w.codes"}}}, "E_DUPLICATE"),
     "described shape overflows": described({"w": ABOUT | {"shape": [2**62, 2**62]}}, "E_SHAPE"),
     "described element type unknown": described({"w": ABOUT | {"dtype": "f3"}}, "E_DTYPE", exit_code=4),
+    "known codec with foreign parts": described(
+        {"w": ABOUT | {"shape": [1, 32], "codec": {"name": "q4_0", "params": {}}}}, "E_PARTS"
+    ),
+    "known codec with parts of another size": described(
+        {"w": {"shape": [1, 32], "dtype": "f32", "codec": {"name": "q4_0", "params": {}}, "parts": {"blocks": "w.codes"}}},
+        "E_PART_SHAPE",
+    ),
     "described name empty": described({"": ABOUT}, "E_NAME"),
 }  # fmt: skip

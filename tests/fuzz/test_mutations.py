@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import sample_files
+from itertools import pairwise
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sample_files
 from flyweight.containers.base import Container
 from flyweight.containers.gguf import Gguf
 from flyweight.containers.hf import HfDirectory
@@ -61,8 +63,7 @@ def check(container: Container, files: Files, *, is_directory: bool) -> None:
     container.probe(bundle)
     try:
         manifest = container.parse(bundle)
-    except FlyweightError as error:
-        assert str(error)
+    except FlyweightError:
         return
     spans: dict[str, list[tuple[int, int]]] = {}
     for entry in manifest.entries.values():
@@ -73,7 +74,7 @@ def check(container: Container, files: Files, *, is_directory: bool) -> None:
             spans.setdefault(extent.file, []).append((extent.offset, extent.end))
     for runs in spans.values():
         runs.sort()
-        assert all(before[1] <= after[0] for before, after in zip(runs, runs[1:], strict=False))
+        assert all(before[1] <= after[0] for before, after in pairwise(runs))
     for name, extent in manifest.files.items():
         assert extent == Extent(name, 0, len(files[name]))
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flyweight.codecs import CODECS, Codec, codec_for, take_rows
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
-from flyweight.tensor import EncodedTensor, TensorSpec, has_rows
+from flyweight.tensor import CodecSpec, EncodedTensor, TensorSpec, has_rows
 
 # Parameters to try, for codecs that have some.
 SAMPLES = {
@@ -80,7 +80,7 @@ def test_its_spec_names_it(codec: Codec) -> None:
 @named(INSTANCES)
 def test_unknown_parameters_are_malformed(codec: Codec) -> None:
     with pytest.raises(MalformedError) as caught:
-        codec_for(type(codec.spec)(codec.name, {**codec.spec.params, "surprise": 1}))
+        codec_for(CodecSpec(codec.name, {**codec.spec.params, "surprise": 1}))
     assert caught.value.code == "E_CODEC_PARAMS"
 
 
@@ -216,6 +216,17 @@ def test_a_grid_is_the_tensor(codec: Codec) -> None:
     decoded = codec.decode(spec, parts)
     assert np.array_equal(scale * grid.codes + bias, decoded)
     assert np.array_equal(codec.decode(spec, codec.from_grid(spec, grid)), decoded)
+
+
+@named([codec for codec in GRIDS if codec.encodes])
+def test_every_grid_fits_an_affine_codec_of_its_own_measure(codec: Codec) -> None:
+    """What the planner relies on: bits, group and scale type say enough to repack without loss."""
+    spec = TensorSpec((4, 512), DType.F32)
+    parts = codec.encode(spec, weights(spec))
+    params = {"bits": codec.grid_bits, "group": codec.grid_group, "scale": codec.grid_scale}
+    affine = codec_for(CodecSpec("affine", params))
+    moved = affine.from_grid(spec, codec.grid(spec, parts))
+    assert np.array_equal(affine.decode(spec, moved), codec.decode(spec, parts))
 
 
 @named([codec for codec in INSTANCES if not codec.grid_bits and not codec.exact])

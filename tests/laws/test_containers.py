@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from materialise import materialise
 
 from flyweight.codecs import CODECS, codec_for
 from flyweight.containers import CONTAINERS, Container, recognise
@@ -17,6 +16,7 @@ from flyweight.errors import FlyweightError
 from flyweight.manifest import Entry, Manifest, Typed
 from flyweight.sources import MemoryBundle
 from flyweight.tensor import RAW, CodecSpec, TensorSpec
+from materialise import materialise
 
 DIRECTORY_FILES = {"config.json": b'{"model_type": "toy"}', "notes/unknown.txt": b"kept"}
 
@@ -28,7 +28,9 @@ def entry(name: str, spec: TensorSpec, codec: CodecSpec = RAW) -> Entry:
 def everything(container: Container) -> dict[str, Entry]:
     """One tensor for each codec and element type the container carries, and odd shapes."""
     entries = [entry(f"raw.{d}", TensorSpec((4, 256), d)) for d in DType]
-    entries += [entry(f"shape.{i}", TensorSpec(s, DType.F32)) for i, s in enumerate([(1,), (3,), (2, 1, 3), (5, 7), (1, 1, 1, 1)])]
+    entries += [
+        entry(f"shape.{i}", TensorSpec(s, DType.F32)) for i, s in enumerate([(1,), (3,), (2, 1, 3), (5, 7), (1, 1, 1, 1)])
+    ]
     for kind in CODECS:
         spec = TensorSpec((8, 256), kind().decoded_dtype(DType.F32))
         entries.append(entry(f"codec.{kind.name}.weight", spec, container.adapt(kind().spec)))

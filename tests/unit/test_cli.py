@@ -111,7 +111,10 @@ def test_every_verb_explains_itself_with_examples(verb: str) -> None:
 
 
 def test_help_starts_without_numpy() -> None:
-    probe = "import sys; from flyweight.cli import cli; cli(['--help'], standalone_mode=False); print({'numpy','rich'} & set(sys.modules))"
+    probe = """import sys
+from flyweight.cli import cli
+cli(['--help'], standalone_mode=False)
+print({'numpy', 'rich'} & set(sys.modules))"""
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "set()", done.stdout + done.stderr
 

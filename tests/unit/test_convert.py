@@ -90,7 +90,9 @@ def test_repack_moves_grids_between_gguf_and_mlx_without_loss(toy: Path, tmp_pat
 
 def test_unknown_codec_survives_a_remux_and_is_refused_when_decoding(tmp_path: Path) -> None:
     blocks = np.arange(64, dtype=np.uint8).reshape(4, 16)
-    description = {"w": {"shape": [4, 32], "dtype": "f32", "codec": {"name": "alien", "params": {"k": 3}}, "parts": {"blob": "w"}}}
+    description = {
+        "w": {"shape": [4, 32], "dtype": "f32", "codec": {"name": "alien", "params": {"k": 3}}, "parts": {"blob": "w"}}
+    }
     source = tmp_path / "alien.safetensors"
     source.write_bytes(safetensors_bytes({"w": blocks}, {"flyweight.tensors": json.dumps(description)}))
     flyweight.convert(source, tmp_path / "copy.safetensors")
@@ -135,18 +137,26 @@ def test_existing_destination_is_kept_unless_forced(toy: Path, tmp_path: Path) -
 
 
 def test_overflow_and_nan_are_refused_and_leave_nothing(tmp_path: Path) -> None:
-    big = write_files(tmp_path / "big", {"config.json": b"{}", "model.safetensors": safetensors_bytes({"w": np.full((2, 32), 1e38, np.float32)})})
+    big = write_files(
+        tmp_path / "big",
+        {"config.json": b"{}", "model.safetensors": safetensors_bytes({"w": np.full((2, 32), 1e38, np.float32)})},
+    )
     with pytest.raises(MalformedError, match="does not fit f16") as overflow:
         flyweight.convert(big, tmp_path / "out", dtype="f16")
     assert overflow.value.tensor == "w"
-    nan = write_files(tmp_path / "nan", {"config.json": b"{}", "model.safetensors": safetensors_bytes({"w": np.full((2, 32), np.nan, np.float32)})})
+    nan = write_files(
+        tmp_path / "nan",
+        {"config.json": b"{}", "model.safetensors": safetensors_bytes({"w": np.full((2, 32), np.nan, np.float32)})},
+    )
     with pytest.raises(MalformedError, match="NaN"):
         flyweight.convert(nan, tmp_path / "out.safetensors", quant="q8_0")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["big", "nan"]
 
 
 def test_rows_that_do_not_fit_a_block_stay_dense_and_it_is_said(tmp_path: Path) -> None:
-    source = write_files(tmp_path / "odd", {"config.json": b"{}", "model.safetensors": safetensors_bytes({"w": np.ones((4, 33), np.float32)})})
+    source = write_files(
+        tmp_path / "odd", {"config.json": b"{}", "model.safetensors": safetensors_bytes({"w": np.ones((4, 33), np.float32)})}
+    )
     report = flyweight.convert(source, tmp_path / "o.safetensors", quant="q8_0")
     assert any("stays dense" in note for note in report.notes)
     assert flyweight.diff(source, tmp_path / "o.safetensors").identical

@@ -27,7 +27,8 @@ def write_sparse_model(path: Path, layers: int) -> Path:
     """A safetensors file whose weights are holes: full size to every reader, nothing on disk."""
     size = TENSOR[0] * TENSOR[1] * 2
     header = {
-        f"layer.{i}.weight": {"dtype": "BF16", "shape": TENSOR, "data_offsets": [i * size, (i + 1) * size]} for i in range(layers)
+        f"layer.{i}.weight": {"dtype": "BF16", "shape": TENSOR, "data_offsets": [i * size, (i + 1) * size]}
+        for i in range(layers)
     }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)

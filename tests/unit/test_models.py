@@ -139,7 +139,7 @@ def test_a_layer_beyond_the_configuration_is_refused() -> None:
 
 
 def test_a_shape_against_the_configuration_is_malformed() -> None:
-    with pytest.raises(MalformedError, match="9×8.*8×8"):
+    with pytest.raises(MalformedError, match=r"9×8.*8×8"):
         models.translate(
             with_entries(hf_manifest("llama"), entry("model.layers.0.self_attn.o_proj.weight", 9, 8)), "gguf", no_read
         )
@@ -219,7 +219,7 @@ def test_family_of_both_dialects() -> None:
 
 def test_an_unknown_family_names_the_known_ones() -> None:
     strange = Manifest("hf", {}, {}, {"config.json": b'{"model_type": "rwkv"}'}, "hf")
-    with pytest.raises(UnsupportedError, match="gemma2.*llama.*qwen3"):
+    with pytest.raises(UnsupportedError, match=r"gemma2.*llama.*qwen3"):
         models.translate(strange, "gguf", no_read)
     with pytest.raises(UnsupportedError, match="mamba"):
         models.translate(Manifest("gguf", {}, {"general.architecture": Typed("str", "mamba")}, {}, "gguf"), "hf", no_read)

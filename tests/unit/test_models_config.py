@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_models import TINY, as_gguf, hf_manifest, no_read, round_trip
 
 from flyweight import models
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
 from flyweight.manifest import Manifest, Typed
+from tiny_models import TINY, as_gguf, hf_manifest, no_read, round_trip
 
 
 def to_gguf(model_type: str, **config: Any) -> dict[str, Typed]:
@@ -210,9 +210,9 @@ def test_longrope_factors_become_tensors_and_come_back() -> None:
     # √(1 + ln(256/64) / ln 64) = √(4/3)
     assert there.metadata["phi3.rope.scaling.attn_factor"].value == pytest.approx((4 / 3) ** 0.5)
     made = back_again("phi3", **config)
-    assert LONGROPE.items() <= made["rope_scaling"].items()
+    assert made["rope_scaling"] == LONGROPE
     plain = json.loads(round_trip(hf_manifest("phi3", config), without=("flyweight.config",)).files["config.json"])
-    assert LONGROPE.items() <= plain["rope_scaling"].items()
+    assert plain["rope_scaling"] == LONGROPE
 
 
 def test_yarn_settings_come_back() -> None:
@@ -241,7 +241,7 @@ def test_gemma_window_pattern() -> None:
     assert (made["layer_types"], made["sliding_window_pattern"]) == (kinds, 2)
     assert "gemma3.attention.sliding_window_pattern" not in to_gguf("gemma3_text")
     assert back_again("gemma2")["layer_types"] == kinds
-    with pytest.raises(UnsupportedError, match="every 3th layer|every 1th layer"):
+    with pytest.raises(UnsupportedError, match="1 layer in 1 is global"):
         to_gguf("gemma2", layer_types=["full_attention", "full_attention"])
     with pytest.raises(MalformedError, match="layer_types"):
         to_gguf("gemma3_text", layer_types=["full_attention", "sliding_attention"])
@@ -260,6 +260,9 @@ def test_a_window_that_gguf_cannot_say_is_noted_and_comes_back() -> None:
     config = {"sliding_window": 4096}
     assert any("sliding_window" in note for note in models.translate(hf_manifest("mistral", config), "gguf", no_read).notes)
     assert back_again("mistral", **config)["sliding_window"] == 4096
+    # A file that does not say has none; transformers would otherwise assume one.
+    plain = json.loads(round_trip(hf_manifest("mistral"), without=("flyweight.config",)).files["config.json"])
+    assert plain["sliding_window"] is None
 
 
 def test_quantization_settings_and_remote_code_are_dropped() -> None:
@@ -346,10 +349,20 @@ JUNK = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
-@given(model_type=st.sampled_from(sorted(TINY)), changes=st.dictionaries(
-    st.sampled_from([*sorted({key for table in TINY.values() for key in table}), "rope_scaling", "rope_parameters", "layer_types",
-                     "gguf_metadata", "partial_rotary_factor", "eos_token_id", "sliding_window_pattern"]), JUNK, max_size=3))  # fmt: skip
+SETTINGS = [
+    *sorted({key for table in TINY.values() for key in table}),
+    "rope_scaling",
+    "rope_parameters",
+    "layer_types",
+    "gguf_metadata",
+    "partial_rotary_factor",
+    "eos_token_id",
+    "sliding_window_pattern",
+]
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(model_type=st.sampled_from(sorted(TINY)), changes=st.dictionaries(st.sampled_from(SETTINGS), JUNK, max_size=3))
 def test_any_configuration_translates_or_raises_our_errors(model_type: str, changes: dict[str, Any]) -> None:
     manifest = hf_manifest(model_type)
     config = json.loads(manifest.files["config.json"]) | changes
@@ -360,7 +373,7 @@ def test_any_configuration_translates_or_raises_our_errors(model_type: str, chan
         return
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_any_metadata_translates_or_raises_our_errors(data: st.DataObject) -> None:
     manifest = hf_manifest(data.draw(st.sampled_from(sorted(TINY))))

@@ -117,8 +117,6 @@ class Codec(ABC):
 
 def take_rows(tensor: EncodedTensor, rows: slice | Array) -> EncodedTensor:
     """The chosen rows (all axes but the last flattened) of a tensor whose parts have its rows (`has_rows`)."""
-    parts = {
-        name: array.reshape(tensor.spec.rows, array.shape[-1])[rows] for name, array in tensor.parts.items()
-    }
+    parts = {name: array.reshape(tensor.spec.rows, array.shape[-1])[rows] for name, array in tensor.parts.items()}
     count = next(iter(parts.values())).shape[0]
     return EncodedTensor(TensorSpec((count, tensor.spec.columns), tensor.spec.dtype), tensor.codec, parts)

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.manifest import Extent, Manifest
+from flyweight.manifest import Entry, Extent, Manifest, Typed
 from flyweight.sources import Bundle, Source
 from flyweight.tensor import CodecSpec, TensorSpec
 
@@ -69,9 +69,13 @@ class Container(ABC):
     def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
         """Whether a tensor in this codec can be stored as it is."""
 
-    def doubts(self, bundle: Bundle, manifest: Manifest) -> Iterable[tuple[str, str]]:  # noqa: ARG002
+    def doubts(self, bundle: Bundle, manifest: Manifest) -> Iterable[tuple[str, str]]:
         """What a strict reader might object to though the format allows it: (code, message) pairs for `verify`."""
         return ()
+
+    def describe(self, entries: Mapping[str, Entry], metadata: Mapping[str, Typed]) -> Mapping[str, Typed]:
+        """The metadata with what it says of the tensors made true, for tensors that are new."""
+        return metadata
 
     def adapt(self, codec: CodecSpec) -> CodecSpec:
         """The same arithmetic with this container's own bit order and word type, where it has one."""

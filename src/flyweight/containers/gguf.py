@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import re
 import struct
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
 from flyweight.containers.base import Container, Image, Placement, check_cover
-from flyweight.containers.gguf_types import BLOCKS, PLAIN
+from flyweight.containers.gguf_types import BLOCKS, FILE_TYPES, PLAIN
 from flyweight.containers.gguf_values import pack_text, read_metadata, write_metadata
 from flyweight.cursor import Cursor, check_name, check_shape
 from flyweight.dtypes import DType
@@ -37,6 +38,7 @@ MAX_GGUF_RANK = 4
 MAX_GGML_NAME_BYTES = 63
 DEFAULT_ALIGNMENT = 32
 ALIGNMENT = "general.alignment"
+FILE_TYPE = "general.file_type"
 SPLIT_NO, SPLIT_COUNT, SPLIT_TENSORS = "split.no", "split.count", "split.tensors.count"
 SPLIT_KEYS = frozenset({SPLIT_NO, SPLIT_COUNT, SPLIT_TENSORS})
 
@@ -246,6 +248,7 @@ class Gguf(Container):
     dialect = "gguf"
     is_directory = False
     suffix = ".gguf"
+    vector_dtype = DType.F32  # llama.cpp multiplies norms and adds biases in f32 only
 
     def probe(self, bundle: Bundle) -> bool:
         if bundle.single is None and not _is_split_set(bundle):
@@ -274,13 +277,29 @@ class Gguf(Container):
         stored = None if number is None else _stored_as(number, spec.shape)
         return stored is not None and stored[:2] == (spec, codec)
 
+    def describe(self, entries: Mapping[str, Entry], metadata: Mapping[str, Typed]) -> Mapping[str, Typed]:
+        """`general.file_type` names the type most weights of matrices have; block types have a version."""
+        sizes: Counter[str] = Counter()
+        for entry in entries.values():
+            if len(entry.spec.shape) > 1:
+                sizes[entry.spec.dtype.label if entry.codec == RAW else entry.codec.name] += entry.spec.size
+        made = {key: typed for key, typed in metadata.items() if key != FILE_TYPE}
+        main = max(sizes, key=sizes.__getitem__, default="")
+        if main in FILE_TYPES:
+            made[FILE_TYPE] = Typed("u32", FILE_TYPES[main])
+        if any(entry.codec != RAW for entry in entries.values()):
+            made.setdefault("general.quantization_version", Typed("u32", 2))
+        return made
+
     def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
         """One file `name`, or parts `<name>-00001-of-0000N.gguf` beside each other when a size is given and exceeded."""
         self.require_carried(manifest)
         metadata = {key: typed for key, typed in manifest.metadata.items() if key not in SPLIT_KEYS}
         cuts = _cut(manifest.entries, shard_bytes)
         if len(cuts) > MAX_SHARDS:
-            raise LimitError(f"{len(cuts)} parts exceed the limit of {MAX_SHARDS}", code="E_SHARDS", hint="use larger parts")
+            raise UnsupportedError(
+                f"{len(cuts)} parts exceed the limit of {MAX_SHARDS}", code="E_SHARDS", hint="use larger parts"
+            )
         images: dict[str, Image] = {}
         entries: dict[str, Entry] = {}
         for number, cut in enumerate(cuts):

@@ -1,4 +1,4 @@
-"""The two tables of GGUF: types of metadata values and types of tensors.
+"""The tables of GGUF: types of metadata values, of tensors, and of whole files.
 
 Tensor types come from `ggml_type`. A plain type is an element type of ours; a block type stores
 `weights` consecutive weights of a row in `nbytes` bytes, and its codec carries its name. Types
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from flyweight.dtypes import DType
 
-__all__ = ["BLOCKS", "PLAIN", "VALUE_TYPES", "Block"]
+__all__ = ["BLOCKS", "FILE_TYPES", "PLAIN", "VALUE_TYPES", "Block"]
 
 VALUE_TYPES = ("u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "str", "array", "u64", "i64", "f64")
 """Labels of metadata values; the id is the position."""
@@ -64,3 +64,9 @@ BLOCKS = {
     41: Block("q1_0", 128, 18),
     42: Block("q2_0", 64, 18),
 }
+
+FILE_TYPES = {
+    "f32": 0, "f16": 1, "bf16": 32, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9,
+    "q2_k": 10, "q3_k": 12, "q4_k": 15, "q5_k": 17, "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30, "mxfp4": 38,
+}  # fmt: skip
+"""`general.file_type` by the type of most weights (`llama_ftype`; the medium mix where a K-quant has several)."""

@@ -29,7 +29,7 @@ from flyweight.containers.safetensors import (
     stored_parts,
     with_extents,
 )
-from flyweight.errors import LimitError, MalformedError
+from flyweight.errors import LimitError, MalformedError, UnsupportedError
 from flyweight.limits import MAX_JSON_BYTES, MAX_SHARDS, MAX_TENSORS
 from flyweight.manifest import Extent, Manifest
 from flyweight.sources import Bundle
@@ -159,7 +159,9 @@ def place_tensors(
         image, extents = build_image(WEIGHTS, tensors, metadata)
         return {WEIGHTS: image}, extents
     if len(shards) > MAX_SHARDS:
-        raise LimitError(f"{len(shards)} shards exceed the limit of {MAX_SHARDS}", code="E_SHARDS", hint="use larger shards")
+        raise UnsupportedError(
+            f"{len(shards)} shards exceed the limit of {MAX_SHARDS}", code="E_SHARDS", hint="use larger shards"
+        )
     images: dict[str, Image] = {}
     extents = {}
     for number, shard in enumerate(shards, 1):
@@ -219,7 +221,7 @@ class HfDirectory(Container):
         if declared is not None and declared != manifest.nbytes:
             yield "E_TOTAL_SIZE", f"the index says {declared:g} bytes of tensors, there are {manifest.nbytes}"
 
-    def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:  # noqa: ARG002
+    def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
         self.require_carried(manifest)
         keys = stored_parts(manifest.entries)
         parts = {key: manifest.entries[tensor].parts[part] for key, (tensor, part) in keys.items()}

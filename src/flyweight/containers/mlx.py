@@ -291,7 +291,7 @@ class MlxDirectory(Container):
             return codec
         return CodecSpec("affine", _AFFINE | dict(codec.params) | _STORED)
 
-    def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:  # noqa: ARG002
+    def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
         """Needs the bytes of config.json among the manifest's files: what they say of triples is made to fit."""
         self.require_carried(manifest)
         text = manifest.files.get(CONFIG)

@@ -314,7 +314,7 @@ class Safetensors(Container):
     def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
         return codec != RAW or holds(spec)
 
-    def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:  # noqa: ARG002
+    def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
         """One file whatever `shard_bytes` says: a sharded model is a directory."""
         keys = stored_parts(manifest.entries)
         described = _describe(manifest.entries, keys)

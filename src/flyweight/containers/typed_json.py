@@ -27,6 +27,7 @@ _RANGES = {
     for label, (bits, signed) in _INTEGERS.items()
 }
 _FLOATS = ("f32", "f64")
+_LARGEST_F32 = (2 - 2**-23) * 2.0**127
 
 
 def dumps(metadata: Mapping[str, Typed]) -> str:
@@ -63,7 +64,7 @@ def _typed(kind: str, value: Any, key: str, file: str, depth: int) -> Any:
     if kind in _RANGES and type(value) is int and _RANGES[kind][0] <= value <= _RANGES[kind][1]:
         return value
     if kind in _FLOATS:
-        if type(value) is float:
+        if type(value) is float and (kind == "f64" or abs(value) <= _LARGEST_F32):
             return value
         if type(value) is str and len(value) == 16 and value.isalnum() and value.isascii():
             try:

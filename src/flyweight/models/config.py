@@ -34,7 +34,8 @@ _SPELLING = "4.57.0"  # the transformers whose keys we write; without it version
 # Settings that are made anew for every target: they speak of the old file, not of the model.
 _NOT_KEPT = (
     "model_type", "architectures", "torch_dtype", "dtype", "quantization", "quantization_config", "auto_map",
-    "transformers_version", "rope_parameters", "rope_theta", "sliding_window_pattern", "_sliding_window_pattern", "layer_types", "gguf_metadata",
+    "transformers_version", "rope_parameters", "rope_theta", "sliding_window_pattern", "_sliding_window_pattern",
+    "layer_types", "gguf_metadata",
 )  # fmt: skip
 
 
@@ -168,7 +169,7 @@ def _period(config: Record, family: Family, layers: int) -> int:
             config.fail("layer_types", f"one kind for each of {layers} layers, the global ones evenly spaced")
     if period != family.window.period and not family.window.key:
         raise UnsupportedError(
-            f"every {period}th layer is global, but GGUF's {family.gguf} architecture has every {family.window.period}th",
+            f"1 layer in {period} is global, but GGUF's {family.gguf} architecture has 1 in {family.window.period}",
             code="E_CONFIG",
             file=config.file,
         )
@@ -179,10 +180,10 @@ def _extra(config: Record, family: Family, dims: Dims, scaling: rope.Scaling | N
     """What GGUF has no key for, and what of it changes the function of the model."""
     notes = [
         f"{key} = {config.get(key)!r} has no key in GGUF's {family.gguf} architecture: programs that run the file ignore it"
-        for key in family.unheld
-        if config.get(key)
+        for key, implied in family.unheld.items()
+        if config.says(key) and config.get(key) != implied
     ]
-    extra = {key: config.get(key) for key in family.unheld if key in config} | config.unused()
+    extra = {key: config.get(key) for key in family.unheld if config.says(key)} | config.unused()
     scalar = extra.get("query_pre_attn_scalar")
     implied = _implied_scalar(family, dims)
     if family.wide_layers and scalar in (None, implied):
@@ -249,10 +250,7 @@ def write_hf(config: Config, dense: DType | None, switches: Mapping[str, bool]) 
         made["head_dim"] = config.dims.head
     if config.rotary != config.dims.head:
         made["partial_rotary_factor"] = config.rotary / config.dims.head
-    if config.scaling is not None:
-        made["rope_scaling"] = dict(config.scaling) | {"type": config.scaling["rope_type"]}
-    else:
-        made["rope_scaling"] = None
+    made["rope_scaling"] = config.scaling and rope.write_hf(config.scaling)
     if family.window:
         made["sliding_window_pattern"] = config.period
         made["layer_types"] = [
@@ -263,7 +261,7 @@ def write_hf(config: Config, dense: DType | None, switches: Mapping[str, bool]) 
     if dense in _TORCH_NAMES:
         made["torch_dtype"] = _TORCH_NAMES[dense]
     kept = {key: value for key, value in config.extra.items() if key not in made or key == "query_pre_attn_scalar"}
-    return made | {key: value for key, value in kept.items() if key not in _NOT_KEPT}
+    return dict(family.unheld) | made | {key: value for key, value in kept.items() if key not in _NOT_KEPT}
 
 
 def write_gguf(config: Config, dense: DType | None) -> dict[str, Typed]:

@@ -121,8 +121,8 @@ class Family:
     tensors: tuple[TensorRule, ...]
     constants: Mapping[str, object] = field(default_factory=dict)
     """Settings that the GGUF architecture implies; a config that says otherwise cannot be translated."""
-    unheld: tuple[str, ...] = ()
-    """Settings of config.json that change the function and that the GGUF architecture has no key for."""
+    unheld: Mapping[str, object] = field(default_factory=dict)
+    """Settings that change the function and that the GGUF architecture has no key for, with the value it implies."""
     tied: bool = False
     """Whether the output shares the embedding when config.json does not say."""
     head_dim: int = 0

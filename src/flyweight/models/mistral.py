@@ -12,5 +12,5 @@ FAMILY = Family(
     fields=COMMON_FIELDS,
     tensors=EMBEDDINGS + NORMS + INTERLEAVED_ATTENTION + MLP,
     constants={"hidden_act": "silu"},
-    unheld=("sliding_window",),
+    unheld={"sliding_window": None},
 )

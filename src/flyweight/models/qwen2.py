@@ -11,5 +11,5 @@ FAMILY = Family(
     fields=COMMON_FIELDS,
     tensors=EMBEDDINGS + NORMS + ATTENTION + ATTENTION_BIASES + MLP,
     constants={"hidden_act": "silu"},
-    unheld=("use_sliding_window",),
+    unheld={"use_sliding_window": False},
 )

@@ -11,6 +11,6 @@ FAMILY = Family(
     fields=COMMON_FIELDS,
     tensors=EMBEDDINGS + NORMS + ATTENTION + QK_NORMS + MLP,
     constants={"hidden_act": "silu", "attention_bias": False},
-    unheld=("use_sliding_window",),
+    unheld={"use_sliding_window": False},
     head_dim=128,
 )

@@ -39,6 +39,7 @@ __all__ = [
     "shortest",
     "tensor_values",
     "write_gguf",
+    "write_hf",
 ]
 
 FREQUENCIES = "rope_freqs.weight"
@@ -173,6 +174,14 @@ def write_gguf(scaling: Scaling | None, *, context: int, original: int) -> dict[
         stretch = context / original
         keys["rope.scaling.attn_factor"] = Typed("f32", sqrt(1 + log(stretch) / log(original)) if stretch > 1 else 1.0)
     return keys if kind == "llama3" else {"rope.scaling.type": Typed("str", kind)} | keys
+
+
+def write_hf(scaling: Scaling) -> Scaling:
+    """`rope_scaling` with both spellings of its kind; for longrope only the older one is allowed."""
+    made = scaling | {"type": scaling["rope_type"]}
+    if made["type"] == "longrope":
+        del made["rope_type"]
+    return made
 
 
 def derived_tensors(scaling: Scaling | None, *, theta: float, rotary: int) -> dict[str, np.ndarray[Any, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,7 +84,8 @@ def _known(family: Family | None, name: object, *, gguf: bool) -> Family:
 
 
 def translate(manifest: Manifest, dialect: str, read: Read, *, dense: DType | None = None) -> Translation:
-    """Names, settings and side files of `manifest` in `dialect`; `dense` is the type most matrices will have.
+    """Names, settings and side files of `manifest` in `dialect`; `dense` is the type most matrices will have
+    (by default, the one they have).
 
     A checkpoint that already speaks the dialect keeps everything as it is.
     """
@@ -94,7 +96,16 @@ def translate(manifest: Manifest, dialect: str, read: Read, *, dense: DType | No
         return Translation(dialect, same, manifest.metadata, manifest.files)
     if manifest.dialect not in ("hf", "gguf"):
         raise UnsupportedError("the source does not follow the tensor names of HF or GGUF", code="E_DIALECT")
+    dense = dense or _usual_dtype(manifest)
     return _to_gguf(manifest, read, dense) if dialect == "gguf" else _to_hf(manifest, read, dense)
+
+
+def _usual_dtype(manifest: Manifest) -> DType | None:
+    """The element type of most weights."""
+    sizes = Counter[DType]()
+    for entry in manifest.entries.values():
+        sizes[entry.spec.dtype] += entry.spec.size
+    return sizes.most_common(1)[0][0] if sizes else None
 
 
 def _bytes(manifest: Manifest, name: str, read: Read) -> bytes:
@@ -144,13 +155,14 @@ def _to_hf(manifest: Manifest, read: Read, dense: DType | None) -> Translation:
     made = settings.write_hf(config, dense, {switch: state for switch, state in on.items() if switch != UNTIED})
     notes: tuple[str, ...] = ()
     files: dict[str, Extent | bytes] = dict(manifest.files)
+    if words is not None and words.kind == vocabulary.BYTE_LEVEL and record.get("tokenizer.ggml.pre") in (None, "default"):
+        notes = ("the GGUF file does not say how text is cut before merging: GPT-2's way is assumed",)
     if words is not None:
         files |= tokenizer.to_files(words, templates, record, config.context)
-        for role in ("bos_token", "eos_token", "pad_token"):
-            if role in words.special:
-                made.setdefault(f"{role}_id", words.special[role])
     else:
         notes = ("the GGUF file has no tokenizer, so the directory has none",)
+    for role in ("bos_token", "eos_token", "pad_token"):  # null rather than absent: transformers would assume ids
+        made.setdefault(f"{role}_id", words.special.get(role) if words else None)
     generation = _generation(record, made, words)
     kept, unkept = foreign.to_json(manifest.metadata, record.unused())
     if kept:
@@ -165,7 +177,7 @@ def _generation(metadata: Record, config: Mapping[str, Any], words: vocabulary.V
     kept = strict_json.loads(metadata.text(_GENERATION_KEY, "{}").encode(), file=_GENERATION_KEY)
     if kept:
         return Record(kept, _GENERATION_KEY).unused()
-    made = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in config}
+    made = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if config.get(key) is not None}
     ends = [metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot", "eom")]
     stops = list(dict.fromkeys(i for i in ends if type(i) is int and words is not None and 0 <= i < len(words.tokens)))
     if len(stops) > 1:

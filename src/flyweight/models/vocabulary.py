@@ -12,6 +12,7 @@ tokenizer.ggml.*_token_id   u32     BOS, EOS, unknown, padding …
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -102,8 +103,7 @@ def check(vocabulary: Vocabulary) -> Vocabulary:
     if len(types) != len(tokens):
         raise _bad(f"{len(types)} token types for {len(tokens)} tokens")
     if len(set(tokens)) != len(tokens):
-        seen: set[str] = set()
-        twice = next(token for token in tokens if token in seen or seen.add(token))  # type: ignore[func-returns-value]
+        twice = Counter(tokens).most_common(1)[0][0]
         raise _bad(f"the token '{twice}' is there twice")
     known = set(TokenType)
     for token, type_ in zip(tokens, types, strict=True):

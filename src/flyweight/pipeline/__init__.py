@@ -5,7 +5,7 @@ from flyweight.pipeline.plan import Plan, Step, make_plan
 from flyweight.pipeline.recipe import Recipe, load_recipe, preset
 from flyweight.pipeline.report import ConversionReport, TensorReport
 from flyweight.pipeline.run import convert, plan_conversion
-from flyweight.pipeline.verify import Finding, VerifyReport, verify
+from flyweight.pipeline.soundness import Finding, VerifyReport, verify
 
 __all__ = [
     "ConversionReport",

@@ -135,22 +135,25 @@ def _draft(
     files: dict[str, Extent | bytes] = dict(translation.files)
     if container.is_directory:
         if "config.json" in files:
-            files["config.json"] = _config(checkpoint, files["config.json"], steps)
+            files["config.json"] = _config(checkpoint, container, files["config.json"], steps)
     else:
         notes += [f"side file {name} is not carried" for name in files]
         files = {}
     entries = {step.target.name: step.target for step in steps}
-    return Manifest(container.name, entries, translation.metadata, files, dialect)
+    metadata = translation.metadata
+    if dialect != checkpoint.manifest.dialect or any(step.action != "remux" for step in steps):
+        metadata = container.describe(entries, metadata)
+    return Manifest(container.name, entries, metadata, files, dialect)
 
 
-def _config(checkpoint: Checkpoint, config: Extent | bytes, steps: list[Step]) -> bytes:
+def _config(checkpoint: Checkpoint, container: Container, config: Extent | bytes, steps: list[Step]) -> bytes:
     """config.json, unchanged unless what it says of the weights is no longer true."""
     raw = checkpoint.read(config)
     document = strict_json.loads(raw, file="config.json")
     if not isinstance(document, dict):
         raise MalformedError("config.json is not an object", file=checkpoint.bundle.name)
     wanted = dict(document)
-    if checkpoint.container.name == "mlx":
+    if checkpoint.container.name == "mlx" != container.name:
         for key in ("quantization", "quantization_config"):
             wanted.pop(key, None)
     dense = Counter[DType]()

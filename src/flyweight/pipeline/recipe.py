@@ -37,7 +37,7 @@ from flyweight.codecs import CODECS, codec_for
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, UnsupportedError
 from flyweight.models import dense_by_default
-from flyweight.quantizers import QUANTIZERS
+from flyweight.quantizers import QUANTIZERS, default_for
 from flyweight.tensor import CodecSpec, TensorSpec
 
 __all__ = ["KEEP", "PRESETS", "Choice", "Recipe", "Rule", "load_recipe", "preset"]
@@ -131,7 +131,7 @@ def _choice(codec: str, params: Mapping[str, Any], quantizer: str | None, dtype:
         raise UnsupportedError(f"codec '{codec}' can be read but not written yet", code="E_NO_ENCODER")
     if quantizer is not None and quantizer not in QUANTIZERS:
         raise UnsupportedError(f"no quantizer named '{quantizer}'", code="E_RECIPE", hint=f"known: {', '.join(QUANTIZERS)}")
-    return Choice(made.spec, quantizer or "nearest")
+    return Choice(made.spec, quantizer or default_for(made))
 
 
 def load_recipe(path: Path | str) -> Recipe:

@@ -48,7 +48,8 @@ class Drift:
                 sums = [_squares(a, b) for a, b in ((error, error), (x, x), (y, y), (x, y))]
             if all(map(isfinite, sums)):
                 # A difference of floats is zero only if they are equal (gradual underflow).
-                self._gather(*sums, float(max(error.max(initial=0), -error.min(initial=0))), int(np.count_nonzero(error)))
+                largest = float(max(error.max(initial=0), -error.min(initial=0)))
+                self._gather(sums, largest, int(np.count_nonzero(error)))
                 return
         self._add_exactly(reference, values)
 
@@ -60,10 +61,11 @@ class Drift:
             error = np.abs(np.where(differs, x - y, 0.0))
             error = np.where(np.isnan(error), inf, error)
             x, y = (np.nan_to_num(a, posinf=0, neginf=0) for a in (x, y))
-            sums = (float(a @ b) for a, b in ((error, error), (x, x), (y, y), (x, y)))
-            self._gather(*sums, float(error.max(initial=0)), int(np.count_nonzero(differs)))
+            sums = [float(a @ b) for a, b in ((error, error), (x, x), (y, y), (x, y))]
+            self._gather(sums, float(error.max(initial=0)), int(np.count_nonzero(differs)))
 
-    def _gather(self, noise: float, signal: float, other: float, dot: float, max_error: float, differing: int) -> None:
+    def _gather(self, sums: list[float], max_error: float, differing: int) -> None:
+        noise, signal, other, dot = sums
         self.noise += noise
         self.signal += signal
         self.other += other

@@ -55,14 +55,17 @@ def slabs(spec: TensorSpec, by_rows: bool) -> Iterator[tuple[int, int]]:
 def read_rows(checkpoint: Checkpoint, name: str, start: int, stop: int, transform: Transform | None) -> EncodedTensor:
     """Rows start..stop of the tensor after the transform's row moves, as stored."""
     entry = checkpoint.manifest.entries[name]
-    if transform is None or not transform.heads:
-        return checkpoint.slab(name, start, stop) if has_rows(entry.spec, entry.parts) else checkpoint.encoded(name)
-    if len(entry.spec.shape) == 1 and entry.codec == RAW:  # a bias: its elements move as the rows of its matrix do
-        vector = checkpoint.encoded(name)
-        return replace(vector, parts={"data": vector.parts["data"][transform.rows(entry.spec.size)]})
-    if not has_rows(entry.spec, entry.parts):
+    by_rows = has_rows(entry.spec, entry.parts)
+    vector = len(entry.spec.shape) == 1
+    order = transform.rows(entry.spec.size if vector else entry.spec.rows) if transform else None
+    if order is None:
+        return checkpoint.slab(name, start, stop) if by_rows else checkpoint.encoded(name)
+    if vector and entry.codec == RAW:  # a bias: its elements move as the rows of its matrix do
+        tensor = checkpoint.encoded(name)
+        return replace(tensor, parts={"data": tensor.parts["data"][order]})
+    if vector or not by_rows:
         raise UnsupportedError(f"rows of {entry.codec} cannot be moved", tensor=name)
-    chosen = transform.rows(entry.spec.rows)[start:stop]
+    chosen = order[start:stop]
     low = int(chosen.min())
     return take_rows(checkpoint.slab(name, low, int(chosen.max()) + 1), chosen - low)
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from flyweight.errors import LimitError, MalformedError
+from flyweight.errors import LimitError, MalformedError, OutputError
 from flyweight.limits import MAX_SHARDS
 from flyweight.sources.base import Source
-from flyweight.sources.file import FileSource
+from flyweight.sources.file import FileSource, Identity
 from flyweight.sources.memory import MemorySource
 
 __all__ = ["Bundle", "MemoryBundle", "PathBundle", "open_bundle"]
 
 _MAX_DEPTH = 8
+_MAX_OPEN = 128
 
 
 class Bundle(Mapping[str, Source]):
@@ -55,7 +58,7 @@ class MemoryBundle(Bundle):
 
 
 class PathBundle(Bundle):
-    """Files below a root, opened when first asked for.
+    """Files below a root, opened when first asked for, at most 128 kept open.
 
     A symbolic link is followed only within the root or, for a snapshot of the Hugging Face
     cache, into the same repository's `blobs`. Hidden directories are not part of a model.
@@ -66,21 +69,29 @@ class PathBundle(Bundle):
         self.name = name
         self.is_directory = is_directory
         self._names = dict.fromkeys(names)
-        self._open: dict[str, FileSource] = {}
+        self._open: OrderedDict[str, FileSource] = OrderedDict()
+        self._identities: dict[str, Identity] = {}
         self._siblings: PathBundle | None = None
+        self._lock = threading.Lock()
 
     def __getitem__(self, key: str) -> Source:
         if key not in self._names:
             raise KeyError(key)
-        source = self._open.get(key)
-        if source is None:
-            path = self.root / key
-            if self.is_directory:
-                _check_link(self.root, path)
-                source = FileSource(path, str(path))
-            else:
-                source = FileSource(path, self.name)
+        with self._lock:
+            source = self._open.pop(key, None) or self._reopen(key)
             self._open[key] = source
+            if len(self._open) > _MAX_OPEN:
+                self._open.popitem(last=False)  # closes when nobody reads from it any more
+        return source
+
+    def _reopen(self, key: str) -> FileSource:
+        """Open a member; one that was open before must still be the same file."""
+        path = self.root / key
+        if self.is_directory:
+            _check_link(self.root, path)
+        source = FileSource(path, str(path) if self.is_directory else self.name)
+        if self._identities.setdefault(key, source.identity) != source.identity:
+            raise OutputError("the file changed while the model was open", code="E_SOURCE_CHANGED", file=source.name)
         return source
 
     def __contains__(self, key: object) -> bool:

@@ -15,7 +15,10 @@ from pathlib import Path
 from flyweight.errors import MalformedError, TruncatedError
 from flyweight.sources.base import Source
 
-__all__ = ["FileSource"]
+__all__ = ["FileSource", "Identity"]
+
+Identity = tuple[int, int, int, int]
+"""Device, inode, size and modification time: what tells a changed file."""
 
 _MAP_FROM = 1 << 16
 
