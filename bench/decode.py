@@ -4,7 +4,8 @@
 
 Rates are megabytes of f32 output per second; each figure is the median of the runs, with the
 slowest and fastest beside it. The runs of all contenders are interleaved, so that a busy machine
-slows them alike. `copy` is np.copyto of the same output: what memory allows.
+slows them alike. flyweight fills a buffer it is given, as its pipeline does; gguf-py's interface
+makes a new array. `copy` is np.copyto of the same output: what memory allows.
 """
 
 from __future__ import annotations

@@ -33,7 +33,6 @@ def test_llama_settings_in_gguf() -> None:
     metadata = to_gguf("llama")
     expected = {
         "general.architecture": Typed("str", "llama"),
-        "general.file_type": Typed("u32", 32),
         "general.quantization_version": Typed("u32", 2),
         "llama.embedding_length": Typed("u32", 8),
         "llama.feed_forward_length": Typed("u32", 12),

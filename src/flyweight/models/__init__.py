@@ -7,6 +7,16 @@ says how their values move, and rewrites settings, tokenizer and chat template; 
 from flyweight.models.family import Family
 from flyweight.models.names import Renamed, dense_by_default
 from flyweight.models.transform import Transform
-from flyweight.models.translation import FAMILIES, Translation, family_of, translate
+from flyweight.models.translation import FAMILIES, Translation, family_of, rename_tensors, translate
 
-__all__ = ["FAMILIES", "Family", "Renamed", "Transform", "Translation", "dense_by_default", "family_of", "translate"]
+__all__ = [
+    "FAMILIES",
+    "Family",
+    "Renamed",
+    "Transform",
+    "Translation",
+    "dense_by_default",
+    "family_of",
+    "rename_tensors",
+    "translate",
+]

@@ -26,7 +26,6 @@ __all__ = ["CONFIG_JSON", "Config", "read_gguf", "read_hf", "write_gguf", "write
 
 CONFIG_JSON = "config.json"
 
-_FILE_TYPES = {DType.F32: 0, DType.F16: 1, DType.BF16: 32}
 _TORCH_NAMES = {DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16", DType.F64: "float64"}
 _QUANTIZATION_VERSION = 2
 _SPELLING = "4.57.0"  # the transformers whose keys we write; without it version 5 suspects old Mistral files
@@ -264,7 +263,7 @@ def write_hf(config: Config, dense: DType | None, switches: Mapping[str, bool]) 
     return dict(family.unheld) | made | {key: value for key, value in kept.items() if key not in _NOT_KEPT}
 
 
-def write_gguf(config: Config, dense: DType | None) -> dict[str, Typed]:
+def write_gguf(config: Config) -> dict[str, Typed]:
     """The metadata that describes the model; the tokenizer's is apart."""
     family, dims = config.family, config.dims
     own: dict[str, Typed] = {"vocab_size": Typed("u32", dims.vocab)}
@@ -285,8 +284,6 @@ def write_gguf(config: Config, dense: DType | None) -> dict[str, Typed]:
         "general.quantization_version": Typed("u32", _QUANTIZATION_VERSION),
         "flyweight.model_type": Typed("str", family.model_type),
     }
-    if dense in _FILE_TYPES:
-        general["general.file_type"] = Typed("u32", _FILE_TYPES[dense])
     if config.extra:
         general["flyweight.config"] = Typed("str", strict_json.dumps(dict(config.extra)).decode())
     return general | {f"{family.gguf}.{key}": _as_f32(typed) for key, typed in own.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from flyweight.models.names import ROTARY_TENSORS, Renamed, rename, switches
 from flyweight.models.record import Record
 from flyweight.models.tokenizer_json import TOKENIZER_JSON
 
-__all__ = ["FAMILIES", "Translation", "family_of", "translate"]
+__all__ = ["FAMILIES", "Translation", "family_of", "rename_tensors", "translate"]
 
 Read = Callable[[Extent], bytes]
 
@@ -96,8 +96,14 @@ def translate(manifest: Manifest, dialect: str, read: Read, *, dense: DType | No
         return Translation(dialect, same, manifest.metadata, manifest.files)
     if manifest.dialect not in ("hf", "gguf"):
         raise UnsupportedError("the source does not follow the tensor names of HF or GGUF", code="E_DIALECT")
-    dense = dense or _usual_dtype(manifest)
-    return _to_gguf(manifest, read, dense) if dialect == "gguf" else _to_hf(manifest, read, dense)
+    return _to_gguf(manifest, read) if dialect == "gguf" else _to_hf(manifest, read, dense or _usual_dtype(manifest))
+
+
+def rename_tensors(manifest: Manifest, dialect: str, read: Read) -> Mapping[str, Renamed]:
+    """The tensors' part of `translate` alone: it needs the settings, but no tokenizer."""
+    if manifest.dialect == dialect:
+        return {name: Renamed(name) for name in manifest.entries}
+    return (_read_hf if dialect == "gguf" else _read_gguf)(manifest, read).tensors
 
 
 def _usual_dtype(manifest: Manifest) -> DType | None:
@@ -117,18 +123,35 @@ def _json(manifest: Manifest, name: str, read: Read) -> Record:
     return Record(strict_json.loads(_bytes(manifest, name, read), file=name), name)
 
 
-def _to_gguf(manifest: Manifest, read: Read, dense: DType | None) -> Translation:
+class _Model(NamedTuple):
+    """What the settings of a checkpoint say of it."""
+
+    record: Record
+    config: settings.Config
+    on: Mapping[str, bool]
+    """Switches the tensors at hand imply."""
+    tensors: Mapping[str, Renamed]
+    dropped: Mapping[str, str]
+
+
+def _read_hf(manifest: Manifest, read: Read) -> _Model:
     if CONFIG_JSON not in manifest.files:
         raise MalformedError(f"{CONFIG_JSON} is missing; GGUF needs its settings", code="E_CONFIG", file=CONFIG_JSON)
     record = _json(manifest, CONFIG_JSON, read)
     family = _known(family_of(manifest, read), record.get("model_type"), gguf=False)
-    kept = foreign.from_json(record.get("gguf_metadata"), file=CONFIG_JSON)
+    record.get("gguf_metadata")  # marks it as no setting of the model; `_to_gguf` reads it
     config = settings.read_hf(record, family)
     on = switches(family, manifest.entries, gguf=False)
     tensors, dropped = rename(family, config.dims, manifest.entries, on, tied=config.tied, to_gguf=True)
+    return _Model(record, config, on, tensors, dropped)
+
+
+def _to_gguf(manifest: Manifest, read: Read) -> Translation:
+    record, config, _, tensors, dropped = _read_hf(manifest, read)
+    kept = foreign.from_json(record.get("gguf_metadata"), file=CONFIG_JSON)
     present = {name: lambda name=name: _bytes(manifest, name, read) for name in tokenizer.READ_FILES if name in manifest.files}
     _, words, notes = tokenizer.from_files(present, config.dims.vocab)
-    metadata = kept | settings.write_gguf(config, dense) | words
+    metadata = kept | settings.write_gguf(config) | words
     if GENERATION_CONFIG in manifest.files:
         generation = _json(manifest, GENERATION_CONFIG, read).unused()
         metadata[_GENERATION_KEY] = Typed("str", strict_json.dumps(generation).decode())
@@ -138,7 +161,7 @@ def _to_gguf(manifest: Manifest, read: Read, dense: DType | None) -> Translation
     return Translation("gguf", tensors, metadata, {}, dropped, added, config.notes + notes + reasons)
 
 
-def _to_hf(manifest: Manifest, read: Read, dense: DType | None) -> Translation:
+def _read_gguf(manifest: Manifest, read: Read) -> _Model:
     family = _known(_gguf_family(manifest), manifest.value("general.architecture"), gguf=True)
     embedding = manifest.entries.get("token_embd.weight")
     if embedding is None or len(embedding.spec.shape) != 2:
@@ -150,7 +173,12 @@ def _to_hf(manifest: Manifest, read: Read, dense: DType | None) -> Translation:
     values = {name: rope.tensor_values(entry, read) for name, entry in rotary.items()}
     config = settings.read_gguf(record, family, vocab, not on[UNTIED], values)
     tensors, dropped = rename(family, config.dims, manifest.entries, on, tied=config.tied, to_gguf=False)
-    words = vocabulary.read_gguf(record, vocab)
+    return _Model(record, config, on, tensors, dropped)
+
+
+def _to_hf(manifest: Manifest, read: Read, dense: DType | None) -> Translation:
+    record, config, on, tensors, dropped = _read_gguf(manifest, read)
+    words = vocabulary.read_gguf(record, config.dims.vocab)
     templates = tokenizer.read_templates(record, list(manifest.metadata))
     made = settings.write_hf(config, dense, {switch: state for switch, state in on.items() if switch != UNTIED})
     notes: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ import numpy as np
 from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.codecs import known
 from flyweight.errors import FlyweightError
-from flyweight.models import Renamed, translate
+from flyweight.models import Renamed, rename_tensors
 from flyweight.pipeline.report import Drift
 from flyweight.pipeline.transcode import decode_rows, read_rows, slabs
 from flyweight.tensor import has_rows
@@ -81,7 +81,7 @@ def _names(checkpoint: Checkpoint, as_they_are: bool) -> dict[str, tuple[str, Re
     """Common name → (own name, how it maps)."""
     if as_they_are:
         return {name: (name, Renamed(name, None)) for name in checkpoint}
-    renamed = translate(checkpoint.manifest, "hf", checkpoint.read).tensors
+    renamed = rename_tensors(checkpoint.manifest, "hf", checkpoint.read)
     return {target.name: (name, target) for name, target in renamed.items()}
 
 
