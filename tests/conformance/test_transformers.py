@@ -1,6 +1,6 @@
 """Against transformers, tokenizers, sentencepiece and gguf: what we write loads there, and means the same.
 
-The real model is named by FLYWEIGHT_DEMO_MODEL. Whatever needs torch is skipped where it is absent.
+The real model is named by FLYWEIGHT_DEMO_MODEL.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+import sentencepiece
+import torch
 import transformers
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE
@@ -168,7 +170,6 @@ def test_byte_level_tokenizers_encode_the_same(row: Any) -> None:
 
 @pytest.mark.parametrize("prefix", [True, False])
 def test_pieces_encode_as_sentencepiece_does(prefix: bool, tmp_path: Path) -> None:
-    sentencepiece = pytest.importorskip("sentencepiece")
     (tmp_path / "corpus.txt").write_text("\n".join(CORPUS))
     sentencepiece.SentencePieceTrainer.train(
         input=str(tmp_path / "corpus.txt"),
@@ -242,9 +243,7 @@ def test_llama2_style_tokenizers_encode_the_same() -> None:
 @pytest.fixture(scope="module")
 def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The real model as an HF directory."""
-    source = os.environ.get("FLYWEIGHT_DEMO_MODEL")
-    if not source:
-        pytest.skip("FLYWEIGHT_DEMO_MODEL names no file")
+    source = os.environ["FLYWEIGHT_DEMO_MODEL"]
     target = tmp_path_factory.mktemp("smollm2") / "hf"
     flyweight.convert(source, target, dtype="f32")
     return target
@@ -278,7 +277,6 @@ def test_smollm2_config(smollm2: Path) -> None:
 
 
 def test_smollm2_loads_in_torch(smollm2: Path) -> None:
-    torch = pytest.importorskip("torch")
     model, info = transformers.LlamaForCausalLM.from_pretrained(smollm2, dtype=torch.float32, output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
@@ -295,7 +293,6 @@ def test_smollm2_loads_in_torch(smollm2: Path) -> None:
 
 @pytest.mark.parametrize("model_type", TINY)
 def test_models_come_back_with_the_same_logits(model_type: str, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
     torch.manual_seed(1)
     settings = TINY[model_type] | ({"rope_scaling": SCALINGS[model_type]} if model_type in SCALINGS else {})
     write(tmp_path / "config", {"config.json": json.dumps(settings | {"model_type": model_type}).encode()})
