@@ -58,7 +58,7 @@ def safetensors_bytes(tensors: dict[str, np.ndarray], metadata: dict[str, str] |
     return struct.pack("<Q", len(text)) + text + body
 
 
-def llama_tensors(seed: int = 7, dtype: type = ml_dtypes.bfloat16) -> dict[str, np.ndarray]:
+def llama_tensors(seed: int = 7, dtype: type = ml_dtypes.bfloat16, layers: int = LAYERS) -> dict[str, np.ndarray]:
     """Random weights under Hugging Face names."""
     random = np.random.default_rng(seed)
     head = HIDDEN // HEADS
@@ -70,7 +70,7 @@ def llama_tensors(seed: int = 7, dtype: type = ml_dtypes.bfloat16) -> dict[str, 
         return (1 + random.standard_normal(HIDDEN) * 0.01).astype(dtype)
 
     tensors = {"model.embed_tokens.weight": matrix(VOCABULARY, HIDDEN)}
-    for layer in range(LAYERS):
+    for layer in range(layers):
         at = f"model.layers.{layer}."
         tensors |= {
             at + "input_layernorm.weight": norm(),
@@ -130,14 +130,14 @@ def tokenizer_files() -> dict[str, bytes]:
     return {"tokenizer.json": json.dumps(document).encode(), "tokenizer_config.json": json.dumps(config).encode()}
 
 
-def toy_llama_files(*, dtype: type = ml_dtypes.bfloat16, seed: int = 7) -> dict[str, bytes]:
+def toy_llama_files(*, dtype: type = ml_dtypes.bfloat16, seed: int = 7, layers: int = LAYERS) -> dict[str, bytes]:
     """The files of a complete Hugging Face directory, an unknown side file among them."""
     return {
-        "config.json": json.dumps(CONFIG, indent=2).encode(),
+        "config.json": json.dumps({**CONFIG, "num_hidden_layers": layers}, indent=2).encode(),
         **tokenizer_files(),
         "README.md": b"# toy\n",
         "extra/notes.bin.txt": b"\x00\x01 unknown side file",
-        "model.safetensors": safetensors_bytes(llama_tensors(seed, dtype), {"format": "pt"}),
+        "model.safetensors": safetensors_bytes(llama_tensors(seed, dtype, layers), {"format": "pt"}),
     }
 
 
@@ -149,5 +149,5 @@ def write_files(root: Path, files: dict[str, bytes]) -> Path:
     return root
 
 
-def write_toy_llama(root: Path, *, dtype: type = ml_dtypes.bfloat16, seed: int = 7) -> Path:
-    return write_files(root, toy_llama_files(dtype=dtype, seed=seed))
+def write_toy_llama(root: Path, *, dtype: type = ml_dtypes.bfloat16, seed: int = 7, layers: int = LAYERS) -> Path:
+    return write_files(root, toy_llama_files(dtype=dtype, seed=seed, layers=layers))

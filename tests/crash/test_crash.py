@@ -37,7 +37,11 @@ def tmp_path() -> Iterator[Path]:
 
 def sweep(tmp_path: Path, job: str, mode: str, *code: str) -> list[dict[str, Any]]:
     name, options = JOBS[job]
-    source, expected, target = write_toy_llama(tmp_path / "toy"), tmp_path / "expected" / name, tmp_path / "real" / name
+    source, expected, target = (
+        write_toy_llama(tmp_path / "toy", layers=1),
+        tmp_path / "expected" / name,
+        tmp_path / "real" / name,
+    )
     expected.parent.mkdir()
     target.parent.mkdir()
     flyweight.convert(source, expected, jobs=1, **{**options, "force": False})
@@ -58,8 +62,7 @@ def test_kill_at_every_write_path_call(tmp_path: Path, job: str) -> None:
     assert {p["after"] for p in points} == {"old", "complete"}
 
 
-@pytest.mark.parametrize("code", ["ENOSPC", "EIO"])
-@pytest.mark.parametrize("job", ["file", "directory-sharded"])
+@pytest.mark.parametrize(("job", "code"), [("file", "EIO"), ("directory-sharded", "ENOSPC"), ("directory-forced", "EIO")])
 def test_error_at_every_write_path_call(tmp_path: Path, job: str, code: str) -> None:
     points = sweep(tmp_path, job, "raise", code)
     assert [p for p in points if p["after"] == "half"] == []

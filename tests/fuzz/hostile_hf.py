@@ -45,7 +45,7 @@ HOSTILE: dict[str, Case] = {
     "shard that is a pickle": mapped({"a": "pytorch_model.bin"}, "E_SHARD_NAME", {"pytorch_model.bin": b"\x80\x04."}),
     "shard missing": mapped({"a": A, "b": B}, "E_SHARD_MISSING", {A: shard("a")}),
     "shard with an empty name": mapped({"a": ""}, "E_SHARD_NAME"),
-    "million shards": mapped({str(i): f"{i}.safetensors" for i in range(1_000_000)}, "E_SHARDS"),
+    "hundred thousand shards": mapped({str(i): f"{i}.safetensors" for i in range(100_000)}, "E_SHARDS"),
     # the index
     "index not JSON": directory({A: shard("a")}, "E_JSON", index=b"{"),
     "index is a list": directory({A: shard("a")}, "E_INDEX", index=[]),

@@ -9,17 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from flyweight.pipeline.transcode import SLAB_BYTES
+
 TENSOR = (1024, 2048)  # bf16: 4 MiB
 WORKERS = 2
 LIMIT = 2 * (TENSOR[0] * TENSOR[1] * 2) * WORKERS + (256 << 20)
 
 CHILD = """
-import json, resource, sys
+import json, re, resource, sys
 import flyweight, flyweight.pipeline
 source, target, limit = sys.argv[1], sys.argv[2], int(sys.argv[3])
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 flyweight.convert(source, target, quant="q8_0", jobs=2)
-print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
+peak = re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())  # ru_maxrss would count the parent before exec
+print(json.dumps(int(peak[1]) * 1024))
 """
 
 
@@ -52,7 +55,8 @@ def peak(tmp_path: Path, layers: int) -> int:
 def test_peak_memory_is_bounded_and_flat(tmp_path: Path) -> None:
     peaks = {scale: peak(tmp_path, 4 * scale) for scale in (1, 4, 16)}
     assert max(peaks.values()) <= LIMIT
-    assert peaks[16] - peaks[1] < 8 << 20, peaks  # 60 more tensors of 4 MiB each: nothing of them stays
+    # 60 more tensors of 4 MiB: nothing of them stays. What may differ is whether two workers peak at the same moment.
+    assert peaks[16] - peaks[1] < 6 * SLAB_BYTES < 60 * 4 << 20, peaks
 
 
 def test_disk_holds_no_second_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
