@@ -4,6 +4,7 @@
 // the scales finds it. All that follows in a body then deals with finite numbers.
 #pragma once
 
+#include "bits.hpp"
 #include "decode.hpp"
 
 namespace {
@@ -38,15 +39,13 @@ inline uint8_t code(float value, float top) {
     return uint8_t(int(value));
 }
 
-inline void store_nibbles(uint8_t* __restrict at, const uint8_t* __restrict codes) {
-    for (int i = 0; i < 16; ++i) at[i] = uint8_t((codes[i] & 15) | codes[16 + i] << 4);
+inline void store_nibbles(uint8_t* at, const uint8_t* codes) {
+    store(at, (load(codes) & 15) | load(codes + 16) << 4);
 }
 
-inline void store_upper_bits(uint8_t* __restrict at, const uint8_t* __restrict codes) {
-    uint32_t upper = 0;
-    for (int i = 0; i < 32; ++i) upper |= uint32_t(codes[i] >> 4) << i;
-    store_u16(at, upper);
-    store_u16(at + 2, upper >> 16);
+// The fifth bit of 32 codes, as a stream of one bit.
+inline void store_upper_bits(uint8_t* at, const uint8_t* codes) {
+    for (int i = 0; i < 4; ++i) at[i] = uint8_t(Lanes<1>::gather(load_bytes(codes + 8 * i, 8) >> 4));
 }
 
 // w = d · (code − half): the value of largest magnitude, the first such, lands on code 0.

@@ -23,6 +23,8 @@ inline U8 load(const uint8_t* at) {
     return lanes;
 }
 
+inline void store(uint8_t* at, U8 lanes) { __builtin_memcpy(at, &lanes, sizeof lanes); }
+
 // Lane i is `value` where bit i of `bits` is set, else 0.
 inline U8 where_set(uint32_t bits, uint8_t value) {
     constexpr uint64_t every_byte = 0x0101010101010101;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import re
 from math import isfinite
@@ -60,8 +59,6 @@ def loads(raw: bytes | memoryview, *, file: str) -> Any:
     def integer(digits: str) -> int | float:
         return -0.0 if digits == "-0" else int(digits)  # minus zero is a number, but not an integer
 
-    collects = gc.isenabled()
-    gc.disable()  # a table of a million objects holds no cycle, and looking for one takes a third of the time
     try:
         value = json.loads(
             text,
@@ -76,9 +73,6 @@ def loads(raw: bytes | memoryview, *, file: str) -> Any:
         fail(_TOO_DEEP, "E_JSON_DEPTH")
     except ValueError as error:
         fail(f"not JSON: {error}")
-    finally:
-        if collects:
-            gc.enable()
     # Few brackets cannot nest deeply, and most files have no escapes: both checks are rarely made.
     if text.count("[") + text.count("{") > MAX_JSON_DEPTH and _is_deep(value):
         fail(_TOO_DEEP, "E_JSON_DEPTH")
