@@ -136,7 +136,11 @@ class _Model(NamedTuple):
 
 def _read_hf(manifest: Manifest, read: Read) -> _Model:
     if CONFIG_JSON not in manifest.files:
-        raise MalformedError(f"{CONFIG_JSON} is missing; GGUF needs its settings", code="E_CONFIG", file=CONFIG_JSON)
+        raise UnsupportedError(
+            f"GGUF needs the settings of {CONFIG_JSON}, which is not there",
+            code="E_CONFIG",
+            hint="convert the model's directory",
+        )
     record = _json(manifest, CONFIG_JSON, read)
     family = _known(family_of(manifest, read), record.get("model_type"), gguf=False)
     record.get("gguf_metadata")  # marks it as no setting of the model; `_to_gguf` reads it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from flyweight.sources import FileSource
 
 __all__ = ["convert", "plan_conversion"]
 
+_EXTENSION = re.compile(r"\.[a-z][a-z0-9]{1,11}")
 _BASE_RAM = 192 << 20
 """Interpreter, NumPy and tables; measured at 60-90 MB."""
 Progress = Callable[[str, int, int], None]
@@ -40,7 +42,7 @@ def target_container(destination: Path, to: str | None) -> Container:
     for container in CONTAINERS:
         if container.suffix and destination.suffix == container.suffix:
             return container
-    if destination.suffix:
+    if _EXTENSION.fullmatch(destination.suffix):  # model.onnx; but Qwen2.5-0.5B-hf is a directory's name
         raise UnknownFormatError(f"'{destination.suffix}' names no format", file=str(destination), hint="say which with --to")
     return container_named("hf")
 
@@ -84,7 +86,7 @@ def convert(
     destination = Path(os.path.abspath(destination))
     with open_checkpoint(source) as checkpoint:
         plan = plan_conversion(checkpoint, destination, to=to, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_bytes)
-        if len(plan.placement.images) > 1 and destination.suffix:
+        if len(plan.placement.images) > 1 and not plan.container.is_directory and destination.suffix == plan.container.suffix:
             raise OutputError(
                 "several files are needed, which go into a directory", code="E_SHARDS", file=str(destination),
                 hint=f"name a directory, such as {destination.with_suffix('').name}",

@@ -135,7 +135,7 @@ class Staging:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
             self._descriptors[name] = descriptor
             try:
-                if image.nbytes:
+                if image.nbytes and hasattr(os, "posix_fallocate"):
                     os.posix_fallocate(descriptor, 0, image.nbytes)
                 os.ftruncate(descriptor, image.nbytes)
             except OSError as error:

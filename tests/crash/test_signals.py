@@ -1,0 +1,61 @@
+"""Ctrl-C and SIGTERM stop a run cleanly: their exit codes, no output, and `--resume` ends in the same bytes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+LAYERS, ROWS, COLUMNS = 80, 512, 2048
+
+
+def write_model(path: Path) -> Path:
+    """Weights that are holes in the file: enough work to be interrupted in."""
+    size = ROWS * COLUMNS * 2
+    entry = {"dtype": "BF16", "shape": [ROWS, COLUMNS]}
+    header = {f"layer.{i}.weight": {**entry, "data_offsets": [i * size, (i + 1) * size]} for i in range(LAYERS)}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + LAYERS * size)
+    return path
+
+
+@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 7)])
+def test_interrupted_run_resumes(tmp_path: Path, stop: signal.Signals, code: int) -> None:
+    source, target = write_model(tmp_path / "m.safetensors"), tmp_path / "out.safetensors"
+    command = [
+        sys.executable,
+        "-m",
+        "flyweight",
+        "convert",
+        str(source),
+        str(target),
+        "--quant",
+        "q8_0",
+        "--jobs",
+        "1",
+        "--json",
+    ]
+    journal = tmp_path / ".out.safetensors.partial" / "journal.jsonl"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        while run.poll() is None and (not journal.exists() or journal.read_bytes().count(b"\n") < 4):
+            time.sleep(0.002)
+        run.send_signal(stop)
+        _, errors = run.communicate(timeout=60)
+    assert run.returncode == code, errors
+    assert "Traceback" not in errors
+    assert not target.exists()
+    resumed = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=120)
+    assert resumed.returncode == 0, resumed.stderr
+    assert 0 < json.loads(resumed.stdout)["resumed"] < LAYERS
+    bytes_resumed = target.read_bytes()
+    assert subprocess.run([*command, "--force"], capture_output=True, timeout=120).returncode == 0
+    assert target.read_bytes() == bytes_resumed
+    assert not journal.parent.exists()
