@@ -136,6 +136,16 @@ def test_existing_destination_is_kept_unless_forced(toy: Path, tmp_path: Path) -
     assert sorted(p.name for p in tmp_path.iterdir()) == ["toy", "x.gguf"]
 
 
+def test_force_replaces_whatever_kind_is_there(toy: Path, tmp_path: Path) -> None:
+    target = tmp_path / "model.safetensors"  # a directory with the name of the only file in it
+    plain = write_files(tmp_path / "plain", {"model.safetensors": safetensors_bytes({"w": np.ones((2, 2), np.float32)})})
+    for to, is_directory in (("safetensors", False), ("hf", True), ("hf", True), ("safetensors", False)):
+        flyweight.convert(plain, target, to=to, force=True)
+        assert target.is_dir() is is_directory
+        assert flyweight.diff(plain, target).identical
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.safetensors", "plain", "toy"]
+
+
 def test_overflow_and_nan_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     big = write_files(
         tmp_path / "big",

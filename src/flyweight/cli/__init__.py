@@ -76,7 +76,8 @@ def main() -> None:
         _complain(str(error), error.as_json(), as_json)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        _complain("interrupted", {"code": "E_SIGINT", "message": "interrupted"}, as_json)
+        text = "interrupted (a conversion continues with --resume)"
+        _complain(text, {"code": "E_SIGINT", "message": text}, as_json)
         sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the final flush stays quiet

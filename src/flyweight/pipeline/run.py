@@ -92,7 +92,13 @@ def convert(
                 hint=f"name a directory, such as {destination.with_suffix('').name}",
             )  # fmt: skip
         workers = check_resources(plan, destination.parent, jobs=jobs, max_ram=max_ram, resume=resume)
-        staging = Staging(destination, fingerprint=_fingerprint(plan), resume=resume, force=force)
+        staging = Staging(
+            destination,
+            is_directory=plan.container.is_directory or len(plan.placement.images) > 1,
+            fingerprint=_fingerprint(plan),
+            resume=resume,
+            force=force,
+        )
         try:
             if staging.published:
                 done = {line["tensor"]: TensorReport(**line["report"]) for line in staging.finished.values()}
@@ -163,7 +169,9 @@ def _fill(plan: Plan, staging: Staging, workers: int, progress: Progress | None)
     copies = {name: Image(extent.nbytes, ()) for name, extent in plan.placement.copies.items()}
     staging.allocate({**plan.placement.images, **copies})
     for name, extent in plan.placement.copies.items():
-        staging.write(name, 0, memoryview(plan.checkpoint.read(extent)))
+        source = plan.checkpoint.source(extent.file)
+        for at in range(0, extent.nbytes, SLAB_BYTES):
+            staging.write(name, at, source.read(extent.offset + at, min(SLAB_BYTES, extent.nbytes - at)))
     entries = {step.target.name: step.target for step in plan.steps}
     done = {line["tensor"]: TensorReport(**line["report"]) for line in staging.verified(entries)}
 

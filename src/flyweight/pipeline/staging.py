@@ -40,8 +40,9 @@ _READ = 4 << 20
 class Staging:
     """One output in the making. Use as a context manager; without `publish` nothing appears at the destination."""
 
-    def __init__(self, destination: Path, *, fingerprint: str, resume: bool, force: bool) -> None:
+    def __init__(self, destination: Path, *, is_directory: bool, fingerprint: str, resume: bool, force: bool) -> None:
         self.destination = destination
+        self.is_directory = is_directory
         self.force = force
         self.fingerprint = fingerprint
         self.root = destination.parent / f".{destination.name}.partial"
@@ -65,6 +66,8 @@ class Staging:
                 self._clear()
             self.published = resumes and not force and self._is_published()
             """Whether an earlier run was killed after its output appeared, before it could clean up."""
+            if self.out.is_file():
+                self.out.unlink()  # a file that `force` replaced by a directory
             self.out.mkdir(exist_ok=True)
             self._journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             if not self.finished:
@@ -95,7 +98,8 @@ class Staging:
         raise OutputError("already exists", code="E_EXISTS", file=str(self.destination), hint="use --force to replace it")
 
     def _clear(self) -> None:
-        for item in list(self.root.iterdir()):
+        """Remove everything but the lock, the journal last: while it is there a resumed run knows what was done."""
+        for item in sorted(self.root.iterdir(), key=lambda item: item.name == "journal.jsonl"):
             if item.name == "lock":
                 continue
             if item.is_dir() and not item.is_symlink():
@@ -177,34 +181,31 @@ class Staging:
         for descriptor in self._descriptors.values():
             os.fsync(descriptor)
             os.close(descriptor)
-        names = list(self._descriptors)
+        folders = {(self.out / name).parent for name in self._descriptors} | {self.out}
         self._descriptors.clear()
-        for folder in sorted({(self.out / name).parent for name in names} | {self.out}, reverse=True):
+        for folder in sorted(folders, reverse=True):
             _sync_directory(folder)
-        self._rename(names)
+        self._rename()
         _sync_directory(self.destination.parent)
         self.discard()
 
-    def _rename(self, names: list[str]) -> None:
-        single = names == [self.destination.name] and not self.destination.is_dir()
-        made = self.out / self.destination.name if single else self.out
+    def _rename(self) -> None:
+        made = self.out if self.is_directory else self.out / self.destination.name
         if not self.force:
             try:
-                if single:
-                    os.link(made, self.destination)
-                else:
+                if self.is_directory:
                     _rename_exclusive(made, self.destination)
+                else:
+                    os.link(made, self.destination)
             except FileExistsError:
                 raise OutputError("appeared while it was being written", code="E_EXISTS", file=str(self.destination)) from None
-        elif single or not os.path.lexists(self.destination):
-            os.replace(made, self.destination)
-        else:
+        elif (self.is_directory and os.path.lexists(self.destination)) or self.destination.is_dir():
             _exchange(made, self.destination)  # the old one is now in staging and goes with it
+        else:
+            os.replace(made, self.destination)
 
     def discard(self) -> None:
-        """Remove the staging directory, the journal late: while it is there a resumed run knows what was done."""
-        if self.out.exists():
-            shutil.rmtree(self.out)
+        """Remove the staging directory."""
         self._clear()
         (self.root / "lock").unlink(missing_ok=True)
         self.root.rmdir()
