@@ -56,6 +56,16 @@ def test_gguf_to_safetensors_to_gguf_is_byte_identical(toy: Path, tmp_path: Path
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
 
 
+def test_vectors_become_f32_in_gguf_and_then_stay_as_they_are(toy: Path, tmp_path: Path) -> None:
+    flyweight.convert(toy, tmp_path / "a.gguf", dtype="f16")
+    flyweight.convert(tmp_path / "a.gguf", tmp_path / "b.gguf", dtype="bf16")
+    for name, matrix in (("a.gguf", "f16"), ("b.gguf", "bf16")):
+        with flyweight.open(tmp_path / name) as made:
+            dtypes = {n: e.spec.dtype.label for n, e in made.manifest.entries.items()}
+        assert {dtypes[n] for n in dtypes if "norm" in n} == {"f32"}
+        assert {dtypes[n] for n in dtypes if "norm" not in n} == {matrix}
+
+
 def test_default_recipe_protects_embeddings_head_norms(toy: Path, tmp_path: Path) -> None:
     flyweight.convert(toy, tmp_path / "q.gguf", quant="q8_0")
     with flyweight.open(tmp_path / "q.gguf") as made:

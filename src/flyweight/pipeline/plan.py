@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from flyweight import strict_json
 from flyweight.checkpoint import Checkpoint
@@ -99,10 +99,11 @@ def make_plan(
     manifest = checkpoint.manifest
     dialect = container.dialect or manifest.dialect
     translation = translate(manifest, dialect, checkpoint.read, dense=dtype)
+    wishes = Wishes(recipe, dtype, container.vector_dtype if dialect != manifest.dialect else None)
     steps, refusals = [], []
     for source_name, renamed in translation.tensors.items():
         try:
-            steps.append(_step(manifest.entries[source_name], renamed, container, recipe, dtype))
+            steps.append(_step(manifest.entries[source_name], renamed, container, wishes))
         except FlyweightError as error:
             refusals.append(error.at(tensor=source_name))
     if refusals:
@@ -120,6 +121,8 @@ def make_plan(
     placed = placement.manifest.entries
     steps = [replace(step, target=placed[step.target.name]) for step in steps]
     notes += [f"{step.target.name}: {step.note}" for step in steps if step.note]
+    if container.name == "mlx" and all(step.target.codec == RAW for step in steps):
+        notes.append("nothing is quantised, so this is a plain Hugging Face directory: --quant int4 would quantise it")
     return Plan(checkpoint, container, recipe, placement, tuple(steps), tuple(notes))
 
 
@@ -168,12 +171,22 @@ def _config(checkpoint: Checkpoint, container: Container, config: Extent | bytes
     return raw if wanted == document else strict_json.dumps(wanted, indent=2) + b"\n"
 
 
-def _step(source: Entry, renamed: Renamed, container: Container, recipe: Recipe, dtype: DType | None) -> Step:
+class Wishes(NamedTuple):
+    """What tensors should become."""
+
+    recipe: Recipe
+    dtype: DType | None
+    """Of matrices stored dense; None: the one that loses nothing."""
+    vectors: DType | None
+    """Of vectors stored dense; None: the one they have."""
+
+
+def _step(source: Entry, renamed: Renamed, container: Container, wishes: Wishes) -> Step:
     """How one tensor gets there."""
-    choice = recipe.choose(source.spec, source.name, renamed.name)
+    choice = wishes.recipe.choose(source.spec, source.name, renamed.name)
     transform = renamed.transform
     moves_values = transform is not None and transform.add != 0
-    dense_dtype = _dense_dtype(source, container, choice, dtype)
+    dense_dtype = _dense_dtype(source, container, choice, wishes)
     if choice.codec is not None and choice.codec != RAW:
         return _quantize(source, renamed, container, choice, dense_dtype)
     keeps = choice.codec is None or source.codec == RAW
@@ -187,13 +200,13 @@ def _step(source: Entry, renamed: Renamed, container: Container, recipe: Recipe,
     return _dense(source, renamed, container, dense_dtype)
 
 
-def _dense_dtype(source: Entry, container: Container, choice: Choice, dtype: DType | None) -> DType:
+def _dense_dtype(source: Entry, container: Container, choice: Choice, wishes: Wishes) -> DType:
     """The element type this tensor has if stored dense: asked for, or the one that loses nothing."""
     if not source.spec.dtype.is_float:
         return source.spec.dtype
-    if container.vector_dtype is not None and len(source.spec.shape) < 2:
-        return container.vector_dtype
-    return choice.dtype or dtype or source.spec.dtype
+    if container.vector_dtype is not None and len(source.spec.shape) < 2:  # its readers take no other
+        return wishes.vectors or source.spec.dtype
+    return choice.dtype or wishes.dtype or source.spec.dtype
 
 
 def _require_rows(source: Entry, transform: Transform | None) -> None:
