@@ -12,9 +12,9 @@ from typing import Any
 
 import gguf
 import numpy as np
-from harness import Case, main
 
 from flyweight import kernels
+from flyweight.bench import Case, main
 from flyweight.codecs import ggml
 
 TYPES = ("q4_0", "q8_0", "q4_k", "q6_k")

@@ -119,6 +119,13 @@ print({'numpy', 'rich'} & set(sys.modules))"""
     assert done.stdout.splitlines()[-1] == "set()", done.stdout + done.stderr
 
 
+def test_bench_measures_beside_the_machine() -> None:
+    document = json.loads(run("bench", "q8_0", "--runs", "1", "--megabytes", "1", "--json").stdout)
+    assert set(document["limits"]) >= {"read", "write", "copy"}
+    assert [r["name"] for r in document["results"]] == ["decode q8_0", "encode q8_0"]
+    assert all(r["share_of_limit"] > 0 for r in document["results"])
+
+
 def test_completion_scripts() -> None:
     for shell in ("bash", "zsh", "fish"):
         assert "_FLYWEIGHT_COMPLETE" in run("completion", shell).stdout

@@ -25,6 +25,7 @@ VERBS = {
     "verify": "Check that a checkpoint is sound.",
     "diff": "Compare two checkpoints, across formats.",
     "formats": "List what can be read, written and carried.",
+    "bench": "Measure every codec beside the machine's limits.",
     "completion": "Print a shell completion script.",
 }
 

@@ -10,8 +10,9 @@ import argparse
 import json
 import platform
 import statistics
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +22,7 @@ import numpy as np
 
 from flyweight import kernels
 
-__all__ = ["Case", "machine", "main", "measure", "rate"]
+__all__ = ["Case", "headline", "line", "machine", "main", "measure", "rate", "run"]
 
 Work = Callable[[], object]
 
@@ -83,31 +84,52 @@ def machine(runs: int = 9, megabytes: int = 64) -> dict[str, Any]:
     }
 
 
+def run(cases: Iterable[Case], limits: dict[str, dict[str, float]], runs: int) -> Iterator[dict[str, Any]]:
+    """One result per case, as soon as it is there."""
+    for case in cases:
+        figures = measure(case.contenders, case.nbytes, runs)
+        ours, *others = case.contenders
+        yield {
+            "name": case.name,
+            "nbytes": case.nbytes,
+            "ours": ours,
+            "figures": figures,
+            "ratios": {who: figures[ours]["median"] / figures[who]["median"] for who in others},
+            "limit": case.limit,
+            "share_of_limit": figures[ours]["median"] / limits[case.limit]["median"],
+            "target": case.target,
+            **case.notes,
+        }
+
+
+def line(result: dict[str, Any]) -> str:
+    """A result for people."""
+    figures, ratios = result["figures"], result["ratios"]
+    beside = "".join(f"  {ratio:6.2f}× {who} {rate(figures[who])}" for who, ratio in ratios.items())
+    goal = f"  (target {result['target']})" if result["target"] else ""
+    share = f"{result['share_of_limit']:5.2f} of {result['limit']}"
+    return f"{result['name']:28}{rate(figures[result['ours']]):26} {share}{beside}{goal}"
+
+
+def headline(about: dict[str, Any]) -> str:
+    limits = ", ".join(f"{name} {rate(figures)}" for name, figures in about["limits"].items())
+    return f"{about['processor']}, kernels {about['kernels']}; memory, MB/s on one thread: {limits}"
+
+
 def main(title: str, cases: Callable[[], Iterable[Case]], runs: int = 9) -> None:
-    """Run the cases, print a table, write JSON when asked."""
+    """The command line of a bench script: run the cases, print lines, write JSON when asked."""
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     parser.add_argument("--runs", type=int, default=runs, help=f"runs per contender (default {runs})")
     parser.add_argument("--only", metavar="TEXT", default="", help="only cases whose name contains this")
     options = parser.parse_args()
-    report = machine()
-    limits = ", ".join(f"{name} {rate(figures)}" for name, figures in report["limits"].items())
-    print(f"{title}\n{report['processor']}, kernels {report['kernels']}; memory MB/s on one thread: {limits}\n")
-    report |= {"title": title, "runs": options.runs, "results": []}
-    for case in cases():
-        if options.only not in case.name:
-            continue
-        figures = measure(case.contenders, case.nbytes, options.runs)
-        ours, *others = case.contenders
-        ratios = {who: figures[ours]["median"] / figures[who]["median"] for who in others}
-        share = figures[ours]["median"] / report["limits"][case.limit]["median"]
-        report["results"].append(
-            {"name": case.name, "nbytes": case.nbytes, "figures": figures, "ratios": ratios, "limit": case.limit,
-             "share_of_limit": share, "target": case.target, **case.notes}
-        )  # fmt: skip
-        beside = "".join(f"  {ratios[who]:6.2f}× {who} {rate(figures[who])}" for who in others)
-        more = "".join(f"  {key} {value}" for key, value in case.notes.items())
-        goal = f"  (target {case.target})" if case.target else ""
-        print(f"{case.name:28}{rate(figures[ours]):24} {share:5.2f} of {case.limit}{beside}{more}{goal}", flush=True)
+    about = machine()
+    sys.stdout.write(f"{title}\n{headline(about)}\n\n")
+    results = []
+    for result in run((case for case in cases() if options.only in case.name), about["limits"], options.runs):
+        results.append(result)
+        sys.stdout.write(line(result) + "\n")
+        sys.stdout.flush()
     if options.json:
+        report = {**about, "title": title, "runs": options.runs, "results": results}
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
