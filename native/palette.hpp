@@ -66,23 +66,32 @@ void palette_decode(const uint8_t* codes, size_t count, const float* tables, siz
 
 // Nearest entry ----------------------------------------------------------------------------------
 
-// Few midpoints are all compared, sixteen values at a time.
+using F32x8 = float __attribute__((vector_size(32)));
+using I32x8 = int32_t __attribute__((vector_size(32)));
+using U8x8 = uint8_t __attribute__((vector_size(8)));
+using F64x2 = double __attribute__((vector_size(16)));
+
+// Few midpoints are all compared, eight values at a time; a comparison that holds is −1.
 inline size_t count_below(const float* __restrict values, size_t count, const float* __restrict midpoints, size_t steps,
                           uint8_t* __restrict out) {
+    F32x8 middle[15];
+    for (size_t j = 0; j < steps; ++j) middle[j] = midpoints[j] - F32x8{};
     size_t at = 0;
-    for (; at + 16 <= count; at += 16) {
-        int32_t below[16] = {};
-        for (size_t j = 0; j < steps; ++j)
-            for (int i = 0; i < 16; ++i) below[i] += midpoints[j] < values[at + i];
-        for (int i = 0; i < 16; ++i) out[at + i] = uint8_t(below[i]);
+    for (; at + 8 <= count; at += 8) {
+        F32x8 lanes;
+        __builtin_memcpy(&lanes, values + at, sizeof lanes);
+        I32x8 below = {};
+        for (size_t j = 0; j < steps; ++j) below -= middle[j] < lanes;
+        const U8x8 codes = __builtin_convertvector(below, U8x8);
+        __builtin_memcpy(out + at, &codes, sizeof codes);
     }
     return at;
 }
 
-// midpoints has `steps` = 2^b − 1 of them: each comparison halves what is left.
+// midpoints has `steps` = 2^b − 1 of them: each comparison halves what is left, without a branch.
 inline uint8_t search_below(float value, const float* midpoints, size_t steps) {
     size_t below = 0;
-    for (size_t half = (steps + 1) / 2; half; half /= 2) below += midpoints[below + half - 1] < value ? half : 0;
+    for (size_t half = (steps + 1) / 2; half; half /= 2) below += half & -size_t(midpoints[below + half - 1] < value);
     return uint8_t(below);
 }
 
@@ -133,10 +142,13 @@ void palette_nearest_vector(const float* points, size_t count, size_t vector, co
 void palette_histogram(const float* values, const float* weights, size_t count, double* out) {
     for (size_t i = 0; i < count; ++i) {
         const uint32_t bits = bits_of(values[i] + 0.0f);
-        double* bin = out + 2 * size_t((bits >> 31 ? ~bits : bits | 0x80000000u) >> 13);
+        const uint32_t flip = uint32_t(-int32_t(bits >> 31)) | 0x80000000u;  // without a branch: signs are random
+        double* bin = out + 2 * size_t((bits ^ flip) >> 13);
         const double mass = weights ? double(weights[i]) : 1.0;
-        bin[0] += mass;
-        bin[1] += mass * double(values[i]);
+        F64x2 sums;  // both at once: one load, one store
+        __builtin_memcpy(&sums, bin, sizeof sums);
+        sums += F64x2{mass, mass * double(values[i])};
+        __builtin_memcpy(bin, &sums, sizeof sums);
     }
 }
 
