@@ -72,7 +72,7 @@ class _Frame:
             array = array.take(np.minimum(np.arange(length), self.spec.shape[axis] - 1), axis)
         split = array.reshape(*self.indices[: axis + 1], self.vector, *self.indices[axis + 1 :])
         vectors = np.moveaxis(split, axis + 1, -1).transpose(*self.order, len(self.order))
-        return np.ascontiguousarray(vectors, np.float32).reshape(self.count, self.vector)
+        return np.require(vectors, np.float32, ["C", "A"]).reshape(self.count, self.vector)
 
     def array(self, points: Array) -> Array:
         """The inverse of `points`."""
@@ -242,7 +242,8 @@ class Palette(Codec):
             if not self.scale:  # the ends as they will be stored, so that encoding again moves nothing
                 ends = self._round(ends, self.table).astype(np.float64)
         low, high = ends[:, :, None] + 0.0  # every zero positive
-        line = low + (high - low) * (np.arange(levels) / (levels - 1))
+        with np.errstate(invalid="ignore"):  # ends beyond the range of the table are refused when it is stored
+            line = low + (high - low) * (np.arange(levels) / (levels - 1))
         tables = np.zeros((count, self.entries, self.vector))
         used = np.arange(levels**self.vector)
         for place in range(self.vector):

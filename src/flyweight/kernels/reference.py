@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from flyweight.kernels.reference_palette import (
-    palette_cuts as palette_cuts,
-    palette_decode as palette_decode,
-    palette_histogram as palette_histogram,
-    palette_nearest as palette_nearest,
-    palette_nearest_vector as palette_nearest_vector,
+from flyweight.kernels.reference_palette import (  # noqa: F401  found here by name
+    palette_cuts,
+    palette_decode,
+    palette_histogram,
+    palette_nearest,
+    palette_nearest_vector,
 )
 
 __all__: list[str] = []  # named by `flyweight.kernels.KERNELS`

@@ -14,7 +14,7 @@ __all__: list[str] = []  # named by `flyweight.kernels.KERNELS`
 Array = np.ndarray[Any, Any]
 
 BIN_SHIFT = 13
-"""What a bin of the histogram ignores of an f32: a sign, 8 bits of exponent and 10 of mantissa stay, enough for any f16 or bf16."""
+"""Bits of an f32 that its bin ignores: sign, 8 bits of exponent and 10 of mantissa stay, enough for any f16 or bf16."""
 
 
 def palette_decode(codes: Array, tables: Array, vector: int, run: int, start: int, out: Array) -> None:
@@ -26,7 +26,7 @@ def palette_decode(codes: Array, tables: Array, vector: int, run: int, start: in
 
 
 def palette_nearest(values: Array, midpoints: Array, run: int, start: int, out: Array) -> None:
-    """How many midpoints of its table (ascending) lie below each value: a value on a midpoint takes the lower code; NaN gives 0."""
+    """How many midpoints of its table (ascending) lie below each value: on a midpoint the lower code; NaN gives 0."""
     for at, end, table in _pieces(values.shape[1], run, start):
         out[0, at:end] = np.searchsorted(midpoints[table], values[0, at:end], side="left")
     out[np.isnan(values)] = 0

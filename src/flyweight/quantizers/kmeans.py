@@ -4,7 +4,8 @@ Scalar tables are optimal, by dynamic programming over the sorted distinct value
 
 - a table of at most 65,536 weights: over its values as they are;
 - a larger one: over the sums of bins that hold f32 values equal to 11 significant bits. A bin holds one value where the
-  weights came from f16 or bf16; otherwise clusters are cut between bins. More than 65,536 bins are joined in neighbouring pairs.
+  weights came from f16 or bf16; otherwise clusters are cut between bins. More than 65,536 bins are joined in
+  neighbouring pairs.
 
 Vector tables are not: k-means++ seeding, then Lloyd's iteration, on at most 65,536 vectors of a table, evenly spaced. The
 draws of the seeding are the golden-ratio sequence, so that nothing here is random. The weight of a vector is the mean of
@@ -97,9 +98,9 @@ def _owners(mass: Array, moment: Array, clusters: int) -> Array:
     """The cluster of each point, by the best cuts."""
     points = mass.size
     centred = moment - mass * (np.cumsum(moment)[-1] / np.cumsum(mass)[-1])  # small sums keep their digits
-    running = [np.concatenate([[0.0], np.cumsum(sums)])[None] for sums in (mass, centred)]
+    weight, pull = (np.concatenate([[0.0], np.cumsum(sums)])[None] for sums in (mass, centred))
     cuts = np.empty((clusters, points + 1), np.int32)
-    kernels.palette_cuts(*running, np.empty((2, points + 1)), cuts)
+    kernels.palette_cuts(weight, pull, np.empty((2, points + 1)), cuts)
     owner = np.zeros(points, np.int64)
     end = points
     for cluster in range(clusters - 1, 0, -1):
