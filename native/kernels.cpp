@@ -10,6 +10,7 @@
 #include "bits.hpp"
 #include "decode.hpp"
 #include "encode.hpp"
+#include "palette.hpp"
 
 #define FLYWEIGHT_TEXT_OF(name) #name
 #define FLYWEIGHT_TEXT(name) FLYWEIGHT_TEXT_OF(name)
@@ -27,6 +28,11 @@ extern const Kernels FLYWEIGHT_ISA = {
     unpack_bits,
     pack_bits,
     affine_decode,
+    palette_decode,
+    palette_nearest,
+    palette_nearest_vector,
+    palette_histogram,
+    palette_cuts,
 };
 
 }  // namespace flyweight

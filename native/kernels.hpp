@@ -50,6 +50,15 @@ struct Kernels {
     void (*pack_bits)(const uint8_t* codes, size_t rows, size_t count, int bits, uint8_t* out, size_t nbytes);
     void (*affine_decode)(const uint8_t* codes, size_t rows, size_t columns, const float* scale, const float* bias,
                           size_t group, float* out);
+
+    void (*palette_decode)(const uint8_t* codes, size_t count, const float* tables, size_t entries, size_t vector, size_t run,
+                           size_t start, float* out);
+    void (*palette_nearest)(const float* values, size_t count, const float* midpoints, size_t steps, size_t run, size_t start,
+                            uint8_t* out);
+    void (*palette_nearest_vector)(const float* points, size_t count, size_t vector, const float* table, size_t entries,
+                                   uint8_t* out);
+    void (*palette_histogram)(const float* values, const float* weights, size_t count, double* out);
+    void (*palette_cuts)(const double* mass, const double* moment, size_t points, double* best, int32_t* out, size_t clusters);
 };
 
 extern const Kernels baseline;

@@ -17,6 +17,9 @@ using Bytes = Matrix<const uint8_t>;
 using Floats = Matrix<const float>;
 using BytesOut = Matrix<uint8_t>;
 using FloatsOut = Matrix<float>;
+using Doubles = Matrix<const double>;
+using DoublesOut = Matrix<double>;
+using IntsOut = Matrix<int32_t>;
 
 void require(bool holds, const char* what) {
     if (!holds) throw nb::value_error(what);
@@ -88,6 +91,70 @@ void affine_decode(Bytes codes, Floats scale, Floats bias, size_t group, FloatsO
     flyweight::active().affine_decode(from, rows, columns, s, b, group, to);
 }
 
+bool is_table(size_t entries) { return entries >= 2 && entries <= 256 && !(entries & (entries - 1)); }
+
+// Whether elements start .. start + count − 1 have a table each, without overflow.
+bool have_tables(size_t count, size_t run, size_t start, size_t tables) {
+    return run >= 1 && start + count >= start && (start + count) / run + ((start + count) % run != 0) <= tables;
+}
+
+void palette_decode(Bytes codes, Floats tables, size_t vector, size_t run, size_t start, FloatsOut out) {
+    const size_t count = codes.shape(1), width = tables.shape(1);
+    require(codes.shape(0) == 1 && out.shape(0) == 1, "the codes are one row");
+    require(vector >= 1 && width % vector == 0 && is_table(width / vector), "a table has 2 to 256 entries, a power of two");
+    require(out.shape(1) / vector == count && out.shape(1) % vector == 0, "codes and values disagree");
+    require(have_tables(count, run, start, tables.shape(0)), "elements without a table");
+    const uint8_t* from = codes.data();
+    const float* table = tables.data();
+    float* to = out.data();
+    nb::gil_scoped_release release;
+    flyweight::active().palette_decode(from, count, table, width / vector, vector, run, start, to);
+}
+
+void palette_nearest(Floats values, Floats midpoints, size_t run, size_t start, BytesOut out) {
+    const size_t count = values.shape(1), steps = midpoints.shape(1);
+    require(values.shape(0) == 1 && out.shape(0) == 1 && out.shape(1) == count, "the values are one row, a code each");
+    require(steps < 256 && is_table(steps + 1), "a table has 2 to 256 entries, a power of two");
+    require(have_tables(count, run, start, midpoints.shape(0)), "elements without a table");
+    const float *from = values.data(), *middle = midpoints.data();
+    uint8_t* to = out.data();
+    nb::gil_scoped_release release;
+    flyweight::active().palette_nearest(from, count, middle, steps, run, start, to);
+}
+
+void palette_nearest_vector(Floats points, Floats table, BytesOut out) {
+    const size_t count = points.shape(0), vector = points.shape(1), entries = table.shape(0);
+    require(vector >= 1 && vector <= 16 && table.shape(1) == vector, "points and entries have the same 1 to 16 coordinates");
+    require(is_table(entries), "a table has 2 to 256 entries, a power of two");
+    require(out.shape(0) == count && out.shape(1) == 1, "a point has one code");
+    const float *from = points.data(), *entry = table.data();
+    uint8_t* to = out.data();
+    nb::gil_scoped_release release;
+    flyweight::active().palette_nearest_vector(from, count, vector, entry, entries, to);
+}
+
+void palette_histogram(Floats values, Floats weights, DoublesOut out) {
+    const size_t count = values.shape(1), weighted = weights.shape(1);
+    require(values.shape(0) == 1 && weights.shape(0) == 1 && (weighted == 0 || weighted == count), "a value has one weight");
+    require(out.shape(0) == size_t(1) << 19 && out.shape(1) == 2, "there are 2^19 bins of two sums");
+    const float *from = values.data(), *weight = weighted ? weights.data() : nullptr;
+    double* to = out.data();
+    nb::gil_scoped_release release;
+    flyweight::active().palette_histogram(from, weight, count, to);
+}
+
+void palette_cuts(Doubles mass, Doubles moment, DoublesOut best, IntsOut out) {
+    const size_t width = mass.shape(1), clusters = out.shape(0);
+    require(mass.shape(0) == 1 && moment.shape(0) == 1 && moment.shape(1) == width, "the sums are one row each");
+    require(best.shape(0) == 2 && best.shape(1) == width && out.shape(1) == width, "the rows differ in length");
+    require(clusters >= 1 && width > clusters && width <= size_t(1) << 31, "there are more points than clusters, below 2^31");
+    const double *w = mass.data(), *s = moment.data();
+    double* room = best.data();
+    int32_t* to = out.data();
+    nb::gil_scoped_release release;
+    flyweight::active().palette_cuts(w, s, width - 1, room, to, clusters);
+}
+
 nb::tuple available() {
     nb::list names;
     for (const flyweight::Kernels* set : flyweight::runnable()) names.append(set->name);
@@ -115,5 +182,14 @@ NB_MODULE(_native, module) {
     module.def("unpack_bits", unpack_bits, "packed"_a.noconvert(), "bits"_a, "out"_a.noconvert());
     module.def("pack_bits", pack_bits, "codes"_a.noconvert(), "bits"_a, "out"_a.noconvert());
     module.def("affine_decode", affine_decode, "codes"_a.noconvert(), "scale"_a.noconvert(), "bias"_a.noconvert(), "group"_a,
+               "out"_a.noconvert());
+    module.def("palette_decode", palette_decode, "codes"_a.noconvert(), "tables"_a.noconvert(), "vector"_a, "run"_a, "start"_a,
+               "out"_a.noconvert());
+    module.def("palette_nearest", palette_nearest, "values"_a.noconvert(), "midpoints"_a.noconvert(), "run"_a, "start"_a,
+               "out"_a.noconvert());
+    module.def("palette_nearest_vector", palette_nearest_vector, "points"_a.noconvert(), "table"_a.noconvert(),
+               "out"_a.noconvert());
+    module.def("palette_histogram", palette_histogram, "values"_a.noconvert(), "weights"_a.noconvert(), "out"_a.noconvert());
+    module.def("palette_cuts", palette_cuts, "mass"_a.noconvert(), "moment"_a.noconvert(), "best"_a.noconvert(),
                "out"_a.noconvert());
 }

@@ -26,6 +26,14 @@ SAMPLES = {
         *({"bits": 6, "group": 128, "word": "u32", "axis": axis} for axis in (-1, 0)),
         {"bits": 8, "group": 32, "scale": "bf16"},
     ],
+    "palette": [
+        *({"bits": bits} for bits in (1, 2, 3, 4, 6, 8)),
+        *({"bits": 4, "group": 2, "axis": axis, "table": table} for axis in (0, -1) for table in ("f32", "bf16")),
+        *({"bits": 4, "vector": 2, "vector_axis": axis, "group": 4, "axis": 0} for axis in (0, -1)),
+        {"bits": 8, "vector": 4, "vector_axis": -1, "table": "f32"},
+        {"bits": 4, "table": "i8", "scale": "f16"},
+        {"bits": 4, "group": 1, "axis": -1, "table": "f16", "scale": "f16"},
+    ],
 }
 INSTANCES: list[Codec] = [kind(**params) for kind in CODECS for params in SAMPLES.get(kind.name, [{}])]
 ENCODERS = [codec for codec in INSTANCES if codec.encodes]

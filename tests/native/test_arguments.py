@@ -16,6 +16,14 @@ def f32(*shape: int) -> np.ndarray:
     return np.zeros(shape, np.float32)
 
 
+def f64(*shape: int) -> np.ndarray:
+    return np.zeros(shape)
+
+
+def i32(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.int32)
+
+
 def read_only(array: np.ndarray) -> np.ndarray:
     array.flags.writeable = False
     return array
@@ -51,6 +59,29 @@ REFUSED = [
     ("affine_decode", (u8(2, 64), f32(2, 1), f32(2, 2), 32, f32(2, 64)), ValueError),
     ("affine_decode", (u8(2, 64), f32(2, 2), f32(2, 1), 32, f32(2, 64)), ValueError),
     ("affine_decode", (u8(2, 64), f32(2, 2), f32(2, 2), 32, f32(2, 65)), ValueError),
+    ("palette_decode", (u8(1, 8), f32(1, 16), 1, 7, 0, f32(1, 8)), ValueError),
+    ("palette_decode", (u8(1, 8), f32(1, 16), 1, 8, 1, f32(1, 8)), ValueError),
+    ("palette_decode", (u8(1, 8), f32(1, 16), 1, 0, 0, f32(1, 8)), ValueError),
+    ("palette_decode", (u8(1, 8), f32(1, 12), 1, 8, 0, f32(1, 8)), ValueError),
+    ("palette_decode", (u8(1, 8), f32(1, 512), 1, 8, 0, f32(1, 8)), ValueError),
+    ("palette_decode", (u8(1, 8), f32(1, 16), 3, 8, 0, f32(1, 24)), ValueError),
+    ("palette_decode", (u8(1, 8), f32(1, 16), 2, 8, 0, f32(1, 17)), ValueError),
+    ("palette_decode", (u8(2, 8), f32(1, 16), 1, 8, 0, f32(2, 8)), ValueError),
+    ("palette_nearest", (f32(1, 8), f32(1, 16), 8, 0, u8(1, 8)), ValueError),
+    ("palette_nearest", (f32(1, 8), f32(1, 15), 4, 0, u8(1, 8)), ValueError),
+    ("palette_nearest", (f32(1, 8), f32(1, 15), 8, 0, u8(1, 9)), ValueError),
+    ("palette_nearest_vector", (f32(4, 2), f32(16, 3), u8(4, 1)), ValueError),
+    ("palette_nearest_vector", (f32(4, 17), f32(16, 17), u8(4, 1)), ValueError),
+    ("palette_nearest_vector", (f32(4, 2), f32(15, 2), u8(4, 1)), ValueError),
+    ("palette_nearest_vector", (f32(4, 2), f32(16, 2), u8(3, 1)), ValueError),
+    ("palette_histogram", (f32(1, 4), f32(1, 3), np.zeros(kernels.HISTOGRAM)), ValueError),
+    ("palette_histogram", (f32(1, 4), f32(1, 0), np.zeros((4, 2))), ValueError),
+    ("palette_histogram", (f32(1, 4), f32(1, 0), np.zeros(kernels.HISTOGRAM, np.float32)), TypeError),
+    ("palette_cuts", (f64(1, 5), f64(1, 5), f64(2, 5), i32(5, 5)), ValueError),
+    ("palette_cuts", (f64(1, 5), f64(1, 5), f64(2, 5), i32(0, 5)), ValueError),
+    ("palette_cuts", (f64(1, 5), f64(1, 4), f64(2, 5), i32(2, 5)), ValueError),
+    ("palette_cuts", (f64(1, 5), f64(1, 5), f64(1, 5), i32(2, 5)), ValueError),
+    ("palette_cuts", (f64(1, 5), f64(1, 5), f64(2, 5), i32(2, 4)), ValueError),
 ]
 
 

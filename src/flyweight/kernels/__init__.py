@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flyweight.kernels import reference
+from flyweight.kernels import reference, reference_palette
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +57,11 @@ KERNELS: tuple[str, ...] = (
     "unpack_bits",
     "pack_bits",
     "affine_decode",
+    "palette_decode",
+    "palette_nearest",
+    "palette_nearest_vector",
+    "palette_histogram",
+    "palette_cuts",
 )
 
 
@@ -105,6 +110,8 @@ _choose()
 
 _U8 = np.dtype(np.uint8)
 _F32 = np.dtype(np.float32)
+_F64 = np.dtype(np.float64)
+_I32 = np.dtype(np.int32)
 
 
 def _check(label: str, array: Array, dtype: np.dtype[Any], shape: tuple[int | None, int | None], written: bool = False) -> None:
@@ -210,3 +217,73 @@ def affine_decode(codes: Array, scale: Array, bias: Array, group: int, out: Arra
     _check("bias", bias, _F32, scale.shape)
     _check("out", out, _F32, (rows, columns), written=True)
     _run["affine_decode"](codes, scale, bias, group, out)
+
+
+HISTOGRAM = (1 << 32 - reference_palette.BIN_SHIFT, 2)
+"""The shape of the histogram that `palette_histogram` fills."""
+
+
+def _check_tables(entries: int, count: int, run: int, start: int, tables: int) -> None:
+    if not 2 <= entries <= 256 or entries & (entries - 1):
+        raise ValueError(f"a table has 2, 4, … 256 entries, not {entries}")
+    if run < 1 or start < 0 or -(-(start + count) // run) > tables:
+        raise ValueError(f"{tables} tables for {run} elements each do not reach element {start + count - 1}")
+
+
+def palette_decode(codes: Array, tables: Array, vector: int, run: int, start: int, out: Array) -> None:
+    """The values of codes; `run` neighbours share a table, and the first code is number `start`.
+
+    codes: u8 (1, n), tables: f32 (tables, entries · vector), out: f32 (1, n · vector).
+    """
+    _check("codes", codes, _U8, (1, None))
+    _check("tables", tables, _F32, (None, None))
+    if vector < 1 or tables.shape[1] % vector:
+        raise ValueError(f"tables of {tables.shape[1]} values do not hold vectors of {vector}")
+    _check_tables(tables.shape[1] // vector, codes.shape[1], run, start, len(tables))
+    _check("out", out, _F32, (1, codes.shape[1] * vector), written=True)
+    _run["palette_decode"](codes, tables, vector, run, start, out)
+
+
+def palette_nearest(values: Array, midpoints: Array, run: int, start: int, out: Array) -> None:
+    """The code of the nearest entry of an ascending table, given by the midpoints of its neighbours.
+
+    values: f32 (1, n), midpoints: f32 (tables, entries − 1), out: u8 (1, n); run and start as in `palette_decode`.
+    """
+    _check("values", values, _F32, (1, None))
+    _check("midpoints", midpoints, _F32, (None, None))
+    _check_tables(midpoints.shape[1] + 1, values.shape[1], run, start, len(midpoints))
+    _check("out", out, _U8, values.shape, written=True)
+    _run["palette_nearest"](values, midpoints, run, start, out)
+
+
+def palette_nearest_vector(points: Array, table: Array, out: Array) -> None:
+    """The code of the nearest entry. points: f32 (n, vector), table: f32 (entries, vector), out: u8 (n, 1)."""
+    _check("points", points, _F32, (None, None))
+    if not 1 <= points.shape[1] <= 16:
+        raise ValueError(f"points have 1 to 16 coordinates, not {points.shape[1]}")
+    _check("table", table, _F32, (None, points.shape[1]))
+    _check_tables(len(table), 0, 1, 0, 0)
+    _check("out", out, _U8, (len(points), 1), written=True)
+    _run["palette_nearest_vector"](points, table, out)
+
+
+def palette_histogram(values: Array, weights: Array, out: Array) -> None:
+    """Adds weight and weight · value to each value's bin. values: f32 (1, n), weights: f32 (1, n or 0), out: f64 HISTOGRAM."""
+    _check("values", values, _F32, (1, None))
+    _check("weights", weights, _F32, (1, None if isinstance(weights, np.ndarray) and not weights.size else values.shape[1]))
+    _check("out", out, _F64, HISTOGRAM, written=True)
+    _run["palette_histogram"](values, weights, out)
+
+
+def palette_cuts(mass: Array, moment: Array, best: Array, out: Array) -> None:
+    """Where points on a line are best cut into 1, 2, … k clusters.
+
+    mass and moment: f64 (1, points + 1), running sums from 0; best: f64 (2, points + 1), scratch; out: i32 (k, points + 1).
+    """
+    _check("mass", mass, _F64, (1, None))
+    _check("moment", moment, _F64, mass.shape)
+    _check("best", best, _F64, (2, mass.shape[1]), written=True)
+    _check("out", out, _I32, (None, mass.shape[1]), written=True)
+    if not 1 <= len(out) < mass.shape[1] <= 1 << 31:
+        raise ValueError(f"{mass.shape[1] - 1} points cannot be cut into {len(out)} clusters")
+    _run["palette_cuts"](mass, moment, best, out)

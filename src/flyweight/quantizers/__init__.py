@@ -9,6 +9,7 @@ from flyweight.codecs import Codec
 from flyweight.codecs.affine import Affine
 from flyweight.quantizers.base import Quantizer
 from flyweight.quantizers.edge import edge
+from flyweight.quantizers.kmeans import kmeans
 from flyweight.quantizers.nearest import nearest
 
 __all__ = ["QUANTIZERS", "Quantizer", "default_for"]
@@ -17,6 +18,7 @@ QUANTIZERS: Mapping[str, Quantizer] = MappingProxyType(
     {
         "nearest": nearest,
         "edge": edge,
+        "kmeans": kmeans,
     }
 )
 

@@ -1,0 +1,102 @@
+"""The definition of the palette kernels, in NumPy: look-up, nearest entry, histogram, and optimal cuts of a line.
+
+Elements of a flat run belong to tables in turn: element i of a call that starts at `start` has table (start + i) // run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__: list[str] = []  # named by `flyweight.kernels.KERNELS`
+
+Array = np.ndarray[Any, Any]
+
+BIN_SHIFT = 13
+"""Bits of an f32 that its bin ignores: sign, 8 bits of exponent and 10 of mantissa stay, enough for any f16 or bf16."""
+
+
+def palette_decode(codes: Array, tables: Array, vector: int, run: int, start: int, out: Array) -> None:
+    """The `vector` values of each code. Bits of a code above the table's size are dropped."""
+    count, entries = codes.shape[1], tables.shape[1] // vector
+    owner = (start + np.arange(count)) // run
+    code = codes[0] & np.uint8(entries - 1)
+    out.reshape(count, vector)[...] = tables.reshape(-1, entries, vector)[owner, code]
+
+
+def palette_nearest(values: Array, midpoints: Array, run: int, start: int, out: Array) -> None:
+    """How many midpoints of its table (ascending) lie below each value: on a midpoint the lower code; NaN gives 0."""
+    for at, end, table in _pieces(values.shape[1], run, start):
+        out[0, at:end] = np.searchsorted(midpoints[table], values[0, at:end], side="left")
+    out[np.isnan(values)] = 0
+
+
+def palette_nearest_vector(points: Array, table: Array, out: Array) -> None:
+    """The first entry at the least squared distance; the squares are summed in order, rounded to f32 one by one."""
+    least = np.full(len(points), np.inf, np.float32)
+    out[...] = 0
+    for code, entry in enumerate(table):
+        apart = points - entry
+        distance = apart[:, 0] * apart[:, 0]
+        for axis in range(1, points.shape[1]):
+            distance += apart[:, axis] * apart[:, axis]
+        nearer = distance < least
+        least[nearer] = distance[nearer]
+        out[nearer] = code
+
+
+def palette_histogram(values: Array, weights: Array, out: Array) -> None:
+    """Adds each value's weight and weight · value (f64, in order) to its bin; without weights each counts one.
+
+    Bins ascend as the values do; both zeros share one.
+    """
+    bits = (values[0] + np.float32(0)).view(np.uint32)
+    bins = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31)) >> BIN_SHIFT
+    mass = weights[0].astype(np.float64) if weights.size else np.ones(bins.size)
+    np.add.at(out[:, 0], bins, mass)
+    np.add.at(out[:, 1], bins, mass * values[0])
+
+
+def palette_cuts(mass: Array, moment: Array, best: Array, out: Array) -> None:
+    """Where k clusters of points on a line are best cut.
+
+    With W and S the running sums of mass and moment (each begins with 0), a cluster of the points i..j−1 is worth
+    (S_j − S_i)² / (W_j − W_i): what it takes off the squared error. out[r, j] is where the last of r + 1 clusters of the
+    first j points begins, the first such place; `best` is room for the worth of two rows. The best place never moves back
+    as j grows, so a row is halved: the place for its middle bounds the places either side.
+    """
+    weight, pull, points = mass[0], moment[0], mass.shape[1] - 1
+    out[...] = 0
+    best[...] = 0
+    best[0] = _worth(weight[0], pull[0], weight, pull)
+    for row in range(1, out.shape[0]):
+        before, after = best[(row + 1) % 2], best[row % 2]
+        from_j, to_j, from_i, to_i = (np.array([end]) for end in (row + 1, points, row, points - 1))
+        keep = from_j <= to_j
+        while keep.any():
+            from_j, to_j, from_i, to_i = from_j[keep], to_j[keep], from_i[keep], to_i[keep]
+            middle = (from_j + to_j) >> 1
+            lengths = np.minimum(to_i, middle - 1) - from_i + 1
+            starts = np.cumsum(lengths) - lengths
+            i = np.arange(lengths.sum()) - np.repeat(starts - from_i, lengths)
+            j = np.repeat(middle, lengths)
+            worth = before[i] + _worth(weight[i], pull[i], weight[j], pull[j])
+            most = np.maximum.reduceat(worth, starts)
+            reached = np.flatnonzero(worth == np.repeat(most, lengths))
+            place = i[reached[np.searchsorted(reached, starts)]]
+            after[middle], out[row, middle] = most, place
+            from_j, to_j = np.concatenate([from_j, middle + 1]), np.concatenate([middle - 1, to_j])
+            from_i, to_i = np.concatenate([from_i, place]), np.concatenate([place, to_i])
+            keep = from_j <= to_j
+
+
+def _worth(weight_i: Array, pull_i: Array, weight_j: Array, pull_j: Array) -> Array:
+    weight, pull = weight_j - weight_i, pull_j - pull_i
+    return np.asarray(np.divide(pull * pull, weight, out=np.zeros_like(weight), where=weight > 0))
+
+
+def _pieces(count: int, run: int, start: int) -> list[tuple[int, int, int]]:
+    """(first, end, table) of the elements that share a table."""
+    tables = range(start // run, -(-(start + count) // run))
+    return [(max(table * run - start, 0), min(table * run + run - start, count), table) for table in tables]
