@@ -10,6 +10,7 @@
 #include "bits.hpp"
 #include "decode.hpp"
 #include "encode.hpp"
+#include "search.hpp"
 
 #define FLYWEIGHT_TEXT_OF(name) #name
 #define FLYWEIGHT_TEXT(name) FLYWEIGHT_TEXT_OF(name)
@@ -23,6 +24,9 @@ extern const Kernels FLYWEIGHT_ISA = {
 #undef X
 #define X(type, elements, bytes) encode<elements, bytes, to_##type>,
     FLYWEIGHT_ENCODED(X)
+#undef X
+#define X(type, elements, bytes) search<elements, bytes, to_##type>,
+    FLYWEIGHT_SEARCHED(X)
 #undef X
     unpack_bits,
     pack_bits,
