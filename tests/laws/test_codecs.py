@@ -26,6 +26,7 @@ SAMPLES = {
         *({"bits": 6, "group": 128, "word": "u32", "axis": axis} for axis in (-1, 0)),
         {"bits": 8, "group": 32, "scale": "bf16"},
     ],
+    "hqq": [{"bits": bits, "group": 64} for bits in (1, 2, 4, 8)],
 }
 INSTANCES: list[Codec] = [kind(**params) for kind in CODECS for params in SAMPLES.get(kind.name, [{}])]
 ENCODERS = [codec for codec in INSTANCES if codec.encodes]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from flyweight.codecs import ggml
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.base import Array, Codec, Grid, Parts, take_rows
+from flyweight.codecs.hqq import Hqq
 from flyweight.codecs.raw import Raw
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.tensor import CodecSpec
@@ -18,6 +19,7 @@ __all__ = ["CODECS", "Array", "Codec", "Grid", "Parts", "codec_for", "known", "t
 CODECS: tuple[type[Codec], ...] = (
     Raw,
     Affine,
+    Hqq,
     *ggml.CODECS,
 )
 

@@ -8,7 +8,9 @@ from types import MappingProxyType
 from flyweight.codecs import Codec
 from flyweight.codecs.affine import Affine
 from flyweight.quantizers.base import Quantizer
+from flyweight.quantizers.clip import clip
 from flyweight.quantizers.edge import edge
+from flyweight.quantizers.hqq import hqq
 from flyweight.quantizers.nearest import nearest
 
 __all__ = ["QUANTIZERS", "Quantizer", "default_for"]
@@ -17,6 +19,8 @@ QUANTIZERS: Mapping[str, Quantizer] = MappingProxyType(
     {
         "nearest": nearest,
         "edge": edge,
+        "clip": clip,
+        "hqq": hqq,
     }
 )
 
