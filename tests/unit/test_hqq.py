@@ -100,15 +100,12 @@ def test_constant_groups_come_back() -> None:
         assert np.array_equal(codec.decode(f32(3, 64), hqq(values, codec, f32(3, 64))), values)
 
 
-@pytest.mark.parametrize("codec", [Affine(2, 64), Affine(2, 64, "scale_zero"), Affine(2, 0, axis=0), Hqq(2, 64)])
+@pytest.mark.parametrize("codec", [Affine(2, 64), Affine(2, 64, "scale_zero"), Hqq(2, 64)])
 def test_importance_lessens_the_error_where_it_is(codec: Affine | Hqq) -> None:
     values, importance = normal(32, 64), np.where(np.arange(64) < 16, 100.0, 1.0)
     spec = f32(32, 64)
     even, weighed = (np.abs(codec.decode(spec, hqq(values, codec, spec, by)) - values) for by in (None, importance))
-    if isinstance(codec, Affine) and codec.axis == 0:
-        assert np.allclose(even, weighed, atol=1e-4)  # every group is one column: nothing to weigh
-    else:
-        assert weighed[:, :16].mean() < even[:, :16].mean()
+    assert weighed[:, :16].mean() < even[:, :16].mean()
 
 
 def test_refused() -> None:

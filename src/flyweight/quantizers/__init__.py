@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from flyweight.codecs import Codec
 from flyweight.codecs.affine import Affine
+from flyweight.codecs.hqq import Hqq
 from flyweight.quantizers.base import Quantizer
 from flyweight.quantizers.clip import clip
 from flyweight.quantizers.edge import edge
@@ -26,5 +27,7 @@ QUANTIZERS: Mapping[str, Quantizer] = MappingProxyType(
 
 
 def default_for(codec: Codec) -> str:
-    """The quantizer with less error on real weights: docs/decisions/0004-mlx-quantizer.md."""
+    """The quantizer with less error on real weights: docs/decisions/0004-mlx-quantizer.md, 0031-clip-and-hqq.md."""
+    if isinstance(codec, Hqq):
+        return "hqq"
     return "edge" if isinstance(codec, Affine) and codec.form == "scale_bias" and codec.bits <= 2 else "nearest"
