@@ -22,7 +22,7 @@ from flyweight import kernels
 
 PACKAGE = "pywhispercpp==1.5.1"
 FOLDER = Path(".bench/ggml")
-GGML_TYPES = {"q2_k": 10, "q3_k": 11, "q4_k": 12, "q5_k": 13, "q6_k": 14}
+GGML_TYPES = {"q2_k": 10, "q3_k": 11, "q4_k": 12, "q5_k": 13, "q6_k": 14, "iq4_xs": 23}
 ROWS, COLUMNS = 256, 4096
 Array = np.ndarray[Any, Any]
 

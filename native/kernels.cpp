@@ -10,7 +10,7 @@
 #include "bits.hpp"
 #include "decode.hpp"
 #include "encode.hpp"
-#include "search.hpp"
+#include "encode_k.hpp"
 
 #define FLYWEIGHT_TEXT_OF(name) #name
 #define FLYWEIGHT_TEXT(name) FLYWEIGHT_TEXT_OF(name)

@@ -1,4 +1,4 @@
-"""The K types of ggml as encoders: less error than plain rounding, importance that counts, refusals."""
+"""The K types of ggml and iq4_xs as encoders: less error than plain rounding, importance that counts, refusals."""
 
 from __future__ import annotations
 
@@ -33,16 +33,26 @@ def square_error(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 # Plain rounding within a block: the extremes of each group on the ends of its grid, scales and minimums rounded to
 # (codes, groups, steps of a scale) of the type, scales of scales as f16. In float64, from the formulas of the format.
 
-PLAIN = {"q2_k": (3, 16, 15), "q4_k": (15, 8, 63), "q5_k": (31, 8, 63), "q3_k": (3, 16, 31), "q6_k": (31, 16, 127)}
+PLAIN = {
+    "q2_k": (3, 16, 15),
+    "q4_k": (15, 8, 63),
+    "q5_k": (31, 8, 63),
+    "q3_k": (3, 16, 31),
+    "q6_k": (31, 16, 127),
+    "iq4_xs": (127, 8, 31),
+}
+IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113])
 
 
 def plainly_rounded(name: str, values: np.ndarray) -> np.ndarray:
     top, groups, steps = PLAIN[name]
     x = values.reshape(-1, groups, 256 // groups).astype(np.float64)
-    if name in ("q3_k", "q6_k"):
+    if name in ("q3_k", "q6_k", "iq4_xs"):
         scale = np.abs(x).max(axis=2) / top
         d = (scale.max(axis=1, keepdims=True) / steps).astype(np.float16).astype(np.float64)
         v = (d * np.rint(scale / d))[:, :, None]
+        if name == "iq4_xs":
+            return (v * IQ4[np.abs(x[..., None] - v[..., None] * IQ4).argmin(axis=-1)]).reshape(values.shape)
         return (v * np.clip(np.rint(x / np.where(v == 0, 1, v)), -top - 1, top)).reshape(values.shape)
     low = np.minimum(x.min(axis=2), 0)
     scale = (x.max(axis=2) - low) / top

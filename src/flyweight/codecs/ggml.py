@@ -238,5 +238,5 @@ CODECS: tuple[type[GgmlBlocks], ...] = (
     _type("q8_k", scales=((0, "<f4"),)),
     _type("mxfp4", _Microscaled),
     _type("iq4_nl"),
-    _type("iq4_xs"),
+    _type("iq4_xs", Searched),
 )

@@ -51,7 +51,7 @@ BLOCKS: dict[str, tuple[int, int]] = {
 }
 DECODED = tuple(BLOCKS)
 ENCODED = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4")
-SEARCHED = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+SEARCHED = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")
 """Encoders that search for scales and take weights."""
 KERNELS: tuple[str, ...] = (
     *(f"decode_{name}" for name in DECODED),
@@ -207,6 +207,7 @@ encode_q3_k = _searcher("q3_k")
 encode_q4_k = _searcher("q4_k")
 encode_q5_k = _searcher("q5_k")
 encode_q6_k = _searcher("q6_k")
+encode_iq4_xs = _searcher("iq4_xs")
 
 
 def _check_stream(bits: int, count: int, nbytes: int) -> None:

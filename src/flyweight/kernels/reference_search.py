@@ -1,8 +1,9 @@
-"""The encoders of the K types, in NumPy: a search for scales. Native kernels equal these bit for bit.
+"""The encoders of the K types and iq4_xs, in NumPy: a search for scales. Native kernels equal these bit for bit.
 
 A block of 256 has G groups of 256 / G elements, a scale per group and a scale of scales, d. Per group the values are
 
     q3_k q6_k          w = (d · step) · q
+    iq4_xs             w = (d · step) · level[code]
     q2_k q4_k q5_k     w = (d · sc) · q − dmin · mn
 
 and the encoder looks for the d, steps and codes of least Σ weight · (x − w)²:
@@ -24,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from flyweight.kernels.reference import F16_NAN, _to_planes
+from flyweight.kernels.reference import F16_NAN, IQ4_VALUES, _to_planes
 
 __all__: list[str] = []  # named by `flyweight.kernels.KERNELS`
 
@@ -130,7 +131,7 @@ class _Blocks:
 
 @dataclass(frozen=True, slots=True)
 class _Centred:
-    """A type with codes from low to high, steps from least to greatest."""
+    """A type with values q from low to high, steps from least to greatest."""
 
     low: int
     high: int
@@ -141,9 +142,17 @@ class _Centred:
     ratios: tuple[float, ...]
     """Which step the largest scale of a block is tried as."""
 
+    def value(self, x: Array) -> Array:
+        """The nearest q."""
+        return _nearest(x, self.low, self.high)
+
+    def code(self, x: Array) -> Array:
+        """The same as a code from 0 up."""
+        return self.value(x) - F(self.low)
+
     def fit(self, blocks: _Blocks, inverse: Array) -> tuple[Array, Array]:
         """Σ weight · x · q and Σ weight · q² for codes on the grid with this inverse scale."""
-        q = _nearest(blocks.x * inverse, self.low, self.high)
+        q = self.value(blocks.x * inverse)
         weighted = blocks.weight * q
         return _sum(weighted * blocks.x), _sum(weighted * q)
 
@@ -194,8 +203,19 @@ class _Centred:
         refit = _ratio(_over_groups(step * xq), _over_groups(step * step * qq))
         d = blocks.narrow(np.where(refit != 0, refit, d))
         _, step, _, _ = self.steps(blocks, scale, d)
-        codes = _nearest(blocks.x * _inverse(d * step), self.low, self.high) - F(self.low)
-        return d, step, _in_order(codes)
+        return d, step, _in_order(self.code(blocks.x * _inverse(d * step)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Levels(_Centred):
+    """q is one of the sixteen levels of iq4_xs, the lower of two equally near."""
+
+    def value(self, x: Array) -> Array:
+        found: Array = IQ4_VALUES[self.code(x)]
+        return found
+
+    def code(self, x: Array) -> Array:
+        return np.searchsorted((IQ4_VALUES[:-1] + IQ4_VALUES[1:]) * F(0.5), x)
 
 
 # w = (d · sc) · q − dmin · mn -----------------------------------------------------------------
@@ -303,6 +323,7 @@ _Q3_K = _Centred(-4, 3, -32, 31, (2.6, 3.0, 3.4, 3.8, 4.2, 4.6), (32, 31, 29))
 _Q4_K = _FromMinimum(15, 63, (13.4, 13.8, 14.2, 14.6, 15.0, 15.4), (63, 62, 60))
 _Q5_K = _FromMinimum(31, 63, (29.4, 29.8, 30.2, 30.6, 31.0, 31.4), (63, 62, 60))
 _Q6_K = _Centred(-32, 31, -128, 127, (30.4, 30.8, 31.2, 31.6, 32.0, 32.4), (128, 127, 125))
+_IQ4_XS = _Levels(-127, 113, -32, 31, (103, 109, 115, 121, 127, 135), (32, 31, 29))
 
 
 def _void(made: _Blocks, blocks: Array, scale: int) -> None:
@@ -366,3 +387,14 @@ def encode_q6_k(values: Array, weights: Array, blocks: Array) -> None:
     blocks[:, 192:208] = step.astype(np.int8).view(np.uint8)
     blocks[:, 208:210] = made.field(d)
     _void(made, blocks, 208)
+
+
+def encode_iq4_xs(values: Array, weights: Array, blocks: Array) -> None:
+    made = _Blocks.of(values, weights, 8)
+    d, step, codes = _IQ4_XS.encode(made)
+    steps = (step + F(32)).astype(np.uint8)
+    blocks[:, 0:2] = made.field(d)
+    blocks[:, 2:4] = _to_planes(steps >> 4, 1, 2)
+    blocks[:, 4:8] = _to_planes(steps & 15, 1, 4)
+    blocks[:, 8:136] = _to_planes(codes, 16, 4)
+    _void(made, blocks, 0)

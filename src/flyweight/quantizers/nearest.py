@@ -1,4 +1,4 @@
-"""`nearest`: the codec's own encoder, which for the K types of ggml is a search that can weigh columns."""
+"""`nearest`: the codec's own encoder, which for the K types and iq4_xs of ggml is a search that can weigh columns."""
 
 from __future__ import annotations
 
