@@ -7,7 +7,7 @@ PEERS := .venv-peers
 DEMO_MODEL := .models/SmolLM2-135M-Instruct.Q4_1.gguf
 NATIVE := $(wildcard native/*) CMakeLists.txt
 
-.PHONY: setup demo test check format conformance bench clean
+.PHONY: setup demo test check format conformance bench quality clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -52,8 +52,12 @@ conformance: $(PEERS)/.ready $(DEMO_MODEL)  ## Check against the tools that own 
 
 bench: $(PEERS)/.ready $(DEMO_MODEL)  ## Measure beside the peers, in one run
 	$(PEERS)/bin/python bench/decode.py
+	$(PEERS)/bin/python bench/kquants.py
 	$(PEERS)/bin/python bench/convert.py $(DEMO_MODEL)
 	$(PEERS)/bin/python bench/memory.py
+
+quality: setup $(DEMO_MODEL)  ## Measure bits per weight against error and write docs/quality.*
+	$(BIN)/python tools/quality.py $(DEMO_MODEL) docs
 
 clean:  ## Remove everything built or downloaded
 	rm -rf $(VENV) $(PEERS) build dist .models .demo .bench

@@ -11,6 +11,7 @@
 #include "decode.hpp"
 #include "encode.hpp"
 #include "palette.hpp"
+#include "encode_k.hpp"
 
 #define FLYWEIGHT_TEXT_OF(name) #name
 #define FLYWEIGHT_TEXT(name) FLYWEIGHT_TEXT_OF(name)
@@ -24,6 +25,9 @@ extern const Kernels FLYWEIGHT_ISA = {
 #undef X
 #define X(type, elements, bytes) encode<elements, bytes, to_##type>,
     FLYWEIGHT_ENCODED(X)
+#undef X
+#define X(type, elements, bytes) search<elements, bytes, to_##type>,
+    FLYWEIGHT_SEARCHED(X)
 #undef X
     unpack_bits,
     pack_bits,

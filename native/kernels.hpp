@@ -34,6 +34,15 @@
     X(q8_0, 32, 34)          \
     X(mxfp4, 32, 17)
 
+// Encoders that search for scales and take weights
+#define FLYWEIGHT_SEARCHED(X) \
+    X(q2_k, 256, 84)          \
+    X(q3_k, 256, 110)         \
+    X(q4_k, 256, 144)         \
+    X(q5_k, 256, 176)         \
+    X(q6_k, 256, 210)         \
+    X(iq4_xs, 256, 136)
+
 namespace flyweight {
 
 struct Kernels {
@@ -44,6 +53,10 @@ struct Kernels {
 #undef X
 #define X(type, elements, bytes) void (*encode_##type)(const float* values, size_t count, uint8_t* blocks);
     FLYWEIGHT_ENCODED(X)
+#undef X
+#define X(type, elements, bytes) \
+    void (*encode_##type)(const float* values, size_t count, const float* weights, size_t rows, uint8_t* blocks);
+    FLYWEIGHT_SEARCHED(X)
 #undef X
 
     void (*unpack_bits)(const uint8_t* packed, size_t rows, size_t nbytes, int bits, uint8_t* out, size_t count);

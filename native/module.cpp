@@ -52,6 +52,18 @@ void encode(Floats values, BytesOut blocks) {
     (flyweight::active().*Kernel)(from, count, to);
 }
 
+template <auto Kernel, size_t Elements, size_t BlockBytes>
+void search(Floats values, Floats weights, BytesOut blocks) {
+    require_rows(values.shape(0), blocks);
+    require(values.shape(1) == Elements && blocks.shape(1) == BlockBytes, "a row is not one block");
+    require(weights.shape(0) >= 1 && weights.shape(1) == Elements, "the weights are not rows of one block");
+    const float *from = values.data(), *by = weights.data();
+    uint8_t* to = blocks.data();
+    const size_t count = values.shape(0), rows = weights.shape(0);
+    nb::gil_scoped_release release;
+    (flyweight::active().*Kernel)(from, count, by, rows, to);
+}
+
 // count · bits ≤ nbytes · 8, without overflow
 bool fits(size_t count, int bits, size_t nbytes) {
     const size_t whole = count / 8, rest = count % 8;
@@ -178,6 +190,11 @@ NB_MODULE(_native, module) {
     module.def("encode_" #type, encode<&flyweight::Kernels::encode_##type, elements, bytes>,        \
                "values"_a.noconvert(), "blocks"_a.noconvert());
     FLYWEIGHT_ENCODED(X)
+#undef X
+#define X(type, elements, bytes)                                                                    \
+    module.def("encode_" #type, search<&flyweight::Kernels::encode_##type, elements, bytes>,        \
+               "values"_a.noconvert(), "weights"_a.noconvert(), "blocks"_a.noconvert());
+    FLYWEIGHT_SEARCHED(X)
 #undef X
     module.def("unpack_bits", unpack_bits, "packed"_a.noconvert(), "bits"_a, "out"_a.noconvert());
     module.def("pack_bits", pack_bits, "codes"_a.noconvert(), "bits"_a, "out"_a.noconvert());

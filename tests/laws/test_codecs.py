@@ -34,6 +34,7 @@ SAMPLES = {
         {"bits": 4, "table": "i8", "scale": "f16"},
         {"bits": 4, "group": 1, "axis": -1, "table": "f16", "scale": "f16"},
     ],
+    "hqq": [{"bits": bits, "group": 64} for bits in (1, 2, 4, 8)],
 }
 INSTANCES: list[Codec] = [kind(**params) for kind in CODECS for params in SAMPLES.get(kind.name, [{}])]
 ENCODERS = [codec for codec in INSTANCES if codec.encodes]

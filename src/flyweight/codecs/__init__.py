@@ -9,6 +9,7 @@ from __future__ import annotations
 from flyweight.codecs import ggml
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.base import Array, Codec, Grid, Parts, take_rows
+from flyweight.codecs.hqq import Hqq
 from flyweight.codecs.palette import Palette
 from flyweight.codecs.raw import Raw
 from flyweight.errors import MalformedError, UnsupportedError
@@ -20,6 +21,7 @@ CODECS: tuple[type[Codec], ...] = (
     Raw,
     Affine,
     Palette,
+    Hqq,
     *ggml.CODECS,
 )
 

@@ -18,7 +18,7 @@ from math import prod
 import numpy as np
 
 from flyweight import kernels, packing
-from flyweight.codecs.base import Array, Codec, Grid, Parts
+from flyweight.codecs.base import Array, Codec, Grid, Parts, column_weights
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
@@ -149,7 +149,7 @@ class Affine(Codec):
         the grid that will be decoded.
         """
         rows = self.finite_rows(spec, array)
-        scale, offset = self.representable(*self._fit(rows))
+        scale, offset = self.representable(*self.fit(rows))
         return self.store(spec, self.nearest_codes(rows, scale, offset), scale, offset)
 
     def finite_rows(self, spec: TensorSpec, array: Array) -> Array:
@@ -159,6 +159,19 @@ class Affine(Codec):
         if not np.isfinite(wide).all():
             raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
         return self._as_rows(wide)
+
+    def weight_rows(self, spec: TensorSpec, importance: Array | None) -> Array:
+        """Importance in the shape of `finite_rows`; one row where it is the same for all."""
+        weights = column_weights(importance, spec)
+        if self.axis == -1:
+            return weights[None, :]
+        return self._as_rows(np.broadcast_to(weights, spec.shape))
+
+    def row_values(self, codes: Array, scale: Array, offset: Array) -> Array:
+        """What rows of codes decode to."""
+        values = np.empty(codes.shape, np.float32)
+        self._values(codes, scale.astype(np.float32), offset.astype(np.float32), values)
+        return values
 
     def extremes(self, rows: Array) -> tuple[Array, Array]:
         """The least and the greatest value of each group, (rows, groups)."""
@@ -177,7 +190,7 @@ class Affine(Codec):
         codes: Array = np.clip(np.rint(steps), 0, self.levels).astype(np.uint8)
         return codes
 
-    def _fit(self, rows: Array) -> tuple[Array, Array]:
+    def fit(self, rows: Array) -> tuple[Array, Array]:
         """Scale and offset of each group, rounded to the stored type (to infinity, where they leave its range)."""
         low, high = (extreme.astype(np.float64) for extreme in self.extremes(rows))
         if self.form == "symmetric":

@@ -20,7 +20,7 @@ from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.tensor import CodecSpec, EncodedTensor, Layout, TensorSpec
 
-__all__ = ["Array", "Codec", "Grid", "Parts", "take_rows"]
+__all__ = ["Array", "Codec", "Grid", "Parts", "column_weights", "take_rows"]
 
 Array = np.ndarray[Any, Any]
 Parts = Mapping[str, Array]
@@ -113,6 +113,22 @@ class Codec(ABC):
                 if array.dtype.kind not in "iub" and not np.isfinite(array).all():
                     return f"part '{part}' holds NaN or infinite values"
         return None
+
+
+def column_weights(importance: Array | None, spec: TensorSpec) -> Array:
+    """Importance as positive f32 weights, (columns,): the greatest is 1, none less than 2^-20. None weighs all alike.
+
+    A floor, because a column of no importance must still decode to something near it.
+    """
+    if importance is None:
+        return np.ones(spec.columns, np.float32)
+    wide = np.asarray(importance, np.float64)
+    if wide.shape != (spec.columns,) or not np.isfinite(wide).all() or (wide < 0).any():
+        raise UnsupportedError(
+            f"importance must be {spec.columns} finite numbers of 0 or more, one per column", code="E_IMPORTANCE"
+        )
+    top = wide.max(initial=0)
+    return np.maximum(wide / top if top > 0 else np.ones_like(wide), 2.0**-20).astype(np.float32)
 
 
 def take_rows(tensor: EncodedTensor, rows: slice | Array) -> EncodedTensor:

@@ -21,12 +21,12 @@ from typing import ClassVar, cast
 import numpy as np
 
 from flyweight import kernels
-from flyweight.codecs.base import Array, Codec, Grid, Parts
+from flyweight.codecs.base import Array, Codec, Grid, Parts, column_weights
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
 
-__all__ = ["CODECS", "GgmlBlocks"]
+__all__ = ["CODECS", "GgmlBlocks", "Searched"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class GgmlBlocks(Codec):
         """A named type takes its block and its abilities from the table of kernels."""
         if "name" in vars(cls):
             cls.block_size, cls.block_bytes = kernels.BLOCKS[cls.name]
-            cls.encodes = cls.name in kernels.ENCODED
+            cls.encodes = cls.name in (*kernels.ENCODED, *kernels.SEARCHED)
 
     def layout(self, spec: TensorSpec) -> Layout:
         if not spec.shape or spec.columns % self.block_size:
@@ -59,12 +59,15 @@ class GgmlBlocks(Codec):
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         """Nearest rounding. UnsupportedError when a value is not finite or a scale leaves the range of its field."""
+        return self._encode(spec, array)
+
+    def _encode(self, spec: TensorSpec, array: Array, *weights: Array) -> Parts:
         if not self.encodes:
             return super().encode(spec, array)
         parts = self._allocate(spec)
         with np.errstate(over="ignore"):  # beyond f32 is infinite, and found below
             values = np.ascontiguousarray(array, dtype=np.float32).reshape(-1, self.block_size)
-        getattr(kernels, f"encode_{self.name}")(values, self._blocks(parts))
+        getattr(kernels, f"encode_{self.name}")(values, *weights, self._blocks(parts))
         if (complaint := self.check_values(spec, parts)) is not None:
             raise UnsupportedError(f"the values do not fit {self.name}: {complaint}", code="E_BLOCK_RANGE")
         return parts
@@ -205,6 +208,17 @@ class _Microscaled(GgmlBlocks):
         return None
 
 
+@dataclass(frozen=True)
+class Searched(GgmlBlocks):
+    """Its encoder searches for the scales of least error, and can weigh columns."""
+
+    def encode(self, spec: TensorSpec, array: Array, importance: Array | None = None) -> Parts:
+        weights = np.ones((1, self.block_size), np.float32)
+        if importance is not None:
+            weights = column_weights(importance, spec).reshape(-1, self.block_size)
+        return self._encode(spec, array, weights)
+
+
 def _type(name: str, base: type[GgmlBlocks] = GgmlBlocks, **attributes: object) -> type[GgmlBlocks]:
     return cast(type[GgmlBlocks], type(name, (base,), {"name": name, "__module__": __name__, **attributes}))
 
@@ -216,13 +230,13 @@ CODECS: tuple[type[GgmlBlocks], ...] = (
     _type("q5_1", _FromMinimum, grid_bits=5),
     _type("q8_0", _Centred, grid_bits=8),
     _type("q8_1", scales=((0, "<f2"), (2, "<f2"))),
-    _type("q2_k", scales=((80, "<f2"), (82, "<f2"))),
-    _type("q3_k", scales=((108, "<f2"),)),
-    _type("q4_k", scales=((0, "<f2"), (2, "<f2"))),
-    _type("q5_k", scales=((0, "<f2"), (2, "<f2"))),
-    _type("q6_k", scales=((208, "<f2"),)),
+    _type("q2_k", Searched, scales=((80, "<f2"), (82, "<f2"))),
+    _type("q3_k", Searched, scales=((108, "<f2"),)),
+    _type("q4_k", Searched, scales=((0, "<f2"), (2, "<f2"))),
+    _type("q5_k", Searched, scales=((0, "<f2"), (2, "<f2"))),
+    _type("q6_k", Searched, scales=((208, "<f2"),)),
     _type("q8_k", scales=((0, "<f4"),)),
     _type("mxfp4", _Microscaled),
     _type("iq4_nl"),
-    _type("iq4_xs"),
+    _type("iq4_xs", Searched),
 )

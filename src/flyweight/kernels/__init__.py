@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flyweight.kernels import reference, reference_palette
+from flyweight.kernels import reference, reference_palette, reference_search
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ try:
 except ModuleNotFoundError:  # built without a compiler: the definition serves
     _native = None  # type: ignore[assignment]
 
-__all__ = ["BLOCKS", "DECODED", "ENCODED", "KERNELS", "active", "available", "use"]
+__all__ = ["BLOCKS", "DECODED", "ENCODED", "KERNELS", "SEARCHED", "active", "available", "definition", "use"]
 
 Array = np.ndarray[Any, Any]
 
@@ -51,9 +51,12 @@ BLOCKS: dict[str, tuple[int, int]] = {
 }
 DECODED = tuple(BLOCKS)
 ENCODED = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4")
+SEARCHED = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")
+"""Encoders that search for scales and take weights."""
 KERNELS: tuple[str, ...] = (
     *(f"decode_{name}" for name in DECODED),
     *(f"encode_{name}" for name in ENCODED),
+    *(f"encode_{name}" for name in SEARCHED),
     "unpack_bits",
     "pack_bits",
     "affine_decode",
@@ -67,6 +70,7 @@ KERNELS: tuple[str, ...] = (
 
 # Which set runs -------------------------------------------------------------------------------
 
+_DEFINITIONS = (reference, reference_palette, reference_search)
 _set = "reference"
 _run: dict[str, Callable[..., None]] = {}
 
@@ -81,6 +85,12 @@ def active() -> str:
     return _native.active() if _native and _set != "reference" else "reference"
 
 
+def definition(kernel: str) -> Callable[..., None]:
+    """A kernel in NumPy."""
+    made: Callable[..., None] = next(getattr(home, kernel) for home in _DEFINITIONS if hasattr(home, kernel))
+    return made
+
+
 def use(name: str) -> None:
     """Switch every kernel of the process to the named set."""
     global _set
@@ -88,7 +98,7 @@ def use(name: str) -> None:
         raise ValueError(f"no kernel set '{name}' in this build on this processor: choose one of {', '.join(available())}")
     if name == "reference":
         quiet = np.errstate(all="ignore")  # NaN and infinity are results, not news
-        _run.update({kernel: quiet(getattr(reference, kernel)) for kernel in KERNELS})
+        _run.update({kernel: quiet(definition(kernel)) for kernel in KERNELS})
     else:
         _native.use(name)
         _run.update({kernel: getattr(_native, kernel) for kernel in KERNELS})
@@ -156,6 +166,26 @@ def _encoder(name: str) -> Callable[[Array, Array], None]:
     return encode
 
 
+def _searcher(name: str) -> Callable[[Array, Array, Array], None]:
+    size, nbytes = BLOCKS[name]
+    kernel = f"encode_{name}"
+
+    def encode(values: Array, weights: Array, blocks: Array) -> None:
+        _check("values", values, _F32, (None, size))
+        _check("weights", weights, _F32, (None, size))
+        _check("blocks", blocks, _U8, (len(values), nbytes), written=True)
+        if not len(weights):
+            raise ValueError("weights must have a row")
+        _run[kernel](values, weights, blocks)
+
+    encode.__name__ = encode.__qualname__ = kernel
+    encode.__doc__ = (
+        f"Blocks of {name} of least weighted error that a search finds. values: f32 (n, {size}), "
+        f"weights: f32 (m, {size}), row i mod m for block i, positive and finite, blocks: u8 (n, {nbytes})."
+    )
+    return encode
+
+
 # The kernels ----------------------------------------------------------------------------------
 
 decode_q4_0 = _decoder("q4_0")
@@ -179,6 +209,12 @@ encode_q5_0 = _encoder("q5_0")
 encode_q5_1 = _encoder("q5_1")
 encode_q8_0 = _encoder("q8_0")
 encode_mxfp4 = _encoder("mxfp4")
+encode_q2_k = _searcher("q2_k")
+encode_q3_k = _searcher("q3_k")
+encode_q4_k = _searcher("q4_k")
+encode_q5_k = _searcher("q5_k")
+encode_q6_k = _searcher("q6_k")
+encode_iq4_xs = _searcher("iq4_xs")
 
 
 def _check_stream(bits: int, count: int, nbytes: int) -> None:

@@ -7,8 +7,11 @@ from types import MappingProxyType
 
 from flyweight.codecs import Codec
 from flyweight.codecs.affine import Affine
+from flyweight.codecs.hqq import Hqq
 from flyweight.quantizers.base import Quantizer
+from flyweight.quantizers.clip import clip
 from flyweight.quantizers.edge import edge
+from flyweight.quantizers.hqq import hqq
 from flyweight.quantizers.kmeans import kmeans
 from flyweight.quantizers.nearest import nearest
 
@@ -19,10 +22,14 @@ QUANTIZERS: Mapping[str, Quantizer] = MappingProxyType(
         "nearest": nearest,
         "edge": edge,
         "kmeans": kmeans,
+        "clip": clip,
+        "hqq": hqq,
     }
 )
 
 
 def default_for(codec: Codec) -> str:
-    """The quantizer with less error on real weights: docs/decisions/0004-mlx-quantizer.md."""
+    """The quantizer with less error on real weights: docs/decisions/0004-mlx-quantizer.md, 0031-clip-and-hqq.md."""
+    if isinstance(codec, Hqq):
+        return "hqq"
     return "edge" if isinstance(codec, Affine) and codec.form == "scale_bias" and codec.bits <= 2 else "nearest"

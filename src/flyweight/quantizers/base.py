@@ -5,18 +5,29 @@ A quantizer never changes what the bytes mean: whatever it returns, the codec de
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 from flyweight.codecs import Array, Codec, Parts
 from flyweight.errors import UnsupportedError
 from flyweight.tensor import TensorSpec
 
-__all__ = ["Quantizer", "require_unweighted"]
+__all__ = ["Quantizer", "chunks", "require_unweighted"]
+
+_CHUNK = 1 << 18  # elements worked on at a time: temporaries stay in a few megabytes
 
 
 class Quantizer(Protocol):
     def __call__(self, array: Array, codec: Codec, spec: TensorSpec, importance: Array | None = None) -> Parts:
         """Parts of `codec` for `array`. `importance` weighs the error of each column, where the quantizer can use it."""
+
+
+def chunks(rows: Array, weights: Array) -> Iterator[tuple[slice, Array]]:
+    """Runs of rows to work on one after the other, each with its weights (one row of them serves all)."""
+    step = max(_CHUNK // max(rows.shape[1], 1), 1)
+    for start in range(0, len(rows) if rows.size else 0, step):
+        part = slice(start, start + step)
+        yield part, weights if len(weights) == 1 else weights[part]
 
 
 def require_unweighted(importance: Array | None) -> None:

@@ -1,0 +1,180 @@
+"""What each codec and quantizer costs and keeps: bits per weight against error, over a real model's weights.
+
+    python tools/quality.py MODEL.gguf docs/       writes quality.json, quality.md, quality.svg
+
+Every codec in CODECS that encodes and is not exact, under every quantizer in QUANTIZERS that fills it. Codecs with
+parameters are tried with those in SETTINGS, others as they are: a new codec needs no line here to appear.
+
+The weights are SmolLM2-135M's, which exist here only as decoded Q4_1: a quantizer with aligned groups of 32 would look
+perfect on them. So the channels are permuted at random, in the ways that leave the function of the model unchanged
+(`permuted`): the groups then mix values of 32 different grids.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from quality_chart import chart
+
+import flyweight
+from flyweight import kernels
+from flyweight.codecs import CODECS, Codec
+from flyweight.dtypes import DType
+from flyweight.errors import UnsupportedError
+from flyweight.quantizers import QUANTIZERS, default_for
+from flyweight.tensor import TensorSpec
+
+LAYERS = (3, 24)
+HEADS, KV_HEADS, HEAD = 9, 3, 64
+COLUMNS = 2304
+"""Rows of 576 are laid four to a line, those of 1536 three to two lines: K types need multiples of 256, and all codecs
+must see the same numbers. Groups of 32 and 64 stay within a row all the same."""
+
+SETTINGS: dict[str, list[dict[str, Any]]] = {
+    "affine": [
+        *({"bits": bits, "group": 64, "scale": "f16"} for bits in (2, 3, 4, 5, 6, 8)),
+        *({"bits": 4, "group": group, "scale": "f16"} for group in (32, 128)),
+        *({"bits": bits, "group": 32, "scale": "f16", "form": "symmetric"} for bits in (3, 4, 8)),
+        {"bits": 4, "group": 64, "scale": "f16", "form": "scale_zero"},
+        {"bits": 8, "group": 0, "scale": "f32", "form": "symmetric"},
+    ],
+    "hqq": [{"bits": bits} for bits in (2, 4, 8)],
+}
+
+Array = np.ndarray[Any, Any]
+
+
+def permuted(checkpoint: flyweight.Checkpoint, layer: int) -> Iterator[Array]:
+    """The seven matrices of a layer, residual, MLP and value channels in another order, the same wherever they meet."""
+    rng = np.random.default_rng(layer)
+    residual = np.random.default_rng(0).permutation(576)
+    hidden = rng.permutation(1536)
+    value = [rng.permutation(HEAD) + HEAD * head for head in range(KV_HEADS)]
+    shared = HEADS // KV_HEADS
+    output = np.concatenate([value[head // shared] + HEAD * (head - head // shared) for head in range(HEADS)])
+
+    def weight(name: str) -> Array:
+        return checkpoint[f"blk.{layer}.{name}.weight"]
+
+    yield from (weight(name)[:, residual] for name in ("attn_q", "attn_k"))
+    yield weight("attn_v")[np.concatenate(value)][:, residual]
+    yield weight("attn_output")[residual][:, output]
+    yield from (weight(name)[hidden][:, residual] for name in ("ffn_gate", "ffn_up"))
+    yield weight("ffn_down")[residual][:, hidden]
+
+
+def measure(codec: Codec, quantizer: str, tensors: list[Array]) -> dict[str, Any] | None:
+    """Error, size and speed over all tensors, or None if the quantizer does not fill this codec."""
+    stored = seconds = noise = signal = 0.0
+    for values in tensors:
+        spec = TensorSpec(values.shape, DType.F32)
+        start = time.perf_counter()
+        try:
+            parts = QUANTIZERS[quantizer](values, codec, spec)
+        except UnsupportedError as error:
+            if error.code == "E_QUANTIZER":
+                return None
+            raise
+        seconds += time.perf_counter() - start
+        stored += sum(part.nbytes for part in parts.values())
+        noise += float(((codec.decode(spec, parts) - values).astype(np.float64) ** 2).sum())
+        signal += float((values.astype(np.float64) ** 2).sum())
+    weights = sum(values.size for values in tensors)
+    relative = math.sqrt(noise / signal)
+    return {
+        "codec": codec.name,
+        "params": {key: value for key, value in codec.spec.params.items() if told(codec, key)},
+        "quantizer": quantizer,
+        "default": default_for(codec) == quantizer,
+        "bits_per_weight": round(8 * stored / weights, 4),
+        "relative_error": float(f"{relative:.5g}"),
+        "snr_db": round(-20 * math.log10(relative), 2) if relative else None,
+        "encode_mb_per_s": round(4e-6 * weights / seconds),
+    }
+
+
+def told(codec: Codec, key: str) -> bool:
+    """Whether a parameter is worth a word: always the width and the group, others when they are not as usual."""
+    return key in ("bits", "group") or getattr(codec, key) != getattr(type(codec)(), key)
+
+
+def results(tensors: list[Array]) -> Iterator[dict[str, Any]]:
+    for kind in CODECS:
+        if not kind.encodes or kind.exact:
+            continue
+        for params in SETTINGS.get(kind.name, [{}]):
+            for quantizer in QUANTIZERS:
+                row = measure(kind(**params), quantizer, tensors)
+                if row is not None:
+                    print(f"{label(row):44} {row['bits_per_weight']:7.3f} {row['relative_error']:9.5f}", flush=True)
+                    yield row
+
+
+def label(row: dict[str, Any]) -> str:
+    inner = " ".join(f"{key}={value}" for key, value in row["params"].items())
+    return f"{row['codec']} {inner} {row['quantizer']}".replace("  ", " ")
+
+
+def processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def page(report: dict[str, Any]) -> str:
+    rows = "\n".join(
+        f"| {row['bits_per_weight']:.3f} | `{row['codec']}` | {' '.join(f'{k}={v}' for k, v in row['params'].items()) or '–'} "
+        f"| {row['quantizer']}{' (default)' if row['default'] else ''} | {100 * row['relative_error']:.3f} % | {row['snr_db']} "
+        f"| {row['encode_mb_per_s']} |"
+        for row in report["results"]
+    )
+    return f"""# Quality: bits per weight against error
+
+`make quality` writes this page, [quality.json](quality.json) and the chart. {report["date"]}, {report["processor"]}, kernels
+{report["kernels"]}.
+
+![bits per weight against signal-to-noise ratio](quality.svg)
+
+Weights: SmolLM2-135M-Instruct, the seven matrices of layers {" and ".join(map(str, report["layers"]))},
+{report["weights"]:,} weights, decoded from Q4_1 and with residual, MLP and value channels permuted at random (the same
+function, other groups), {COLUMNS} to a row. Error: root mean square relative to the root mean square of the weights. Speed:
+MB/s of float32 encoded on one thread, of a machine that may have been busy. No importance weights. Least square error is a
+proxy: what a model does with the weights is not measured here.
+
+| bits/weight | codec | parameters | quantizer | relative error | SNR, dB | MB/s |
+|---|---|---|---|---|---|---|
+{rows}
+"""
+
+
+def main(model: Path, into: Path) -> None:
+    with flyweight.open(model) as checkpoint:
+        tensors = [
+            np.ascontiguousarray(matrix, np.float32).reshape(-1, COLUMNS)
+            for layer in LAYERS
+            for matrix in permuted(checkpoint, layer)
+        ]
+    report = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "processor": processor(),
+        "kernels": kernels.active(),
+        "model": "SmolLM2-135M-Instruct (Q4_1, decoded, channels permuted)",
+        "layers": list(LAYERS),
+        "weights": sum(values.size for values in tensors),
+        "results": sorted(results(tensors), key=lambda row: (row["bits_per_weight"], row["relative_error"])),
+    }
+    (into / "quality.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    (into / "quality.md").write_text(page(report), encoding="utf-8")
+    (into / "quality.svg").write_text(chart(report["results"]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
