@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from flyweight.codecs import Codec
 from flyweight.codecs.affine import Affine
+from flyweight.codecs.palette import Palette
 from flyweight.quantizers.base import Quantizer
 from flyweight.quantizers.edge import edge
 from flyweight.quantizers.kmeans import kmeans
@@ -24,5 +25,7 @@ QUANTIZERS: Mapping[str, Quantizer] = MappingProxyType(
 
 
 def default_for(codec: Codec) -> str:
-    """The quantizer with less error on real weights: docs/decisions/0004-mlx-quantizer.md."""
+    """The quantizer with less error on real weights: docs/decisions/0004-mlx-quantizer.md, docs/formats/palette.md."""
+    if isinstance(codec, Palette):
+        return "kmeans"
     return "edge" if isinstance(codec, Affine) and codec.form == "scale_bias" and codec.bits <= 2 else "nearest"
