@@ -14,7 +14,6 @@ from flyweight.errors import UnsupportedError
 from flyweight.quantizers import QUANTIZERS, Quantizer, default_for
 from flyweight.tensor import TensorSpec
 
-
 FILLED = {"kmeans": Palette(4)}
 """A codec for each quantizer that does not fill affine grids."""
 EACH = pytest.mark.parametrize(
