@@ -55,6 +55,8 @@ bench: $(PEERS)/.ready $(DEMO_MODEL)  ## Measure beside the peers, in one run
 	$(PEERS)/bin/python bench/kquants.py
 	$(PEERS)/bin/python bench/convert.py $(DEMO_MODEL)
 	$(PEERS)/bin/python bench/memory.py
+	$(PEERS)/bin/python bench/palette.py
+	$(PEERS)/bin/python bench/palette_error.py $(DEMO_MODEL)
 
 quality: setup $(DEMO_MODEL)  ## Measure bits per weight against error and write docs/quality.*
 	$(BIN)/python tools/quality.py $(DEMO_MODEL) docs

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import Case, main
 
 from flyweight import kernels
+from flyweight.bench.harness import Case, main
 
 PACKAGE = "pywhispercpp==1.5.1"
 FOLDER = Path(".bench/ggml")

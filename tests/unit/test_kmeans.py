@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 
 import numpy as np
@@ -169,6 +170,17 @@ def test_every_kernel_set_gives_the_same_bytes() -> None:
             assert all(np.array_equal(parts[part], made[0][part]) for parts in made for part in made[0])
     finally:
         kernels.use(before)
+
+
+@pytest.mark.parametrize("threads", [2, 8])
+def test_threads_do_not_change_the_bytes(threads: int) -> None:
+    rng = np.random.default_rng(13)
+    tensors = [rng.standard_normal((40, 64)).astype(np.float32) for _ in range(8)]
+    for codec in (Palette(4), Palette(4, 8, 0, 2)):
+        alone = [kmeans(values, codec, f32(40, 64)) for values in tensors]
+        with ThreadPoolExecutor(threads) as pool:
+            together = list(pool.map(lambda values, c=codec: kmeans(values, c, f32(40, 64)), tensors))
+        assert all(np.array_equal(a[part], b[part]) for a, b in zip(alone, together, strict=True) for part in a)
 
 
 def test_a_large_set_of_vectors_is_sampled() -> None:

@@ -5,12 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from flyweight.codecs import Codec
 from flyweight.codecs.affine import Affine
+from flyweight.codecs.palette import Palette
 from flyweight.codecs.raw import Raw
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
 from flyweight.quantizers import QUANTIZERS, Quantizer, default_for
 from flyweight.tensor import TensorSpec
+
+FILLED = {"kmeans": Palette(4)}
+"""A codec for each quantizer that does not fill affine grids."""
+EACH = pytest.mark.parametrize(
+    ("quantizer", "codec"),
+    [pytest.param(fill, FILLED.get(name, Affine(4, 32, scale="f16")), id=name) for name, fill in QUANTIZERS.items()],
+)
 
 
 def f32(*shape: int) -> TensorSpec:
@@ -70,25 +79,25 @@ def test_edge_refuses_what_is_not_its_form() -> None:
         assert caught.value.code == "E_QUANTIZER"
 
 
-@pytest.mark.parametrize("quantizer", QUANTIZERS.values(), ids=QUANTIZERS)
-def test_weights_that_cannot_be_stored_are_refused(quantizer: Quantizer) -> None:
+@EACH
+def test_weights_that_cannot_be_stored_are_refused(quantizer: Quantizer, codec: Codec) -> None:
     for values, code in (([np.nan, 1], "E_NONFINITE"), ([-1e6, 1e6], "E_RANGE")):
         with pytest.raises(UnsupportedError) as caught:
-            quantizer(np.array(values, np.float32), Affine(4, 32, scale="f16"), f32(2))
+            quantizer(np.array(values, np.float32), codec, f32(2))
         assert caught.value.code == code
 
 
-@pytest.mark.parametrize("quantizer", [QUANTIZERS["nearest"], QUANTIZERS["edge"]])
-def test_importance_is_refused_rather_than_ignored(quantizer: Quantizer) -> None:
+@pytest.mark.parametrize("name", ["nearest", "edge"])
+def test_importance_is_refused_rather_than_ignored(name: str) -> None:
+    quantizer = QUANTIZERS[name]
     with pytest.raises(UnsupportedError) as caught:
         quantizer(np.zeros((1, 32), np.float32), Affine(4, 32), f32(1, 32), importance=np.ones(32, np.float32))
     assert caught.value.code == "E_IMPORTANCE"
 
 
-@pytest.mark.parametrize("quantizer", QUANTIZERS.values(), ids=QUANTIZERS)
+@EACH
 @pytest.mark.parametrize("shape", [(0, 64), (3, 0), (5,)])
-def test_small_and_empty_tensors(quantizer: Quantizer, shape: tuple[int, ...]) -> None:
-    codec = Affine(4, 32)
+def test_small_and_empty_tensors(quantizer: Quantizer, codec: Codec, shape: tuple[int, ...]) -> None:
     parts = quantizer(np.ones(shape, np.float32), codec, f32(*shape))
     assert {name: part.shape for name, part in parts.items()} == {n: p.shape for n, p in codec.layout(f32(*shape)).items()}
 
@@ -117,3 +126,8 @@ def test_the_default_is_the_one_with_less_error(bits: int, group: int) -> None:
 
 def test_the_default_of_anything_else_is_nearest() -> None:
     assert {default_for(codec) for codec in (Raw(), Affine(2, 32, "symmetric"), Affine(3, 64))} == {"nearest"}
+
+
+def test_the_default_of_palettes_is_the_optimal_table() -> None:
+    """Errors on a real model are in docs/formats/palette.md."""
+    assert default_for(Palette(4)) == "kmeans"

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from flyweight.codecs import Codec
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.hqq import Hqq
+from flyweight.codecs.palette import Palette
 from flyweight.quantizers.base import Quantizer
 from flyweight.quantizers.clip import clip
 from flyweight.quantizers.edge import edge
@@ -29,7 +30,9 @@ QUANTIZERS: Mapping[str, Quantizer] = MappingProxyType(
 
 
 def default_for(codec: Codec) -> str:
-    """The quantizer with less error on real weights: docs/decisions/0004-mlx-quantizer.md, 0031-clip-and-hqq.md."""
+    """The quantizer with less error on real weights: docs/decisions/0004, 0031, and docs/formats/palette.md."""
     if isinstance(codec, Hqq):
         return "hqq"
+    if isinstance(codec, Palette):
+        return "kmeans"
     return "edge" if isinstance(codec, Affine) and codec.form == "scale_bias" and codec.bits <= 2 else "nearest"
