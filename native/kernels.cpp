@@ -10,6 +10,7 @@
 #include "bits.hpp"
 #include "decode.hpp"
 #include "encode.hpp"
+#include "words.hpp"
 
 #define FLYWEIGHT_TEXT_OF(name) #name
 #define FLYWEIGHT_TEXT(name) FLYWEIGHT_TEXT_OF(name)
@@ -27,6 +28,13 @@ extern const Kernels FLYWEIGHT_ISA = {
     unpack_bits,
     pack_bits,
     affine_decode,
+    lossless_count<CutBf16>, lossless_encode<CutBf16>, lossless_decode<CutBf16>,
+    lossless_count<CutF16>, lossless_encode<CutF16>, lossless_decode<CutF16>,
+    lossless_count<CutF32>, lossless_encode<CutF32>, lossless_decode<CutF32>,
+    expand<uint8_t>,
+    expand<uint16_t>,
+    expand<uint32_t>,
+    table_decode,
 };
 
 }  // namespace flyweight

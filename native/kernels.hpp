@@ -34,6 +34,12 @@
     X(q8_0, 32, 34)          \
     X(mxfp4, 32, 17)
 
+// X(type, its word)
+#define FLYWEIGHT_WORDS(X) \
+    X(bf16, uint16_t)      \
+    X(f16, uint16_t)       \
+    X(f32, uint32_t)
+
 namespace flyweight {
 
 struct Kernels {
@@ -50,6 +56,23 @@ struct Kernels {
     void (*pack_bits)(const uint8_t* codes, size_t rows, size_t count, int bits, uint8_t* out, size_t nbytes);
     void (*affine_decode)(const uint8_t* codes, size_t rows, size_t columns, const float* scale, const float* bias,
                           size_t group, float* out);
+
+#define X(type, Word)                                                                                                   \
+    void (*lossless_count_##type)(const Word* words, size_t count, uint64_t* counts);                                   \
+    void (*lossless_encode_##type)(const Word* words, size_t count, int base, uint64_t* planes, uint8_t* low,           \
+                                   uint8_t* escapes, size_t escape_count, uint32_t* counts);                            \
+    void (*lossless_decode_##type)(const uint64_t* planes, const uint8_t* low, const uint32_t* starts,                  \
+                                   const uint8_t* escapes, size_t escape_count, int base, uint32_t* counts, Word* out,  \
+                                   size_t count);
+    FLYWEIGHT_WORDS(X)
+#undef X
+#define X(bits)                                                                                                         \
+    void (*expand_##bits)(const uint8_t* mask, size_t rows, size_t nbytes, const uint##bits##_t* values, size_t count,  \
+                          uint##bits##_t* out, size_t columns);
+    X(8) X(16) X(32)
+#undef X
+    void (*table_decode)(const uint8_t* codes, size_t rows, size_t columns, const float* table, const float* scale,
+                         size_t group, float* out);
 };
 
 extern const Kernels baseline;
