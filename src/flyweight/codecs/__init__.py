@@ -9,6 +9,7 @@ from __future__ import annotations
 from flyweight.codecs import ggml
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.base import Array, Codec, Grid, Parts, take_rows
+from flyweight.codecs.lossless import Lossless
 from flyweight.codecs.raw import Raw
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.tensor import CodecSpec
@@ -19,6 +20,7 @@ CODECS: tuple[type[Codec], ...] = (
     Raw,
     Affine,
     *ggml.CODECS,
+    Lossless,
 )
 
 _BY_NAME = {codec.name: codec for codec in CODECS}
