@@ -26,7 +26,20 @@ SAMPLES = {
         *({"bits": 6, "group": 128, "word": "u32", "axis": axis} for axis in (-1, 0)),
         {"bits": 8, "group": 32, "scale": "bf16"},
     ],
+    "sparse": [
+        {},
+        {"form": "indices"},
+        {"form": "indices", "index": "i64", "inner": "lossless"},
+        {"inner": '{"name":"affine","params":{"bits":8,"group":32}}'},
+    ],
+    "corrected": [
+        {"rank": 2, "inner": "q8_0"},
+        {"rank": 0, "outliers": 3, "factor": "f32", "inner": "q8_0"},
+        {"rank": 3, "outliers": 5, "inner": '{"name":"affine","params":{"bits":3,"group":64}}', "factor": "bf16"},
+    ],
 }
+# Codecs whose parts must agree with one another: noise is refused, not decoded.
+AGREEING = {"lossless", "sparse", "corrected"}
 INSTANCES: list[Codec] = [kind(**params) for kind in CODECS for params in SAMPLES.get(kind.name, [{}])]
 ENCODERS = [codec for codec in INSTANCES if codec.encodes]
 GRIDS = [codec for codec in INSTANCES if codec.grid_bits]
@@ -55,7 +68,7 @@ def dtypes(codec: Codec) -> list[DType]:
 
 def plausible(codec: Codec, spec: TensorSpec, seed: int) -> tuple[Codec, dict[str, np.ndarray]]:
     """Parts that decode: noise, unless the parts must agree with one another."""
-    if not codec.needs_fit:
+    if codec.name not in AGREEING:
         return codec, noise(codec, spec, seed)
     values = weights(spec, seed).astype(spec.dtype.numpy)
     fitted = codec.fit(spec, values)
@@ -168,7 +181,8 @@ def test_exact_codecs_return_every_bit(codec: Codec) -> None:
         assert same_bits(fitted.decode(spec, fitted.encode(spec, values)), values)
 
 
-@named([codec for codec in ENCODERS if not codec.exact])
+# A correction is fitted to what the held codec loses, which is anew in every generation.
+@named([codec for codec in ENCODERS if not codec.exact and codec.name != "corrected"])
 @pytest.mark.parametrize("seed", range(3))
 def test_error_does_not_grow_with_generations(codec: Codec, seed: int) -> None:
     """Encoding decoded values again costs little once, and nothing after that.
@@ -201,10 +215,10 @@ def test_any_bytes_decode_or_are_refused(codec: Codec, seed: int, columns: int) 
     try:
         fitted.decode(spec, parts)
     except FlyweightError:
-        assert codec.exact or codec.needs_fit
+        assert codec.exact or codec.name in AGREEING
 
 
-@named([codec for codec in INSTANCES if codec.needs_fit])
+@named([codec for codec in INSTANCES if codec.name in AGREEING])
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=30, deadline=None, derandomize=True)
 def test_a_few_wrong_bytes_decode_or_are_refused(codec: Codec, seed: int) -> None:
@@ -301,7 +315,7 @@ def test_parts_of_another_layout_are_refused(codec: Codec) -> None:
             layout | {name: TensorSpec((*part.shape[:-1], part.shape[-1] + 1), part.dtype)},
             layout | {name: TensorSpec((4, *part.shape[1:]), part.dtype)},
             layout | {name: TensorSpec(part.shape[1:], part.dtype)},
-            layout | {name: TensorSpec(part.shape, DType.I64)},
+            layout | {name: TensorSpec(part.shape, DType.C64)},
         ]
         for parts in wrong:
             with pytest.raises(MalformedError) as caught:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from flyweight.codecs import ggml
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.base import Array, Codec, Grid, Parts, take_rows
+from flyweight.codecs.corrected import Corrected
 from flyweight.codecs.lossless import Lossless
 from flyweight.codecs.raw import Raw
+from flyweight.codecs.sparse import Sparse
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.tensor import CodecSpec
 
@@ -21,6 +23,8 @@ CODECS: tuple[type[Codec], ...] = (
     Affine,
     *ggml.CODECS,
     Lossless,
+    Sparse,
+    Corrected,
 )
 
 _BY_NAME = {codec.name: codec for codec in CODECS}

@@ -46,14 +46,17 @@ class Codec(ABC):
     name: ClassVar[str]
     encodes: ClassVar[bool] = True
     """Whether `encode` exists."""
-    exact: ClassVar[bool] = False
-    """Whether decode(encode(x)) == x, bit for bit, for every x of the spec."""
     needs_fit: ClassVar[bool] = False
     """Whether sizes depend on the values: then `fit` comes before `layout` and `encode`."""
 
     @cached_property
     def spec(self) -> CodecSpec:
         return CodecSpec(self.name, {field.name: getattr(self, field.name) for field in fields(self)})
+
+    @property
+    def exact(self) -> bool:
+        """Whether decode(encode(x)) == x, bit for bit, for every x of the spec."""
+        return False
 
     @abstractmethod
     def layout(self, spec: TensorSpec) -> Layout:

@@ -11,7 +11,7 @@ are. `base`, `stored` and `escapes` come from the values (`fit`). docs/formats/l
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class Lossless(Codec):
     stored: int = -1
 
     name = "lossless"
-    exact = True
+    exact: ClassVar[bool] = True
     needs_fit = True
 
     def __post_init__(self) -> None:
@@ -91,7 +91,7 @@ class Lossless(Codec):
         words = _words(spec, array)
         if self.stored >= 0:
             where = (words != 0).reshape(spec.rows, spec.columns)
-            packed = parts["bitmap"].view(np.uint8).reshape(spec.rows, -1)
+            packed = parts["bitmap"].view(np.uint8).reshape(spec.rows, _row_bytes(spec))
             bits = np.packbits(where, axis=1, bitorder="little")
             packed[:, : bits.shape[1]] = bits
             words = words[words != 0].reshape(1, -1)
@@ -126,7 +126,7 @@ class Lossless(Codec):
         if self.stored >= 0:
             bitmap = _plain(parts["bitmap"], _U64)
             _check_bitmap(bitmap, spec, self.stored)
-            mask = bitmap.view(np.uint8).reshape(spec.rows, -1)
+            mask = bitmap.view(np.uint8).reshape(spec.rows, _row_bytes(spec))
             getattr(kernels, f"expand_{spec.dtype.bits}")(mask, words.reshape(1, -1), target.reshape(spec.rows, spec.columns))
         return out
 
@@ -145,11 +145,15 @@ def _bitmap_shape(spec: TensorSpec) -> tuple[int, ...]:
     return (*spec.shape[:-1], -(-spec.columns // 64))
 
 
+def _row_bytes(spec: TensorSpec) -> int:
+    return 8 * _bitmap_shape(spec)[-1]
+
+
 def _check_bitmap(bitmap: Array, spec: TensorSpec, stored: int) -> None:
     if int(np.bitwise_count(bitmap).sum(dtype=np.int64)) != stored:
         raise MalformedError(f"the bitmap does not mark {stored} values", code="E_PART_VALUES")
     used = spec.columns % 64
-    if used and bitmap.size and (bitmap.reshape(prod(spec.shape[:-1]), -1)[:, -1] >> np.uint64(used)).any():
+    if used and bitmap.size and (bitmap.reshape(spec.rows, -1)[:, -1] >> np.uint64(used)).any():
         raise MalformedError("the bitmap marks values behind the end of a row", code="E_PART_VALUES")
 
 
