@@ -15,6 +15,7 @@ from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
 from flyweight.tensor import CodecSpec, EncodedTensor, TensorSpec, has_rows
 
+BLOCKS = ((0, 0), (1, 0), (1, 128), (2, 100))
 # Parameters to try, for codecs that have some.
 SAMPLES = {
     "affine": [
@@ -32,6 +33,11 @@ SAMPLES = {
         {"form": "indices", "index": "i64", "inner": "lossless"},
         {"inner": '{"name":"affine","params":{"bits":8,"group":32}}'},
     ],
+    "fp8": [
+        *({"format": format_, "rows": rows, "columns": columns} for format_ in ("e4m3", "e5m2") for rows, columns in BLOCKS),
+        *({"scale": scale, "divide": divide, "columns": 128} for scale in ("f32", "f16", "bf16") for divide in (False, True)),
+    ],
+    "sign": [{}, {"scale": "f16", "packing": "big"}, {"scale": "bf16", "packing": "halves-low"}],
     "corrected": [
         {"rank": 2, "inner": "q8_0"},
         {"rank": 0, "outliers": 3, "factor": "f32", "inner": "q8_0"},

@@ -10,8 +10,10 @@ from flyweight.codecs import ggml
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.base import Array, Codec, Grid, Parts, take_rows
 from flyweight.codecs.corrected import Corrected
+from flyweight.codecs.floats import Fp8, Mxfp4Split
 from flyweight.codecs.lossless import Lossless
 from flyweight.codecs.raw import Raw
+from flyweight.codecs.sign import Sign
 from flyweight.codecs.sparse import Sparse
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.tensor import CodecSpec
@@ -24,6 +26,9 @@ CODECS: tuple[type[Codec], ...] = (
     *ggml.CODECS,
     Lossless,
     Sparse,
+    Fp8,
+    Mxfp4Split,
+    Sign,
     Corrected,
 )
 
