@@ -79,6 +79,12 @@ def test_a_held_codec_that_cannot_be(inner: object) -> None:
     assert caught.value.code == "E_CODEC_PARAMS"
 
 
+def test_few_indices_cannot_ask_for_much_memory() -> None:
+    with pytest.raises(UnsupportedError):
+        Sparse(form="indices", stored=1).layout(TensorSpec((1 << 40,), DType.F32))
+    assert Sparse(form="indices", stored=1 << 20).layout(TensorSpec((1 << 30,), DType.F32))
+
+
 def test_values_it_was_not_fitted_to_are_refused() -> None:
     with pytest.raises(UnsupportedError) as caught:
         Sparse(stored=3).encode(SPEC, VALUES)

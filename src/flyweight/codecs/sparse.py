@@ -24,6 +24,9 @@ __all__ = ["Sparse"]
 
 _FORMS = ("mask", "indices")
 _INDEX = {"u32": DType.U32, "i64": DType.I64}
+# Indices say nothing of zeros, so a file of a few bytes could ask for any amount of memory: beyond 16 Mi values they
+# must name one in 1024.
+_FREE_SIZE, _MAX_SPREAD = 1 << 24, 1024
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Sparse(Holding):
         if self.stored > spec.size or (self.form == "indices" and self.index == "u32" and spec.size > 2**32):
             raise UnsupportedError(f"{self.stored} values at {self.index} places do not describe {spec}", code="E_SPEC")
         if self.form == "indices":
+            if spec.size > _FREE_SIZE + _MAX_SPREAD * self.stored:
+                raise UnsupportedError(f"{self.stored} indices are too few for {spec}", code="E_SPEC", hint="use a mask")
             return {"indices": TensorSpec((self.stored,), _INDEX[self.index])} | dict(self.held_layout(spec))
         return {"mask": TensorSpec((*spec.shape[:-1], -(-spec.columns // 8)), DType.U8)} | dict(self.held_layout(spec))
 
