@@ -57,6 +57,8 @@ bench: $(PEERS)/.ready $(DEMO_MODEL)  ## Measure beside the peers, in one run
 	$(PEERS)/bin/python bench/memory.py
 	$(PEERS)/bin/python bench/palette.py
 	$(PEERS)/bin/python bench/palette_error.py $(DEMO_MODEL)
+	$(PEERS)/bin/python bench/lossless.py
+	$(PEERS)/bin/python bench/codecs.py
 
 quality: setup $(DEMO_MODEL)  ## Measure bits per weight against error and write docs/quality.*
 	$(BIN)/python tools/quality.py $(DEMO_MODEL) docs

@@ -12,6 +12,7 @@
 #include "encode.hpp"
 #include "palette.hpp"
 #include "encode_k.hpp"
+#include "words.hpp"
 
 #define FLYWEIGHT_TEXT_OF(name) #name
 #define FLYWEIGHT_TEXT(name) FLYWEIGHT_TEXT_OF(name)
@@ -37,6 +38,13 @@ extern const Kernels FLYWEIGHT_ISA = {
     palette_nearest_vector,
     palette_histogram,
     palette_cuts,
+    lossless_count<CutBf16>, lossless_encode<CutBf16>, lossless_decode<CutBf16>,
+    lossless_count<CutF16>, lossless_encode<CutF16>, lossless_decode<CutF16>,
+    lossless_count<CutF32>, lossless_encode<CutF32>, lossless_decode<CutF32>,
+    expand<uint8_t>,
+    expand<uint16_t>,
+    expand<uint32_t>,
+    table_decode,
 };
 
 }  // namespace flyweight

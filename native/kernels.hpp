@@ -42,6 +42,11 @@
     X(q5_k, 256, 176)         \
     X(q6_k, 256, 210)         \
     X(iq4_xs, 256, 136)
+// X(type, its word)
+#define FLYWEIGHT_WORDS(X) \
+    X(bf16, uint16_t)      \
+    X(f16, uint16_t)       \
+    X(f32, uint32_t)
 
 namespace flyweight {
 
@@ -72,6 +77,22 @@ struct Kernels {
                                    uint8_t* out);
     void (*palette_histogram)(const float* values, const float* weights, size_t count, double* out);
     void (*palette_cuts)(const double* mass, const double* moment, size_t points, double* best, int32_t* out, size_t clusters);
+#define X(type, Word)                                                                                                   \
+    void (*lossless_count_##type)(const Word* words, size_t count, uint64_t* counts);                                   \
+    void (*lossless_encode_##type)(const Word* words, size_t count, int base, uint64_t* planes, uint8_t* low,           \
+                                   uint8_t* escapes, size_t escape_count, uint32_t* counts);                            \
+    void (*lossless_decode_##type)(const uint64_t* planes, const uint8_t* low, const uint32_t* starts,                  \
+                                   const uint8_t* escapes, size_t escape_count, int base, uint32_t* counts, Word* out,  \
+                                   size_t count);
+    FLYWEIGHT_WORDS(X)
+#undef X
+#define X(bits)                                                                                                         \
+    void (*expand_##bits)(const uint8_t* mask, size_t rows, size_t nbytes, const uint##bits##_t* values, size_t count,  \
+                          uint##bits##_t* out, size_t columns);
+    X(8) X(16) X(32)
+#undef X
+    void (*table_decode)(const uint8_t* codes, size_t rows, size_t columns, const float* table, const float* scale,
+                         size_t group, float* out);
 };
 
 extern const Kernels baseline;

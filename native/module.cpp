@@ -167,6 +167,84 @@ void palette_cuts(Doubles mass, Doubles moment, DoublesOut best, IntsOut out) {
     flyweight::active().palette_cuts(w, s, width - 1, room, to, clusters);
 }
 
+// Groups of 64 values and runs of 4096, as kernels/reference_words.py lays them out.
+template <typename Planes, typename Low, typename Runs>
+void require_runs(size_t count, size_t planes, size_t low, const Planes& p, const Low& l, const Runs& r) {
+    const size_t groups = count / 64 + (count % 64 != 0), runs = count / 4096 + (count % 4096 != 0);
+    require(p.shape(0) == groups && l.shape(0) == groups && p.shape(1) == planes && l.shape(1) == 64 * low, "groups disagree");
+    require(r.shape(0) == 1 && r.shape(1) == runs, "runs disagree");
+}
+
+template <auto Kernel, typename Word>
+void lossless_count(Matrix<const Word> words, Matrix<uint64_t> counts) {
+    require_rows(1, words, counts);
+    require(counts.shape(1) == 256, "there are 256 exponents");
+    const Word* from = words.data();
+    uint64_t* to = counts.data();
+    const size_t count = words.shape(1);
+    nb::gil_scoped_release release;
+    (flyweight::active().*Kernel)(from, count, to);
+}
+
+template <auto Kernel, typename Word, size_t PlaneCount, size_t LowBytes>
+void lossless_encode(Matrix<const Word> words, int base, Matrix<uint64_t> planes, BytesOut low, BytesOut escapes,
+                     Matrix<uint32_t> counts) {
+    require_rows(1, words, escapes);
+    require(base >= 0 && base <= 249, "seven exponents begin at the base");
+    require_runs(words.shape(1), PlaneCount, LowBytes, planes, low, counts);
+    const Word* from = words.data();
+    const size_t count = words.shape(1), escape_count = escapes.shape(1);
+    uint64_t* p = planes.data();
+    uint8_t *l = low.data(), *e = escapes.data();
+    uint32_t* c = counts.data();
+    nb::gil_scoped_release release;
+    (flyweight::active().*Kernel)(from, count, base, p, l, e, escape_count, c);
+}
+
+template <auto Kernel, typename Word, size_t PlaneCount, size_t LowBytes>
+void lossless_decode(Matrix<const uint64_t> planes, Bytes low, Matrix<const uint32_t> starts, Bytes escapes, int base,
+                     Matrix<uint32_t> counts, Matrix<Word> out) {
+    require_rows(1, out, escapes);
+    require(base >= 0 && base <= 249, "seven exponents begin at the base");
+    require_runs(out.shape(1), PlaneCount, LowBytes, planes, low, starts);
+    require_runs(out.shape(1), PlaneCount, LowBytes, planes, low, counts);
+    const uint64_t* p = planes.data();
+    const uint8_t *l = low.data(), *e = escapes.data();
+    const uint32_t* s = starts.data();
+    uint32_t* c = counts.data();
+    Word* to = out.data();
+    const size_t count = out.shape(1), escape_count = escapes.shape(1);
+    nb::gil_scoped_release release;
+    (flyweight::active().*Kernel)(p, l, s, e, escape_count, base, c, to, count);
+}
+
+template <auto Kernel, typename Word>
+void expand(Bytes mask, Matrix<const Word> values, Matrix<Word> out) {
+    require_rows(mask.shape(0), out);
+    require_rows(1, values);
+    require(fits(out.shape(1), 1, mask.shape(1)), "the mask is shorter than a row");
+    const uint8_t* bits = mask.data();
+    const Word* from = values.data();
+    Word* to = out.data();
+    const size_t rows = out.shape(0), nbytes = mask.shape(1), count = values.shape(1), columns = out.shape(1);
+    nb::gil_scoped_release release;
+    (flyweight::active().*Kernel)(bits, rows, nbytes, from, count, to, columns);
+}
+
+void table_decode(Bytes codes, Floats table, Floats scale, size_t group, FloatsOut out) {
+    const size_t rows = codes.shape(0), columns = codes.shape(1);
+    require(group >= 1, "a group has at least one column");
+    const size_t groups = columns / group + (columns % group != 0);
+    require_rows(rows, scale, out);
+    require_rows(1, table);
+    require(table.shape(1) == 256 && scale.shape(1) == groups && out.shape(1) == columns, "columns and groups disagree");
+    const uint8_t* from = codes.data();
+    const float *t = table.data(), *s = scale.data();
+    float* to = out.data();
+    nb::gil_scoped_release release;
+    flyweight::active().table_decode(from, rows, columns, t, s, group, to);
+}
+
 nb::tuple available() {
     nb::list names;
     for (const flyweight::Kernels* set : flyweight::runnable()) names.append(set->name);
@@ -208,5 +286,28 @@ NB_MODULE(_native, module) {
                "out"_a.noconvert());
     module.def("palette_histogram", palette_histogram, "values"_a.noconvert(), "weights"_a.noconvert(), "out"_a.noconvert());
     module.def("palette_cuts", palette_cuts, "mass"_a.noconvert(), "moment"_a.noconvert(), "best"_a.noconvert(),
+               "out"_a.noconvert());
+
+#define X(type, Word, planes, low)                                                                                       \
+    module.def("lossless_count_" #type, lossless_count<&flyweight::Kernels::lossless_count_##type, Word>,               \
+               "words"_a.noconvert(), "counts"_a.noconvert());                                                           \
+    module.def("lossless_encode_" #type, lossless_encode<&flyweight::Kernels::lossless_encode_##type, Word, planes, low>, \
+               "words"_a.noconvert(), "base"_a, "planes"_a.noconvert(), "low"_a.noconvert(), "escapes"_a.noconvert(),    \
+               "counts"_a.noconvert());                                                                                  \
+    module.def("lossless_decode_" #type, lossless_decode<&flyweight::Kernels::lossless_decode_##type, Word, planes, low>, \
+               "planes"_a.noconvert(), "low"_a.noconvert(), "starts"_a.noconvert(), "escapes"_a.noconvert(), "base"_a,   \
+               "counts"_a.noconvert(), "out"_a.noconvert());
+    X(bf16, uint16_t, 3, 1)
+    X(f16, uint16_t, 6, 1)
+    X(f32, uint32_t, 3, 3)
+#undef X
+#define X(bits)                                                                                                          \
+    module.def("expand_" #bits, expand<&flyweight::Kernels::expand_##bits, uint##bits##_t>, "mask"_a.noconvert(),        \
+               "values"_a.noconvert(), "out"_a.noconvert());
+    X(8)
+    X(16)
+    X(32)
+#undef X
+    module.def("table_decode", table_decode, "codes"_a.noconvert(), "table"_a.noconvert(), "scale"_a.noconvert(), "group"_a,
                "out"_a.noconvert());
 }

@@ -82,6 +82,45 @@ REFUSED = [
     ("palette_cuts", (f64(1, 5), f64(1, 4), f64(2, 5), i32(2, 5)), ValueError),
     ("palette_cuts", (f64(1, 5), f64(1, 5), f64(1, 5), i32(2, 5)), ValueError),
     ("palette_cuts", (f64(1, 5), f64(1, 5), f64(2, 5), i32(2, 4)), ValueError),
+    ("lossless_count_bf16", (np.zeros((1, 5), np.uint32), np.zeros((1, 256), np.uint64)), TypeError),
+    ("lossless_count_bf16", (np.zeros((1, 5), np.uint16), np.zeros((1, 255), np.uint64)), ValueError),
+    ("expand_16", (u8(2, 1), np.zeros((1, 5), np.uint16), np.zeros((2, 9), np.uint16)), ValueError),
+    ("expand_16", (u8(2, 1), np.zeros((1, 5), np.uint16), np.zeros((3, 8), np.uint16)), ValueError),
+    ("table_decode", (u8(2, 8), f32(1, 255), f32(2, 1), 8, f32(2, 8)), ValueError),
+    ("table_decode", (u8(2, 8), f32(1, 256), f32(2, 2), 8, f32(2, 8)), ValueError),
+    ("table_decode", (u8(2, 8), f32(1, 256), f32(2, 1), 0, f32(2, 8)), ValueError),
+    *(
+        ("lossless_encode_bf16", arguments, ValueError)
+        for arguments in (
+            (np.zeros((1, 65), np.uint16), 0, np.zeros((1, 3), np.uint64), u8(2, 64), u8(1, 0), np.zeros((1, 1), np.uint32)),
+            (np.zeros((1, 65), np.uint16), 0, np.zeros((2, 3), np.uint64), u8(2, 63), u8(1, 0), np.zeros((1, 1), np.uint32)),
+            (np.zeros((1, 65), np.uint16), 0, np.zeros((2, 3), np.uint64), u8(2, 64), u8(1, 0), np.zeros((1, 2), np.uint32)),
+            (np.zeros((1, 65), np.uint16), 250, np.zeros((2, 3), np.uint64), u8(2, 64), u8(1, 0), np.zeros((1, 1), np.uint32)),
+        )
+    ),
+    *(
+        ("lossless_decode_f32", arguments, ValueError)
+        for arguments in (
+            (
+                np.zeros((2, 3), np.uint64),
+                u8(2, 64),
+                np.zeros((1, 1), np.uint32),
+                u8(1, 0),
+                0,
+                np.zeros((1, 1), np.uint32),
+                np.zeros((1, 65), np.uint32),
+            ),
+            (
+                np.zeros((2, 3), np.uint64),
+                u8(2, 192),
+                np.zeros((1, 0), np.uint32),
+                u8(1, 0),
+                0,
+                np.zeros((1, 1), np.uint32),
+                np.zeros((1, 65), np.uint32),
+            ),
+        )
+    ),
 ]
 
 

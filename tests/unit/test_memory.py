@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flyweight.pipeline.transcode import SLAB_BYTES
+from flyweight.pipeline.rows import SLAB_BYTES
 
 TENSOR = (1024, 2048)  # bf16: 4 MiB
 WORKERS = 2

@@ -30,7 +30,9 @@ def command(as_json: bool) -> None:
     for kind in CODECS:
         codec = kind()
         carried = [c.name for c in CONTAINERS if c.carries(probe, c.adapt(codec.spec))]
-        codecs.append({"name": kind.name, "decodes": True, "encodes": kind.encodes, "exact": kind.exact, "carried_by": carried})
+        codecs.append(
+            {"name": kind.name, "decodes": True, "encodes": kind.encodes, "exact": codec.exact, "carried_by": carried}
+        )
     containers = [{"name": c.name, "title": c.title, "reads": True, "writes": True} for c in CONTAINERS]
     if as_json:
         print_json({"containers": containers, "codecs": codecs, "kernels": active()})

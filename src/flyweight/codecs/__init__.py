@@ -9,9 +9,14 @@ from __future__ import annotations
 from flyweight.codecs import ggml
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.base import Array, Codec, Grid, Parts, take_rows
+from flyweight.codecs.corrected import Corrected
+from flyweight.codecs.floats import Fp8, Mxfp4Split
 from flyweight.codecs.hqq import Hqq
+from flyweight.codecs.lossless import Lossless
 from flyweight.codecs.palette import Palette
 from flyweight.codecs.raw import Raw
+from flyweight.codecs.sign import Sign
+from flyweight.codecs.sparse import Sparse
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.tensor import CodecSpec
 
@@ -23,6 +28,12 @@ CODECS: tuple[type[Codec], ...] = (
     Palette,
     Hqq,
     *ggml.CODECS,
+    Lossless,
+    Sparse,
+    Fp8,
+    Mxfp4Split,
+    Sign,
+    Corrected,
 )
 
 _BY_NAME = {codec.name: codec for codec in CODECS}

@@ -149,7 +149,7 @@ class Affine(Codec):
         the grid that will be decoded.
         """
         rows = self.finite_rows(spec, array)
-        scale, offset = self.representable(*self.fit(rows))
+        scale, offset = self.representable(*self.span_of(rows))
         return self.store(spec, self.nearest_codes(rows, scale, offset), scale, offset)
 
     def finite_rows(self, spec: TensorSpec, array: Array) -> Array:
@@ -190,7 +190,7 @@ class Affine(Codec):
         codes: Array = np.clip(np.rint(steps), 0, self.levels).astype(np.uint8)
         return codes
 
-    def fit(self, rows: Array) -> tuple[Array, Array]:
+    def span_of(self, rows: Array) -> tuple[Array, Array]:
         """Scale and offset of each group, rounded to the stored type (to infinity, where they leave its range)."""
         low, high = (extreme.astype(np.float64) for extreme in self.extremes(rows))
         if self.form == "symmetric":

@@ -2,7 +2,8 @@
 
 A codec is a small frozen dataclass: its fields are its parameters. It declares, as data, the
 parts it stores for a tensor (`layout`); sizes, allocation, validation and fuzz inputs all follow
-from that. `decode` defines the values; `encode` is nearest rounding, the plainest way to fill the
+from that. Where sizes depend on the values they are parameters too, which `fit` finds, so that a
+layout never does. `decode` defines the values; `encode` is nearest rounding, the plainest way to fill the
 parts (better ways are quantizers).
 """
 
@@ -45,12 +46,17 @@ class Codec(ABC):
     name: ClassVar[str]
     encodes: ClassVar[bool] = True
     """Whether `encode` exists."""
-    exact: ClassVar[bool] = False
-    """Whether decode(encode(x)) == x, bit for bit, for every x of the spec."""
+    needs_fit: ClassVar[bool] = False
+    """Whether sizes depend on the values: then `fit` comes before `layout` and `encode`."""
 
     @cached_property
     def spec(self) -> CodecSpec:
         return CodecSpec(self.name, {field.name: getattr(self, field.name) for field in fields(self)})
+
+    @property
+    def exact(self) -> bool:
+        """Whether decode(encode(x)) == x, bit for bit, for every x of the spec."""
+        return False
 
     @abstractmethod
     def layout(self, spec: TensorSpec) -> Layout:
@@ -59,6 +65,10 @@ class Codec(ABC):
     @abstractmethod
     def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
         """The values, of spec's shape and type; into `out` (C-contiguous) when given."""
+
+    def fit(self, spec: TensorSpec, array: Array) -> Codec:
+        """This codec with the parameters that `array` needs; `encode` of any other array may then be refused."""
+        return self
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         """Parts for `array` (of spec's shape, any float type) by nearest rounding."""

@@ -7,6 +7,7 @@ bits, over the whole flattened tensor.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,7 +23,7 @@ __all__ = ["Raw"]
 @dataclass(frozen=True)
 class Raw(Codec):
     name = "raw"
-    exact = True
+    exact: ClassVar[bool] = True
 
     def layout(self, spec: TensorSpec) -> Layout:
         return {"data": spec}

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flyweight.kernels import reference, reference_palette, reference_search
+from flyweight.kernels import reference, reference_palette, reference_search, reference_words
+from flyweight.kernels.reference_words import WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +26,19 @@ try:
 except ModuleNotFoundError:  # built without a compiler: the definition serves
     _native = None  # type: ignore[assignment]
 
-__all__ = ["BLOCKS", "DECODED", "ENCODED", "KERNELS", "SEARCHED", "active", "available", "definition", "use"]
+__all__ = [
+    "BLOCKS",
+    "DECODED",
+    "DEFINITIONS",
+    "ENCODED",
+    "KERNELS",
+    "SEARCHED",
+    "WORDS",
+    "active",
+    "available",
+    "definition",
+    "use",
+]
 
 Array = np.ndarray[Any, Any]
 
@@ -65,12 +78,15 @@ KERNELS: tuple[str, ...] = (
     "palette_nearest_vector",
     "palette_histogram",
     "palette_cuts",
+    *(f"lossless_{step}_{name}" for name in WORDS for step in ("count", "encode", "decode")),
+    *(f"expand_{bits}" for bits in (8, 16, 32)),
+    "table_decode",
 )
+DEFINITIONS = (reference, reference_palette, reference_search, reference_words)
 
 
 # Which set runs -------------------------------------------------------------------------------
 
-_DEFINITIONS = (reference, reference_palette, reference_search)
 _set = "reference"
 _run: dict[str, Callable[..., None]] = {}
 
@@ -86,9 +102,9 @@ def active() -> str:
 
 
 def definition(kernel: str) -> Callable[..., None]:
-    """A kernel in NumPy."""
-    made: Callable[..., None] = next(getattr(home, kernel) for home in _DEFINITIONS if hasattr(home, kernel))
-    return made
+    """What a kernel is, in NumPy."""
+    found: Callable[..., None] = next(getattr(module, kernel) for module in DEFINITIONS if hasattr(module, kernel))
+    return found
 
 
 def use(name: str) -> None:
@@ -323,3 +339,104 @@ def palette_cuts(mass: Array, moment: Array, best: Array, out: Array) -> None:
     if not 1 <= len(out) < mass.shape[1] <= 1 << 31:
         raise ValueError(f"{mass.shape[1] - 1} points cannot be cut into {len(out)} clusters")
     _run["palette_cuts"](mass, moment, best, out)
+
+
+def _grouped(name: str, count: int, planes: Array, low: Array, *runs: Array) -> None:
+    """Arrays of exponent coding: groups of 64 values, runs of 4096."""
+    groups = -(-count // reference_words.GROUP)
+    _check("planes", planes, np.dtype(np.uint64), (groups, WORDS[name].planes))
+    _check("low", low, _U8, (groups, reference_words.GROUP * WORDS[name].low))
+    for array in runs:
+        _check("starts and counts", array, np.dtype(np.uint32), (1, -(-count // reference_words.RUN)))
+
+
+def _check_base(base: int) -> None:
+    if not 0 <= base <= 256 - reference_words.CODED:
+        raise ValueError(f"base must be the first of seven exponents, 0 to 249, not {base}")
+
+
+def _counter(name: str) -> Callable[[Array, Array], None]:
+    kernel = f"lossless_count_{name}"
+
+    def count(words: Array, counts: Array) -> None:
+        _check("words", words, WORDS[name].dtype, (1, None))
+        _check("counts", counts, np.dtype(np.uint64), (1, 256), written=True)
+        _run[kernel](words, counts)
+
+    count.__name__ = count.__qualname__ = kernel
+    count.__doc__ = f"How often each exponent occurs in {name} words. words: (1, n), counts: u64 (1, 256)."
+    return count
+
+
+def _word_encoder(name: str) -> Callable[[Array, int, Array, Array, Array, Array], None]:
+    kernel = f"lossless_encode_{name}"
+
+    def encode(words: Array, base: int, planes: Array, low: Array, escapes: Array, counts: Array) -> None:
+        _check("words", words, WORDS[name].dtype, (1, None))
+        _check_base(base)
+        _grouped(name, words.shape[1], planes, low, counts)
+        _check("escapes", escapes, _U8, (1, None))
+        if not all(array.flags.writeable for array in (planes, low, escapes, counts)):
+            raise ValueError("an output is read-only")
+        _run[kernel](words, base, planes, low, escapes, counts)
+
+    encode.__name__ = encode.__qualname__ = kernel
+    encode.__doc__ = f"{name} words by exponent coding; counts: the escapes of each run, of which `escapes` keeps what fits."
+    return encode
+
+
+def _word_decoder(name: str) -> Callable[[Array, Array, Array, Array, int, Array, Array], None]:
+    kernel = f"lossless_decode_{name}"
+
+    def decode(planes: Array, low: Array, starts: Array, escapes: Array, base: int, counts: Array, out: Array) -> None:
+        _check("out", out, WORDS[name].dtype, (1, None), written=True)
+        _check_base(base)
+        _grouped(name, out.shape[1], planes, low, starts, counts)
+        _check("escapes", escapes, _U8, (1, None))
+        if not counts.flags.writeable:
+            raise ValueError("counts is read-only")
+        _run[kernel](planes, low, starts, escapes, base, counts, out)
+
+    decode.__name__ = decode.__qualname__ = kernel
+    decode.__doc__ = f"The {name} words of exponent coding; counts: the escapes each run has read. An escape not there is zero."
+    return decode
+
+
+lossless_count_bf16, lossless_count_f16, lossless_count_f32 = map(_counter, WORDS)
+lossless_encode_bf16, lossless_encode_f16, lossless_encode_f32 = map(_word_encoder, WORDS)
+lossless_decode_bf16, lossless_decode_f16, lossless_decode_f32 = map(_word_decoder, WORDS)
+
+
+def _expander(bits: int) -> Callable[[Array, Array, Array], None]:
+    kernel, word = f"expand_{bits}", np.dtype(f"<u{bits // 8}")
+
+    def expand(mask: Array, values: Array, out: Array) -> None:
+        _check("mask", mask, _U8, (None, None))
+        _check("values", values, word, (1, None))
+        _check("out", out, word, (len(mask), None), written=True)
+        _check_stream(1, out.shape[1], mask.shape[1])
+        _run[kernel](mask, values, out)
+
+    expand.__name__ = expand.__qualname__ = kernel
+    expand.__doc__ = (
+        f"Values where a mask has a bit, else zero. mask: u8 (rows, nbytes), values: u{bits} (1, n), out: (rows, columns)."
+    )
+    return expand
+
+
+expand_8, expand_16, expand_32 = map(_expander, (8, 16, 32))
+
+
+def table_decode(codes: Array, table: Array, scale: Array, group: int, out: Array) -> None:
+    """table[code] · scale per group of columns (the last may be short).
+
+    codes: u8 (rows, columns), table: f32 (1, 256), scale: f32 (rows, groups), out: f32 (rows, columns).
+    """
+    if group < 1:
+        raise ValueError(f"group must be at least 1, not {group}")
+    _check("codes", codes, _U8, (None, None))
+    rows, columns = codes.shape
+    _check("table", table, _F32, (1, 256))
+    _check("scale", scale, _F32, (rows, -(-columns // group)))
+    _check("out", out, _F32, (rows, columns), written=True)
+    _run["table_decode"](codes, table, scale, group, out)

@@ -20,7 +20,7 @@ from flyweight.codecs import known
 from flyweight.errors import FlyweightError
 from flyweight.models import Renamed, rename_tensors
 from flyweight.pipeline.report import Drift
-from flyweight.pipeline.transcode import decode_rows, read_rows, slabs
+from flyweight.pipeline.rows import decode_rows, read_rows, slabs
 from flyweight.tensor import has_rows
 
 __all__ = ["DiffReport", "TensorDiff", "diff"]

@@ -26,6 +26,7 @@ from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
 from flyweight.manifest import Entry, Extent, Manifest
 from flyweight.models import Renamed, Transform, Translation, translate
 from flyweight.pipeline.recipe import Choice, Recipe
+from flyweight.pipeline.rows import decode_rows, read_rows
 from flyweight.tensor import RAW, CodecSpec, TensorSpec, has_rows
 
 __all__ = ["Action", "Plan", "Step", "make_plan"]
@@ -103,7 +104,7 @@ def make_plan(
     steps, refusals = [], []
     for source_name, renamed in translation.tensors.items():
         try:
-            steps.append(_step(manifest.entries[source_name], renamed, container, wishes))
+            steps.append(_step(checkpoint, manifest.entries[source_name], renamed, container, wishes))
         except FlyweightError as error:
             refusals.append(error.at(tensor=source_name))
     if refusals:
@@ -181,14 +182,14 @@ class Wishes(NamedTuple):
     """Of vectors stored dense; None: the one they have."""
 
 
-def _step(source: Entry, renamed: Renamed, container: Container, wishes: Wishes) -> Step:
+def _step(checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Container, wishes: Wishes) -> Step:
     """How one tensor gets there."""
     choice = wishes.recipe.choose(source.spec, source.name, renamed.name)
     transform = renamed.transform
     moves_values = transform is not None and transform.add != 0
     dense_dtype = _dense_dtype(source, container, choice, wishes)
     if choice.codec is not None and choice.codec != RAW:
-        return _quantize(source, renamed, container, choice, dense_dtype)
+        return _quantize(checkpoint, source, renamed, container, choice, dense_dtype)
     keeps = choice.codec is None or source.codec == RAW
     if keeps and not moves_values and (source.codec != RAW or source.spec.dtype is dense_dtype):
         if container.carries(source.spec, source.codec):
@@ -218,31 +219,45 @@ def _entry(name: str, spec: TensorSpec, codec: Codec) -> Entry:
     return Entry(name, spec, codec.spec, codec.layout(spec))
 
 
-def _quantize(source: Entry, renamed: Renamed, container: Container, choice: Choice, dense: DType) -> Step:
+def _quantize(
+    checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Container, choice: Choice, dense: DType
+) -> Step:
     assert choice.codec is not None
-    codec = codec_for(choice.codec)
-    wanted = container.adapt(codec.spec)
-    codec = codec_for(wanted)
+    codec = codec_for(container.adapt(choice.codec))
     transform = renamed.transform
     if source.codec == codec.spec and not (transform and transform.add):
         _require_rows(source, transform)
         return Step("remux", source, replace(source, name=renamed.name, extents={}), transform)
     if not source.spec.dtype.is_float:
+        if codec.exact:
+            return _dense(source, renamed, container, dense)
         raise UnsupportedError(f"{source.spec.dtype} values cannot be quantised", hint="keep this tensor with a recipe")
-    spec = TensorSpec(source.spec.shape, codec.decoded_dtype(source.spec.dtype))
+    _require_decodable(source)
+    spec = TensorSpec(source.spec.shape, dense if codec.exact else codec.decoded_dtype(source.spec.dtype))
     try:
+        codec = _fitted(checkpoint, source, transform, codec, spec)
         layout = codec.layout(spec)
-        reason = "" if container.carries(spec, wanted) else f"{container.name} cannot hold {spec} as {wanted}"
+        reason = "" if container.carries(spec, codec.spec) else f"{container.name} cannot hold {spec} as {codec.spec}"
+        if codec.exact and not reason and sum(part.nbytes for part in layout.values()) >= spec.nbytes:
+            reason = f"{codec.name} would not make it smaller"
     except UnsupportedError as error:
         reason = error.message
-    if reason and container.carries(TensorSpec((256, 256), spec.dtype), wanted):  # the codec would do, this shape will not
+    if reason and container.carries(TensorSpec((256, 256), spec.dtype), codec.spec):  # the codec would do, this shape will not
         return replace(_dense(source, renamed, container, dense), note=f"stays dense: {reason}")
     if reason:
         raise UnsupportedError(
-            f"{container.name} cannot hold {spec} as {wanted}", hint=f"`flyweight formats` lists what {container.name} carries"
+            f"{container.name} cannot hold {spec} as {codec.spec}",
+            hint=f"`flyweight formats` lists what {container.name} carries",
         )
-    _require_decodable(source)
-    return Step("transcode", source, Entry(renamed.name, spec, wanted, layout), transform, choice.quantizer)
+    return Step("transcode", source, Entry(renamed.name, spec, codec.spec, layout), transform, choice.quantizer)
+
+
+def _fitted(checkpoint: Checkpoint, source: Entry, transform: Transform | None, codec: Codec, spec: TensorSpec) -> Codec:
+    """The codec with the sizes this tensor needs, for which its values are read once before anything is written."""
+    if not codec.needs_fit:
+        return codec
+    tensor = read_rows(checkpoint, source.name, 0, source.spec.rows, transform)
+    return codec.fit(spec, decode_rows(tensor, transform).reshape(spec.shape))
 
 
 def _dense(source: Entry, renamed: Renamed, container: Container, dtype: DType) -> Step:

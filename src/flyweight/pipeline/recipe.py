@@ -19,7 +19,7 @@ A recipe file is TOML:
     params = { bits = 4, group = 64 }
     quantizer = "nearest"
 
-Every named preset starts with the default rules: embeddings, output head, norms, biases and other
+Every named preset that loses something starts with the default rules: embeddings, output head, norms, biases and other
 vectors are kept, because they are small and errors there cost the most.
 """
 
@@ -115,7 +115,8 @@ def preset(name: str) -> Recipe:
         params = {"bits": int(affine[1]), "group": int(affine[2] or 64), "scale": "f16"}
         return Recipe(name, (Rule(("*",), _choice("affine", params, None, None)),), protect=True)
     if any(codec.name == name and codec.encodes for codec in CODECS):
-        return Recipe(name, (Rule(("*",), _choice(name, {}, None, None)),), protect=True)
+        choice = _choice(name, {}, None, None)
+        return Recipe(name, (Rule(("*",), choice),), protect=not codec_for(CodecSpec(name)).exact)
     raise UnsupportedError(f"no quantization named '{name}'", code="E_QUANT", hint=f"known: {', '.join(PRESETS)}")
 
 

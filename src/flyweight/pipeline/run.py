@@ -22,8 +22,9 @@ from flyweight.errors import FlyweightError, InterruptedRunError, OutputError, R
 from flyweight.pipeline.plan import Plan, Step, make_plan
 from flyweight.pipeline.recipe import Recipe, load_recipe, preset
 from flyweight.pipeline.report import ConversionReport, TensorReport
+from flyweight.pipeline.rows import SLAB_BYTES
 from flyweight.pipeline.staging import Staging
-from flyweight.pipeline.transcode import SLAB_BYTES, carry_out, step_memory
+from flyweight.pipeline.transcode import carry_out, step_memory
 from flyweight.sources import FileSource
 
 __all__ = ["convert", "plan_conversion"]

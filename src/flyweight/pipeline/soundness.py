@@ -19,7 +19,7 @@ from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.codecs import codec_for, known
 from flyweight.errors import FlyweightError
 from flyweight.manifest import Entry
-from flyweight.pipeline.transcode import read_rows, slabs
+from flyweight.pipeline.rows import read_rows, slabs
 from flyweight.tensor import has_rows
 
 __all__ = ["Finding", "VerifyReport", "verify"]

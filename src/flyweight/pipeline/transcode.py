@@ -6,26 +6,22 @@ written before the next are touched. Codecs whose rows do not stand alone take t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 
 import numpy as np
 from blake3 import blake3
 
 from flyweight.checkpoint import Checkpoint
-from flyweight.codecs import Array, Parts, codec_for, take_rows
+from flyweight.codecs import Array, Parts, codec_for
 from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
-from flyweight.models import Transform
+from flyweight.errors import FlyweightError, MalformedError
 from flyweight.pipeline.plan import Step
 from flyweight.pipeline.report import Drift, TensorReport
+from flyweight.pipeline.rows import SLAB_BYTES, decode_rows, read_rows, slabs
 from flyweight.quantizers import QUANTIZERS
 from flyweight.tensor import RAW, EncodedTensor, TensorSpec, has_rows
 
-__all__ = ["SLAB_BYTES", "Writer", "carry_out", "read_rows", "slabs", "step_memory"]
-
-SLAB_BYTES = 8 << 20
-"""Decoded bytes worked on at a time: fits a core's share of cache, and amortises the calls."""
+__all__ = ["Writer", "carry_out", "step_memory"]
 
 Writer = Callable[[str, int, memoryview], None]
 """write(file, offset, bytes)"""
@@ -40,40 +36,6 @@ def step_memory(step: Step) -> int:
         row = max(4 * source.spec.columns, 1)
         return 6 * max(SLAB_BYTES, row)
     return 6 * 4 * source.spec.size
-
-
-def slabs(spec: TensorSpec, by_rows: bool) -> Iterator[tuple[int, int]]:
-    """Row ranges whose f32 values fill about SLAB_BYTES."""
-    rows = spec.rows
-    step = max(1, SLAB_BYTES // max(4 * spec.columns, 1)) if by_rows else max(rows, 1)
-    if rows == 0:
-        return
-    for start in range(0, rows, step):
-        yield start, min(start + step, rows)
-
-
-def read_rows(checkpoint: Checkpoint, name: str, start: int, stop: int, transform: Transform | None) -> EncodedTensor:
-    """Rows start..stop of the tensor after the transform's row moves, as stored."""
-    entry = checkpoint.manifest.entries[name]
-    by_rows = has_rows(entry.spec, entry.parts)
-    vector = len(entry.spec.shape) == 1
-    order = transform.rows(entry.spec.size if vector else entry.spec.rows) if transform else None
-    if order is None:
-        return checkpoint.slab(name, start, stop) if by_rows else checkpoint.encoded(name)
-    if vector and entry.codec == RAW:  # a bias: its elements move as the rows of its matrix do
-        tensor = checkpoint.encoded(name)
-        return replace(tensor, parts={"data": tensor.parts["data"][order]})
-    if vector or not by_rows:
-        raise UnsupportedError(f"rows of {entry.codec} cannot be moved", tensor=name)
-    chosen = order[start:stop]
-    low = int(chosen.min())
-    return take_rows(checkpoint.slab(name, low, int(chosen.max()) + 1), chosen - low)
-
-
-def decode_rows(tensor: EncodedTensor, transform: Transform | None) -> Array:
-    """The values of a slab, the transform's constant added."""
-    values = codec_for(tensor.codec).decode(tensor.spec, tensor.parts)
-    return values + np.float32(transform.add) if transform and transform.add else values
 
 
 def carry_out(checkpoint: Checkpoint, step: Step, write: Writer) -> tuple[TensorReport, dict[str, str]]:
@@ -105,7 +67,7 @@ def _turn(step: Step, tensor: EncodedTensor, drift: Drift) -> Parts:
     if step.action == "repack":
         return target.from_grid(spec, source.grid(tensor.spec, tensor.parts))
     values = decode_rows(tensor, step.transform)
-    if step.target.codec == RAW:
+    if target.exact:
         parts = target.encode(spec, _cast(values, spec.dtype))
     else:
         values = np.ascontiguousarray(values, np.float32)
@@ -115,7 +77,7 @@ def _turn(step: Step, tensor: EncodedTensor, drift: Drift) -> Parts:
                 hint="keep this tensor dense with a recipe",
             )  # fmt: skip
         parts = QUANTIZERS[step.quantizer](values, target, spec)
-    if not (step.target.codec == RAW and spec.dtype is tensor.spec.dtype and not (step.transform and step.transform.add)):
+    if not (target.exact and spec.dtype is tensor.spec.dtype and not (step.transform and step.transform.add)):
         drift.add(values, target.decode(spec, parts))
     return parts
 

@@ -28,7 +28,7 @@ def clip(array: Array, codec: Codec, spec: TensorSpec, importance: Array | None 
     if not isinstance(codec, Affine):
         raise UnsupportedError(f"the clip quantizer fills affine grids, not {codec.spec}", code="E_QUANTIZER")
     rows, weights = codec.finite_rows(spec, array), codec.weight_rows(spec, importance)
-    scale, offset = codec.representable(*codec.fit(rows))
+    scale, offset = codec.representable(*codec.span_of(rows))
     for part, weight in chunks(rows, weights):
         search = _Search(codec, rows[part], weight)
         scale[part], offset[part] = search.best(scale[part], offset[part])

@@ -1,0 +1,59 @@
+"""Lossless coding of bf16 beside ZipNN, in one process on one thread. MB/s of bf16.
+
+    python bench/lossless.py                      weights drawn from N(0, 0.02)
+    WEIGHTS=file.bin python bench/lossless.py     the bf16 words of a file, little-endian
+
+ZipNN (entropy coding of the exponent byte) is compared when it is installed; figures are in docs/formats/lossless.md.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from flyweight.bench.harness import Case, Work, main
+from flyweight.codecs.lossless import Lossless
+from flyweight.dtypes import DType
+from flyweight.tensor import TensorSpec
+
+try:
+    from zipnn import ZipNN
+except ImportError:
+    ZipNN = None
+
+
+def weights() -> np.ndarray:
+    if path := os.environ.get("WEIGHTS"):
+        return np.frombuffer(Path(path).read_bytes()[: 32 << 20], ml_dtypes.bfloat16)
+    return (np.random.default_rng(0).standard_normal(16 << 20) * 0.02).astype(ml_dtypes.bfloat16)
+
+
+def cases() -> Iterator[Case]:
+    values = weights()
+    spec = TensorSpec(values.shape, DType.BF16)
+    codec = Lossless().fit(spec, values)
+    parts = codec.encode(spec, values)
+    out = np.zeros_like(values)
+    if codec.decode(spec, parts, out).tobytes() != values.tobytes():
+        sys.exit("the values differ; a speed would mean nothing")
+    encoders: dict[str, Work] = {"flyweight": lambda: codec.encode(spec, values)}
+    decoders: dict[str, Work] = {"flyweight": lambda: codec.decode(spec, parts, out)}
+    notes: dict[str, float | str] = {"size": round(sum(part.nbytes for part in parts.values()) / values.nbytes, 4)}
+    if ZipNN is not None:
+        theirs = ZipNN(bytearray_dtype="bfloat16", threads=1)
+        packed = theirs.compress(bytearray(values.tobytes()))
+        encoders["zipnn"] = lambda: theirs.compress(bytearray(values.tobytes()))
+        decoders["zipnn"] = lambda: theirs.decompress(packed)
+        notes["zipnn size"] = round(len(packed) / values.nbytes, 4)
+    yield Case("fit", values.nbytes, {"flyweight": lambda: Lossless().fit(spec, values)}, limit="read")
+    yield Case("encode", values.nbytes, encoders, limit="copy", target="1000 MB/s", notes=notes)
+    yield Case("decode", values.nbytes, decoders, limit="copy", target="3000 MB/s", notes=notes)
+
+
+if __name__ == "__main__":
+    main(__doc__.splitlines()[0], cases, runs=7)

@@ -1,0 +1,162 @@
+"""`corrected`: another codec's values, plus a matrix of low rank, with some values replaced.
+
+    w = inner + a₀·b₀ + … + a₍ᵣ₋₁₎·b₍ᵣ₋₁₎, added one by one, each step rounded to float32
+    w[place] = value                        for the outliers
+
+Encoding takes the `outliers` greatest magnitudes out first, quantises the rest, and fits the low rank to what that lost.
+docs/formats/corrected.md has the layout and what it gains.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flyweight.codecs.base import Array, Parts
+from flyweight.codecs.holding import Holding
+from flyweight.dtypes import DType
+from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.tensor import Layout, TensorSpec
+
+__all__ = ["Corrected"]
+
+_TYPES = {"f32": DType.F32, "f16": DType.F16, "bf16": DType.BF16}
+_ROWS = 256  # of a product at a time: it stays in cache while the ranks are added
+_SWEEPS = 6
+
+
+@dataclass(frozen=True)
+class Corrected(Holding):
+    inner: str = "affine"
+    rank: int = 16
+    outliers: int = 0
+    factor: str = "f16"
+
+    name = "corrected"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in ("rank", "outliers"):
+            if type(getattr(self, field)) is not int or not 0 <= getattr(self, field) < 2**31:
+                raise ValueError(f"{field} must be a count below 2^31, not {getattr(self, field)!r}")
+        if self.factor not in _TYPES:
+            raise ValueError(f"factor must be one of {', '.join(_TYPES)}, not {self.factor!r}")
+        if self.held.needs_fit:
+            raise ValueError(f"{self.held.name} needs a fit, and leaves nothing to correct")
+
+    def held_spec(self, spec: TensorSpec) -> TensorSpec:
+        return spec
+
+    def layout(self, spec: TensorSpec) -> Layout:
+        if not spec.shape or spec.dtype is not DType.F32:
+            raise UnsupportedError(f"corrected decodes to f32 of rank 1 or more, not to {spec}", code="E_SPEC")
+        if self.outliers and spec.size > 2**32:
+            raise UnsupportedError(f"the places of outliers in {spec} do not fit u32", code="E_SPEC")
+        parts, factor = dict(self.held_layout(spec)), _TYPES[self.factor]
+        if self.rank:
+            parts["left"] = TensorSpec((spec.rows, self.rank), factor)
+            parts["right"] = TensorSpec((self.rank, spec.columns), factor)
+        if self.outliers:
+            count = min(self.outliers, spec.size)
+            parts["places"] = TensorSpec((count,), DType.U32)
+            parts["values"] = TensorSpec((count,), factor)
+        return parts
+
+    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+        """MalformedError if the places are not ascending ones inside the tensor."""
+        self.layout(spec)
+        out = self.held.decode(spec, self.held_parts(parts), np.empty(spec.shape, np.float32) if out is None else out)
+        with np.errstate(all="ignore"):
+            if self.rank:
+                left, right = (np.asarray(parts[name], np.float32) for name in ("left", "right"))
+                _add_product(left, right, out.reshape(spec.rows, spec.columns))
+            if self.outliers:
+                places = parts["places"]
+                if (places[-1:] >= spec.size).any() or not (places[1:] > places[:-1]).all():
+                    raise MalformedError("the outliers are not at ascending places in the tensor", code="E_PART_VALUES")
+                out.reshape(-1)[places] = np.asarray(parts["values"], np.float32)
+        return out
+
+    def encode(self, spec: TensorSpec, array: Array) -> Parts:
+        layout = self.layout(spec)
+        with np.errstate(over="ignore"):
+            rest = np.array(array, np.float32, order="C").reshape(spec.shape)
+        if not np.isfinite(rest).all():
+            raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
+        flat = rest.reshape(-1)
+        places = _greatest(np.abs(flat), min(self.outliers, spec.size))
+        values = flat[places]
+        flat[places] = 0
+        parts = dict(self.held_encode(spec, rest))
+        if self.rank:
+            lost = rest - self.held.decode(spec, self.held_parts(parts))
+            lost.reshape(-1)[places] = 0
+            left, right = _low_rank(lost.reshape(spec.rows, spec.columns), self.rank)
+            parts |= {"left": self._narrow(left), "right": self._narrow(right)}
+        if self.outliers:
+            parts |= {"places": places.astype(np.uint32), "values": self._narrow(values)}
+        return {name: parts[name] for name in layout}
+
+    def _narrow(self, wide: Array) -> Array:
+        with np.errstate(over="ignore"):
+            stored = np.ascontiguousarray(wide, _TYPES[self.factor].numpy)
+        if not np.isfinite(stored.astype(np.float32)).all():
+            raise UnsupportedError(f"the weights leave the range of {self.factor}", code="E_RANGE", hint="use f32 factors")
+        return stored
+
+    def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
+        try:
+            self.decode(spec, parts)
+        except MalformedError as error:
+            return error.message
+        own = {name: part for name, part in parts.items() if name in ("left", "right", "values")}
+        return super().check_values(spec, own) or self.held.check_values(spec, self.held_parts(parts))
+
+
+def _greatest(magnitudes: Array, count: int) -> Array:
+    """The places of the greatest, in order; of equal ones the first."""
+    if not count:
+        return np.zeros(0, np.int64)
+    least = np.partition(magnitudes, magnitudes.size - count)[magnitudes.size - count]
+    above = np.flatnonzero(magnitudes > least)
+    return np.sort(np.concatenate([above, np.flatnonzero(magnitudes == least)[: count - above.size]]))
+
+
+def _add_product(left: Array, right: Array, out: Array) -> None:
+    """out += left · right, one rank after the other: the same bits on every machine."""
+    for start in range(0, len(out), _ROWS):
+        slab, factors = out[start : start + _ROWS], left[start : start + _ROWS]
+        for k in range(len(right)):
+            slab += factors[:, k : k + 1] * right[k]
+
+
+def _low_rank(matrix: Array, rank: int) -> tuple[Array, Array]:
+    """Nearly the best product of that rank: orthogonal iteration from a fixed start, where a full SVD would take minutes.
+
+    The singular values are shared between both factors, so that neither leaves the range of a narrow type.
+    """
+    rows, columns = matrix.shape
+    useful = min(rank, rows, columns)
+    left, right = np.zeros((rows, rank), np.float32), np.zeros((rank, columns), np.float32)
+    if useful == 0 or not matrix.any():
+        return left, right
+    basis = np.random.default_rng(0).standard_normal((columns, min(useful + 8, rows, columns)), np.float32)
+    for _ in range(_SWEEPS):
+        basis = _orthonormal(matrix.T @ _orthonormal(matrix @ basis))
+    image = (matrix @ basis).astype(np.float64)
+    squares, turn = np.linalg.eigh(image.T @ image)
+    found = min(useful, int(np.count_nonzero(squares > 0)))
+    root, turn = squares[::-1][:found] ** 0.25, turn[:, ::-1][:, :found]
+    left[:, :found] = image @ turn / root
+    right[:found] = root[:, None] * (turn.T @ basis.T)
+    return left, right
+
+
+def _orthonormal(wide: Array) -> Array:
+    """An orthonormal basis of the columns, from the eigenvectors of their few products."""
+    tall = wide.astype(np.float64)
+    squares, turn = np.linalg.eigh(tall.T @ tall)
+    kept = squares > squares[-1] * 1e-12
+    basis: Array = (tall @ (turn[:, kept] / np.sqrt(squares[kept]))).astype(np.float32)
+    return basis

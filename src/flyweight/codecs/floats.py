@@ -1,0 +1,166 @@
+"""Floats of 8 and 4 bits with scales.
+
+    fp8           w = q · s, or q / s with `divide`; q is E4M3 (to ±448) or E5M2 (to ±57344), one s per block of rows × columns
+    mxfp4_split   w = q · 2^(s − 127); q is E2M1, one byte s per 32 columns; the blocks of ggml's mxfp4, in two arrays
+
+Blocks of fp8 cover `rows` × `columns` of the flattened matrix (0: all of them): 0 × 0 is one scale per tensor, 1 × 0 one per
+channel. docs/formats/floats.md has the layout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flyweight import kernels
+from flyweight.codecs.base import Array, Codec, Parts
+from flyweight.dtypes import DType
+from flyweight.errors import UnsupportedError
+from flyweight.tensor import Layout, TensorSpec
+
+__all__ = ["Fp8", "Mxfp4Split"]
+
+_FORMATS = {"e4m3": DType.F8_E4M3, "e5m2": DType.F8_E5M2}
+_TOP = {"e4m3": 448.0, "e5m2": 57344.0}
+_SCALES = {"f32": DType.F32, "f16": DType.F16, "bf16": DType.BF16}
+
+
+@dataclass(frozen=True)
+class Fp8(Codec):
+    format: str = "e4m3"
+    rows: int = 1
+    columns: int = 0
+    scale: str = "f32"
+    divide: bool = False
+
+    name = "fp8"
+
+    def __post_init__(self) -> None:
+        for field, known in (("format", _FORMATS), ("scale", _SCALES)):
+            if getattr(self, field) not in known:
+                raise ValueError(f"{field} must be one of {', '.join(known)}, not {getattr(self, field)!r}")
+        for field in ("rows", "columns"):
+            if type(getattr(self, field)) is not int or not 0 <= getattr(self, field) < 2**31:
+                raise ValueError(f"{field} must be a count below 2^31, 0 for all, not {getattr(self, field)!r}")
+        if type(self.divide) is not bool:
+            raise ValueError(f"divide must be true or false, not {self.divide!r}")
+
+    def layout(self, spec: TensorSpec) -> Layout:
+        if not spec.shape or spec.dtype is not DType.F32:
+            raise UnsupportedError(f"fp8 decodes to f32 of rank 1 or more, not to {spec}", code="E_SPEC")
+        down, across = self._blocks(spec)
+        # One scale per row keeps the tensor's own axes, so that rows can be cut out of every part.
+        shape = (*spec.shape[:-1], across) if self.rows == 1 else (down, across)
+        return {"codes": TensorSpec(spec.shape, _FORMATS[self.format]), "scale": TensorSpec(shape, _SCALES[self.scale])}
+
+    def _blocks(self, spec: TensorSpec) -> tuple[int, int]:
+        """Blocks down and across."""
+        return -(-spec.rows // (self.rows or max(spec.rows, 1))), -(-spec.columns // (self.columns or max(spec.columns, 1)))
+
+    def _per_row(self, spec: TensorSpec, scale: Array) -> Array:
+        """(rows, blocks across) float32."""
+        wide = np.asarray(scale, np.float32).reshape(self._blocks(spec))
+        return np.ascontiguousarray(np.repeat(wide, self.rows or max(spec.rows, 1), axis=0)[: spec.rows])
+
+    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+        if out is None:
+            out = np.empty(spec.shape, np.float32)
+        codes = np.ascontiguousarray(parts["codes"]).view(np.uint8).reshape(spec.rows, spec.columns)
+        scale, span = self._per_row(spec, parts["scale"]), self.columns or max(spec.columns, 1)
+        values = out.reshape(spec.rows, spec.columns)
+        kernels.table_decode(codes, _TABLES[self.format], np.ones_like(scale) if self.divide else scale, span, values)
+        if self.divide:
+            with np.errstate(all="ignore"):
+                values /= np.repeat(scale, min(span, spec.columns), axis=1)[:, : spec.columns]
+        return out
+
+    def encode(self, spec: TensorSpec, array: Array) -> Parts:
+        """The greatest magnitude of a block takes the greatest code; every other value the nearest."""
+        layout = self.layout(spec)
+        with np.errstate(over="ignore"):
+            wide = np.ascontiguousarray(array, np.float32).reshape(spec.rows, spec.columns)
+        if not np.isfinite(wide).all():
+            raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
+        scale = self._fit(spec, wide)
+        span, top = self.columns or max(spec.columns, 1), np.float32(_TOP[self.format])
+        each = np.repeat(self._per_row(spec, scale), min(span, spec.columns), axis=1)[:, : spec.columns]
+        with np.errstate(over="ignore"):
+            codes = np.clip(wide * each if self.divide else wide / each, -top, top)
+        return {
+            "codes": codes.astype(layout["codes"].dtype.numpy).reshape(spec.shape),
+            "scale": scale.reshape(layout["scale"].shape),
+        }
+
+    def _fit(self, spec: TensorSpec, wide: Array) -> Array:
+        """The stored number of each block, never zero: where one would be, the block is as good as zero."""
+        down, across = self._blocks(spec)
+        row, column = (
+            np.arange(0, spec.rows, self.rows or max(spec.rows, 1)),
+            np.arange(0, spec.columns, self.columns or max(spec.columns, 1)),
+        )
+        peak = np.zeros((down, across))
+        if wide.size:
+            peak = np.maximum.reduceat(np.maximum.reduceat(np.abs(wide), column, axis=1), row, axis=0).astype(np.float64)
+        kind = _SCALES[self.scale].numpy
+        with np.errstate(all="ignore"):
+            exact = _TOP[self.format] / peak if self.divide else peak / _TOP[self.format]
+            stored = np.where(peak > 0, exact, 1).astype(kind)
+        unfit = ~np.isfinite(stored.astype(np.float32))
+        if self.divide:  # a block too small for its divisor is stored as far up as the type goes
+            stored[unfit] = 1
+        elif unfit.any():
+            raise UnsupportedError(f"the weights leave the range of {self.scale} scales", code="E_RANGE", hint="use f32 scales")
+        stored[stored == 0] = 1
+        return stored
+
+    def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
+        complaint = super().check_values(spec, parts)
+        if complaint is None and self.divide and (parts["scale"] == 0).any():
+            return "part 'scale' divides by zero"
+        return complaint
+
+
+_TABLES = {
+    name: np.arange(256, dtype=np.uint8).view(dtype.numpy).astype(np.float32).reshape(1, 256)
+    for name, dtype in _FORMATS.items()
+}
+
+
+@dataclass(frozen=True)
+class Mxfp4Split(Codec):
+    name = "mxfp4_split"
+
+    def layout(self, spec: TensorSpec) -> Layout:
+        if not spec.shape or spec.columns % 32 or spec.dtype is not DType.F32:
+            raise UnsupportedError(f"{self.name} decodes to f32 rows of whole blocks of 32, not to {spec}", code="E_SPEC")
+        return {
+            "codes": TensorSpec((*spec.shape[:-1], spec.columns // 2), DType.U8),
+            "scale": TensorSpec((*spec.shape[:-1], spec.columns // 32), DType.U8),
+        }
+
+    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+        values = np.empty(spec.shape, np.float32) if out is None else out
+        pairs = parts["codes"].reshape(-1, 16)
+        nibbles = np.stack([pairs & 0x0F, pairs >> 4], axis=2).reshape(-1, 32)
+        blocks = np.empty((len(nibbles), 17), np.uint8)
+        blocks[:, 0] = parts["scale"].reshape(-1)
+        blocks[:, 1:] = nibbles[:, :16] | nibbles[:, 16:] << 4
+        kernels.decode_mxfp4(blocks, values.reshape(-1, 32))
+        return values
+
+    def encode(self, spec: TensorSpec, array: Array) -> Parts:
+        layout = self.layout(spec)
+        with np.errstate(over="ignore"):
+            values = np.ascontiguousarray(array, np.float32).reshape(-1, 32)
+        blocks = np.empty((len(values), 17), np.uint8)
+        kernels.encode_mxfp4(values, blocks)
+        nibbles = np.concatenate([blocks[:, 1:] & 0x0F, blocks[:, 1:] >> 4], axis=1)
+        parts = {"codes": nibbles[:, 0::2] | nibbles[:, 1::2] << 4, "scale": np.ascontiguousarray(blocks[:, 0])}
+        parts = {name: part.reshape(layout[name].shape) for name, part in parts.items()}
+        if (complaint := self.check_values(spec, parts)) is not None:
+            raise UnsupportedError(f"the values do not fit {self.name}: {complaint}", code="E_BLOCK_RANGE")
+        return parts
+
+    def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
+        return "a scale is 255, which means NaN" if (parts["scale"] == 0xFF).any() else None

@@ -1,0 +1,181 @@
+"""`lossless`: floats bit for bit in about 0.70 of bf16, by a fixed-length code for the exponent.
+
+    value    sign · exponent · mantissa
+    stored   a 3-bit code for the exponent (1–7: base … base + 6; 0: an escape), sign and mantissa as they are,
+             and the exponents of the escapes in order
+
+With `stored` ≥ 0 only that many words, those that are not all zero bits, are stored so, behind a bitmap of where they
+are. `base`, `stored` and `escapes` come from the values (`fit`). docs/formats/lossless.md has the layout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from flyweight import kernels
+from flyweight.codecs.base import Array, Codec, Parts
+from flyweight.dtypes import DType
+from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.kernels.reference_words import CODED, GROUP, RUN
+from flyweight.tensor import Layout, TensorSpec
+
+__all__ = ["Lossless"]
+
+_U64, _U32, _U8 = (np.dtype(kind) for kind in ("<u8", "<u4", "u1"))
+
+
+@dataclass(frozen=True)
+class Lossless(Codec):
+    base: int = 0
+    escapes: int = 0
+    stored: int = -1
+
+    name = "lossless"
+    exact: ClassVar[bool] = True
+    needs_fit = True
+
+    def __post_init__(self) -> None:
+        if type(self.base) is not int or not 0 <= self.base <= 256 - CODED:
+            raise ValueError(f"base must be an exponent, 0 to {256 - CODED}, not {self.base!r}")
+        if type(self.escapes) is not int or not 0 <= self.escapes < 2**32:
+            raise ValueError(f"escapes must be a count below 2^32, not {self.escapes!r}")
+        if type(self.stored) is not int or not -1 <= self.stored < 2**63:
+            raise ValueError(f"stored must be a count, or -1 for all, not {self.stored!r}")
+
+    def layout(self, spec: TensorSpec) -> Layout:
+        count = self._count(spec)
+        word = kernels.WORDS[spec.dtype.label]
+        groups, runs = -(-count // GROUP), -(-count // RUN)
+        parts = {
+            "planes": TensorSpec((groups, word.planes), DType.U64),
+            "low": TensorSpec((groups, GROUP * word.low), DType.U8),
+            "starts": TensorSpec((runs,), DType.U32),
+            "escapes": TensorSpec((self.escapes,), DType.U8),
+        }
+        return parts if self.stored < 0 else {"bitmap": TensorSpec(_bitmap_shape(spec), DType.U64)} | parts
+
+    def _count(self, spec: TensorSpec) -> int:
+        """How many words are stored; UnsupportedError if the parameters do not fit the tensor."""
+        if spec.dtype.label not in kernels.WORDS:
+            raise UnsupportedError(f"lossless stores bf16, f16 and f32, not {spec.dtype}", code="E_SPEC")
+        count = spec.size if self.stored < 0 else self.stored
+        last = (1 << kernels.WORDS[spec.dtype.label].exponent) - CODED
+        if count > spec.size or self.escapes > count or self.base > last:
+            raise UnsupportedError(f"{self.spec} does not describe {spec}", code="E_SPEC")
+        return count
+
+    def decoded_dtype(self, dtype: DType) -> DType:
+        return dtype
+
+    # Values ↔ parts
+
+    def fit(self, spec: TensorSpec, array: Array) -> Codec:
+        """The seven exponents that cover most, and a bitmap if it saves more than it takes."""
+        whole = replace(self, base=0, escapes=0, stored=-1)
+        whole.layout(spec)
+        words = _words(spec, array)
+        counts = np.zeros((1, 256), np.uint64)
+        getattr(kernels, f"lossless_count_{spec.dtype.label}")(words, counts)
+        zeros = words.size - int(np.count_nonzero(words))
+        every, nonzero = counts[0].astype(np.int64), counts[0].astype(np.int64)
+        nonzero[0] -= zeros
+        choices = [_window(spec, every, -1), _window(spec, nonzero, words.size - zeros)]
+        return min(choices, key=lambda codec: sum(part.nbytes for part in codec.layout(spec).values()))
+
+    def encode(self, spec: TensorSpec, array: Array) -> Parts:
+        """UnsupportedError if these are not the values the codec was fitted to."""
+        parts = {name: np.zeros(part.shape, part.dtype.numpy) for name, part in self.layout(spec).items()}
+        words = _words(spec, array)
+        if self.stored >= 0:
+            where = (words != 0).reshape(spec.rows, spec.columns)
+            packed = parts["bitmap"].view(np.uint8).reshape(spec.rows, _row_bytes(spec))
+            bits = np.packbits(where, axis=1, bitorder="little")
+            packed[:, : bits.shape[1]] = bits
+            words = words[words != 0].reshape(1, -1)
+            self._require(words.shape[1] == self.stored)
+        counts = np.zeros((1, len(parts["starts"])), np.uint32)
+        kernel = getattr(kernels, f"lossless_encode_{spec.dtype.label}")
+        kernel(words, self.base, parts["planes"], parts["low"], parts["escapes"].reshape(1, -1), counts)
+        ends = np.cumsum(counts[0], dtype=np.uint64)
+        self._require(int(ends[-1] if len(ends) else 0) == self.escapes)
+        parts["starts"][...] = ends - counts[0]
+        return parts
+
+    def _require(self, fitted: bool) -> None:
+        if not fitted:
+            raise UnsupportedError(f"{self.spec} was fitted to other values", code="E_FIT", hint="fit the codec first")
+
+    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+        """MalformedError if the parts do not agree on how many words and escapes there are."""
+        count, label = self._count(spec), spec.dtype.label
+        if out is None:
+            out = np.empty(spec.shape, spec.dtype.numpy)
+        target = out.reshape(-1).view(kernels.WORDS[label].dtype)
+        words = target if self.stored < 0 else np.empty(count, target.dtype)
+        starts = _plain(parts["starts"], _U32).reshape(1, -1)
+        counts = np.zeros(starts.shape, np.uint32)
+        planes, low, escapes = (_plain(parts[name], kind) for name, kind in (("planes", _U64), ("low", _U8), ("escapes", _U8)))
+        kernel = getattr(kernels, f"lossless_decode_{label}")
+        kernel(planes, low, starts, escapes.reshape(1, -1), self.base, counts, words.reshape(1, -1))
+        ends = np.cumsum(counts[0], dtype=np.uint64)
+        if int(ends[-1] if len(ends) else 0) != self.escapes or not np.array_equal(ends - counts[0], starts[0]):
+            raise MalformedError("the codes and the escapes do not agree", code="E_PART_VALUES")
+        if self.stored >= 0:
+            bitmap = _plain(parts["bitmap"], _U64)
+            _check_bitmap(bitmap, spec, self.stored)
+            mask = bitmap.view(np.uint8).reshape(spec.rows, _row_bytes(spec))
+            getattr(kernels, f"expand_{spec.dtype.bits}")(mask, words.reshape(1, -1), target.reshape(spec.rows, spec.columns))
+        return out
+
+    def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
+        """Stored bits may be anything; what they decode to is judged like a plain tensor."""
+        try:
+            values = self.decode(spec, parts)
+        except MalformedError as error:
+            return error.message
+        with np.errstate(invalid="ignore"):
+            return None if np.isfinite(values).all() else "the tensor holds NaN or infinite values"
+
+
+def _bitmap_shape(spec: TensorSpec) -> tuple[int, ...]:
+    """Bits of a row, padded to whole words."""
+    return (*spec.shape[:-1], -(-spec.columns // 64))
+
+
+def _row_bytes(spec: TensorSpec) -> int:
+    return 8 * _bitmap_shape(spec)[-1]
+
+
+def _check_bitmap(bitmap: Array, spec: TensorSpec, stored: int) -> None:
+    if int(np.bitwise_count(bitmap).sum(dtype=np.int64)) != stored:
+        raise MalformedError(f"the bitmap does not mark {stored} values", code="E_PART_VALUES")
+    used = spec.columns % 64
+    if used and bitmap.size and (bitmap.reshape(spec.rows, -1)[:, -1] >> np.uint64(used)).any():
+        raise MalformedError("the bitmap marks values behind the end of a row", code="E_PART_VALUES")
+
+
+def _window(spec: TensorSpec, counts: Array, stored: int) -> Lossless:
+    """The codec for exponents that occur so often; of equally good windows the lowest."""
+    last = (1 << kernels.WORDS[spec.dtype.label].exponent) - CODED
+    covered = np.convolve(counts, np.ones(CODED, np.int64), "valid")[: last + 1]
+    base = int(covered.argmax())
+    escapes = int(counts.sum() - covered[base])
+    if escapes >= 2**32:
+        raise UnsupportedError(f"{escapes} values of {spec} do not fit the code", code="E_SPEC")
+    return Lossless(base, escapes, stored)
+
+
+def _words(spec: TensorSpec, array: Array) -> Array:
+    """The bits of a tensor, (1, size)."""
+    values = np.asarray(array)
+    if values.dtype != spec.dtype.numpy:
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = values.astype(spec.dtype.numpy)
+    return np.ascontiguousarray(values).reshape(1, spec.size).view(kernels.WORDS[spec.dtype.label].dtype)
+
+
+def _plain(array: Array, dtype: np.dtype[np.generic]) -> Array:
+    return np.require(array, dtype, ["C", "A"])

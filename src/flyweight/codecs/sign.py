@@ -1,0 +1,69 @@
+"""`sign`: one bit per weight and one scale per row.
+
+    w = s · (2b − 1)        s the mean magnitude of the row, b = 1 where w ≥ 0
+
+Parts: `signs`, u8, the bits of each row in a named packing; `scale`, one per row. docs/formats/sign.md has the error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flyweight import packing
+from flyweight.codecs.base import Array, Codec, Parts
+from flyweight.dtypes import DType
+from flyweight.errors import UnsupportedError
+from flyweight.tensor import Layout, TensorSpec
+
+__all__ = ["Sign"]
+
+_SCALES = {"f32": DType.F32, "f16": DType.F16, "bf16": DType.BF16}
+_SIGNS = np.array([-1, 1], np.float32)
+
+
+@dataclass(frozen=True)
+class Sign(Codec):
+    scale: str = "f32"
+    packing: str = "little"
+
+    name = "sign"
+
+    def __post_init__(self) -> None:
+        for field, known in (("scale", _SCALES), ("packing", packing.PACKINGS)):
+            if getattr(self, field) not in known:
+                raise ValueError(f"{field} must be one of {', '.join(known)}, not {getattr(self, field)!r}")
+
+    def layout(self, spec: TensorSpec) -> Layout:
+        if not spec.shape or spec.dtype is not DType.F32:
+            raise UnsupportedError(f"sign decodes to f32 of rank 1 or more, not to {spec}", code="E_SPEC")
+        return {
+            "signs": TensorSpec((*spec.shape[:-1], packing.packed_width(self.packing, 1, spec.columns)), DType.U8),
+            "scale": TensorSpec((*spec.shape[:-1], 1), _SCALES[self.scale]),
+        }
+
+    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+        if out is None:
+            out = np.empty(spec.shape, np.float32)
+        width = packing.packed_width(self.packing, 1, spec.columns)
+        bits = packing.unpack(self.packing, parts["signs"].reshape(spec.rows, width), 1, spec.columns)
+        scale = np.ascontiguousarray(parts["scale"], np.float32).reshape(spec.rows, 1)
+        with np.errstate(all="ignore"):
+            np.multiply(_SIGNS[bits], scale, out=out.reshape(spec.rows, spec.columns))
+        return out
+
+    def encode(self, spec: TensorSpec, array: Array) -> Parts:
+        """The scale that minimises the squared error of a row is its mean magnitude."""
+        layout = self.layout(spec)
+        with np.errstate(over="ignore"):
+            rows = np.ascontiguousarray(array, np.float32).reshape(spec.rows, spec.columns)
+        if not np.isfinite(rows).all():
+            raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
+        mean = np.abs(rows).sum(axis=1, dtype=np.float64) / max(spec.columns, 1)
+        with np.errstate(over="ignore"):
+            scale = mean.astype(layout["scale"].dtype.numpy)
+        if not np.isfinite(scale.astype(np.float32)).all():
+            raise UnsupportedError(f"the weights leave the range of {self.scale} scales", code="E_RANGE", hint="use f32 scales")
+        signs = packing.pack(self.packing, (rows >= 0).view(np.uint8), 1)
+        return {"signs": signs.reshape(layout["signs"].shape), "scale": scale.reshape(layout["scale"].shape)}

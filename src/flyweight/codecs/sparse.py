@@ -1,0 +1,146 @@
+"""`sparse`: where the values that are not zero are, and those values in order, stored by another codec.
+
+    mask      one bit per value, low bits first, rows padded to whole bytes
+    indices   ascending places in the flattened tensor
+
+The `stored` values are a vector to the held codec: plain (`raw`, exact: a word counts as zero only if all its bits are),
+coded exactly (`lossless`), or quantised. docs/formats/sparse.md has the layout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from flyweight import kernels
+from flyweight.codecs.base import Array, Codec, Parts
+from flyweight.codecs.holding import Holding
+from flyweight.dtypes import DType
+from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.tensor import Layout, TensorSpec
+
+__all__ = ["Sparse"]
+
+_FORMS = ("mask", "indices")
+_INDEX = {"u32": DType.U32, "i64": DType.I64}
+# Indices say nothing of zeros, so a file of a few bytes could ask for any amount of memory: beyond 16 Mi values they
+# must name one in 1024.
+_FREE_SIZE, _MAX_SPREAD = 1 << 24, 1024
+
+
+@dataclass(frozen=True)
+class Sparse(Holding):
+    form: str = "mask"
+    stored: int = 0
+    index: str = "u32"
+
+    name = "sparse"
+    needs_fit = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.form not in _FORMS:
+            raise ValueError(f"form must be one of {', '.join(_FORMS)}, not {self.form!r}")
+        if type(self.stored) is not int or not 0 <= self.stored < 2**63:
+            raise ValueError(f"stored must be a count, not {self.stored!r}")
+        if self.index not in _INDEX:
+            raise ValueError(f"index must be one of {', '.join(_INDEX)}, not {self.index!r}")
+
+    @property
+    def exact(self) -> bool:
+        return self.held.exact
+
+    def decoded_dtype(self, dtype: DType) -> DType:
+        return self.held.decoded_dtype(dtype)
+
+    def held_spec(self, spec: TensorSpec) -> TensorSpec:
+        return TensorSpec((self.stored,), spec.dtype)
+
+    def layout(self, spec: TensorSpec) -> Layout:
+        _require_words(spec)
+        if self.stored > spec.size or (self.form == "indices" and self.index == "u32" and spec.size > 2**32):
+            raise UnsupportedError(f"{self.stored} values at {self.index} places do not describe {spec}", code="E_SPEC")
+        if self.form == "indices":
+            if spec.size > _FREE_SIZE + _MAX_SPREAD * self.stored:
+                raise UnsupportedError(f"{self.stored} indices are too few for {spec}", code="E_SPEC", hint="use a mask")
+            return {"indices": TensorSpec((self.stored,), _INDEX[self.index])} | dict(self.held_layout(spec))
+        return {"mask": TensorSpec((*spec.shape[:-1], -(-spec.columns // 8)), DType.U8)} | dict(self.held_layout(spec))
+
+    # Values ↔ parts
+
+    def fit(self, spec: TensorSpec, array: Array) -> Codec:
+        _require_words(spec)
+        values = _flat(spec, array)
+        values = values[self._where(spec, values)]
+        held = self.held.fit(TensorSpec(values.shape, spec.dtype), values)
+        return replace(self.holding(held), stored=values.size)
+
+    def encode(self, spec: TensorSpec, array: Array) -> Parts:
+        """UnsupportedError if these are not the values the codec was fitted to."""
+        layout = self.layout(spec)
+        values = _flat(spec, array)
+        where = self._where(spec, values)
+        if int(np.count_nonzero(where)) != self.stored:
+            raise UnsupportedError(f"{self.spec} was fitted to other values", code="E_FIT", hint="fit the codec first")
+        if self.form == "indices":
+            place = {"indices": np.flatnonzero(where).astype(_INDEX[self.index].numpy)}
+        else:
+            mask = np.packbits(where.reshape(spec.rows, spec.columns), axis=1, bitorder="little")
+            place = {"mask": mask.reshape(layout["mask"].shape)}
+        return place | dict(self.held_encode(spec, values[where]))
+
+    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+        """MalformedError if the places are not `stored` ascending ones inside the tensor."""
+        self.layout(spec)
+        if out is None:
+            out = np.empty(spec.shape, spec.dtype.numpy)
+        word = np.dtype(f"<u{spec.dtype.itemsize}")
+        values = np.ascontiguousarray(self.held.decode(self.held_spec(spec), self.held_parts(parts))).view(word)
+        target = out.reshape(-1).view(word)
+        if self.form == "indices":
+            target[...] = 0
+            target[_places(parts["indices"], spec.size)] = values
+            return out
+        mask = np.ascontiguousarray(parts["mask"]).reshape(spec.rows, -(-spec.columns // 8))
+        _check_mask(mask, spec, self.stored)
+        getattr(kernels, f"expand_{spec.dtype.bits}")(
+            mask, np.require(values, word, "A").reshape(1, -1), target.reshape(spec.rows, spec.columns)
+        )
+        return out
+
+    def _where(self, spec: TensorSpec, values: Array) -> Array:
+        """Which values are stored: by their bits if every bit must come back, else by their value."""
+        where: Array = (values.view(f"<u{spec.dtype.itemsize}") if self.exact else values) != 0
+        return where
+
+    def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
+        try:
+            self.decode(spec, parts)
+        except MalformedError as error:
+            return error.message
+        return self.held.check_values(self.held_spec(spec), self.held_parts(parts))
+
+
+def _require_words(spec: TensorSpec) -> None:
+    if spec.dtype.bits not in (8, 16, 32) or spec.dtype is DType.BOOL:
+        raise UnsupportedError(f"sparse stores values of 8, 16 or 32 bits, not {spec.dtype}", code="E_SPEC")
+
+
+def _flat(spec: TensorSpec, array: Array) -> Array:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.ascontiguousarray(array, dtype=spec.dtype.numpy).reshape(-1)
+
+
+def _places(indices: Array, size: int) -> Array:
+    if indices.size and (int(indices[0]) < 0 or int(indices[-1]) >= size or not (indices[1:] > indices[:-1]).all()):
+        raise MalformedError("the indices are not ascending places in the tensor", code="E_PART_VALUES")
+    return indices
+
+
+def _check_mask(mask: Array, spec: TensorSpec, stored: int) -> None:
+    if int(np.bitwise_count(mask).sum(dtype=np.int64)) != stored:
+        raise MalformedError(f"the mask does not mark {stored} values", code="E_PART_VALUES")
+    used = spec.columns % 8
+    if used and mask.size and (mask[:, -1] >> used).any():
+        raise MalformedError("the mask marks values behind the end of a row", code="E_PART_VALUES")

@@ -1,0 +1,53 @@
+"""Rows of a stored tensor: read a slab at a time, moved as a model's transform says, and decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from flyweight.checkpoint import Checkpoint
+from flyweight.codecs import Array, codec_for, take_rows
+from flyweight.errors import UnsupportedError
+from flyweight.models import Transform
+from flyweight.tensor import RAW, EncodedTensor, TensorSpec, has_rows
+
+__all__ = ["SLAB_BYTES", "decode_rows", "read_rows", "slabs"]
+
+SLAB_BYTES = 8 << 20
+"""Decoded bytes worked on at a time: fits a core's share of cache, and amortises the calls."""
+
+
+def slabs(spec: TensorSpec, by_rows: bool) -> Iterator[tuple[int, int]]:
+    """Row ranges whose f32 values fill about SLAB_BYTES."""
+    rows = spec.rows
+    step = max(1, SLAB_BYTES // max(4 * spec.columns, 1)) if by_rows else max(rows, 1)
+    if rows == 0:
+        return
+    for start in range(0, rows, step):
+        yield start, min(start + step, rows)
+
+
+def read_rows(checkpoint: Checkpoint, name: str, start: int, stop: int, transform: Transform | None) -> EncodedTensor:
+    """Rows start..stop of the tensor after the transform's row moves, as stored."""
+    entry = checkpoint.manifest.entries[name]
+    by_rows = has_rows(entry.spec, entry.parts)
+    vector = len(entry.spec.shape) == 1
+    order = transform.rows(entry.spec.size if vector else entry.spec.rows) if transform else None
+    if order is None:
+        return checkpoint.slab(name, start, stop) if by_rows else checkpoint.encoded(name)
+    if vector and entry.codec == RAW:  # a bias: its elements move as the rows of its matrix do
+        tensor = checkpoint.encoded(name)
+        return replace(tensor, parts={"data": tensor.parts["data"][order]})
+    if vector or not by_rows:
+        raise UnsupportedError(f"rows of {entry.codec} cannot be moved", tensor=name)
+    chosen = order[start:stop]
+    low = int(chosen.min())
+    return take_rows(checkpoint.slab(name, low, int(chosen.max()) + 1), chosen - low)
+
+
+def decode_rows(tensor: EncodedTensor, transform: Transform | None) -> Array:
+    """The values of a slab, the transform's constant added."""
+    values = codec_for(tensor.codec).decode(tensor.spec, tensor.parts)
+    return values + np.float32(transform.add) if transform and transform.add else values

@@ -1,0 +1,87 @@
+"""8-bit floats with scales, MXFP4 as two arrays, and signs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from flyweight.codecs import codec_for
+from flyweight.codecs.floats import Fp8, Mxfp4Split
+from flyweight.codecs.sign import Sign
+from flyweight.dtypes import DType
+from flyweight.errors import UnsupportedError
+from flyweight.tensor import CodecSpec, TensorSpec
+
+
+def weights(*shape: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(("format_", "dtype"), [("e4m3", DType.F8_E4M3), ("e5m2", DType.F8_E5M2)])
+@pytest.mark.parametrize("divide", [False, True])
+def test_every_code_times_its_scale(format_: str, dtype: DType, divide: bool) -> None:
+    spec = TensorSpec((2, 256), DType.F32)
+    codes = np.tile(np.arange(256, dtype=np.uint8), (2, 1)).view(dtype.numpy)
+    scale = np.float32([[0.37], [-3e-7]])
+    out = Fp8(format_, divide=divide).decode(spec, {"codes": codes, "scale": scale})
+    wide = codes.astype(np.float32)
+    expected = wide / scale if divide else wide * scale
+    assert np.array_equal(out, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "shape"), [(0, 0, (1, 1)), (1, 0, (6, 1)), (1, 4, (6, 3)), (4, 4, (2, 3)), (0, 5, (1, 2))]
+)
+def test_where_a_scale_applies(rows: int, columns: int, shape: tuple[int, int]) -> None:
+    spec = TensorSpec((6, 10), DType.F32)
+    codec = Fp8(rows=rows, columns=columns)
+    assert codec.layout(spec)["scale"].shape == shape
+    codes = np.ones((6, 10), DType.F8_E4M3.numpy)
+    scale = np.arange(1, 1 + shape[0] * shape[1], dtype=np.float32).reshape(shape)
+    out = codec.decode(spec, {"codes": codes, "scale": scale})
+    for i in range(6):
+        for j in range(10):
+            assert out[i, j] == scale[i // (rows or 6), j // (columns or 10)]
+
+
+@pytest.mark.parametrize(("format_", "step"), [("e4m3", 2.0**-4), ("e5m2", 2.0**-3)])
+@pytest.mark.parametrize("scale", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("divide", [False, True])
+def test_the_error_is_half_a_step(format_: str, step: float, scale: str, divide: bool) -> None:
+    """A normal code is within 2^-(m + 1) of the value, relatively; a subnormal one within half the least code, which is
+    below 2^-17 of the greatest. Narrow scales may clip the greatest by their own rounding, 2^-8 for bf16."""
+    values, spec = weights(16, 64), TensorSpec((16, 64), DType.F32)
+    codec = Fp8(format_, scale=scale, divide=divide)
+    out = codec.decode(spec, codec.encode(spec, values))
+    peak = np.abs(values).max(axis=1, keepdims=True)
+    assert (np.abs(out - values) <= step * 1.001 * np.abs(values) + peak * 2.0**-17).all()
+    assert np.allclose(np.abs(out).max(axis=1, keepdims=True), peak, rtol=2.0**-7)
+
+
+def test_tiny_and_huge_rows() -> None:
+    spec = TensorSpec((3, 4), DType.F32)
+    values = np.float32([[0, 0, 0, 0], [1e-44, 0, -1e-44, 0], [3e38, -3e38, 0, 0]])
+    for divide in (False, True):
+        out = (codec := Fp8(divide=divide)).decode(spec, codec.encode(spec, values))
+        assert np.isfinite(out).all()
+        assert np.allclose(out, values, rtol=0.07, atol=1e-36)
+    with pytest.raises(UnsupportedError):
+        Fp8(scale="f16").encode(spec, values)
+
+
+def test_mxfp4_split_is_ggml_mxfp4_in_other_places() -> None:
+    spec, values = TensorSpec((4, 128), DType.F32), weights(4, 128)
+    ours, ggml = Mxfp4Split(), codec_for(CodecSpec("mxfp4"))
+    assert np.array_equal(ours.decode(spec, ours.encode(spec, values)), ggml.decode(spec, ggml.encode(spec, values)))
+    parts = {"codes": np.uint8([[0x72, *[0] * 15]]), "scale": np.uint8([[128]])}
+    row = ours.decode(TensorSpec((1, 32), DType.F32), parts)
+    assert row[0, :3].tolist() == [2.0, 12.0, 0.0]  # the low nibble is the even element: 1 · 2, then 6 · 2
+
+
+def test_sign_keeps_the_mean_magnitude() -> None:
+    spec = TensorSpec((1, 9), DType.F32)
+    values = np.float32([[1, -1, 2, -2, 0, -0.0, 3, -3, 6]])
+    parts = Sign().encode(spec, values)
+    assert parts["signs"].tolist() == [[0b01110101, 1]]
+    assert Sign(packing="big").encode(spec, values)["signs"].tolist() == [[0b10101110, 0x80]]
+    assert np.array_equal(Sign().decode(spec, parts), np.float32([[2, -2, 2, -2, 2, 2, 2, -2, 2]]))
