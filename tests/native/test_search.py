@@ -64,6 +64,7 @@ def test_every_tail(isa: str, name: str) -> None:
     values, weights = blocks_of_all_kinds(size, 33), weights_of(size, 2)
     expected = defined(name, values, weights)
     room = np.empty((34, nbytes), np.uint8)
+    assert defined(name, values[:0], weights).shape == (0, nbytes)
     for count in range(34):
         room[...] = 0xA5
         getattr(kernels, f"encode_{name}")(values[:count], weights, room[:count])

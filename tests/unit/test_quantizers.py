@@ -95,6 +95,20 @@ def test_importance_is_refused_rather_than_ignored(name: str) -> None:
     assert caught.value.code == "E_IMPORTANCE"
 
 
+@pytest.mark.parametrize("quantizer", ["nearest", "clip", "hqq"])
+@pytest.mark.parametrize("form", ["scale_bias", "scale_zero"])
+@pytest.mark.parametrize("scale", ["f32", "f16", "bf16"])
+def test_narrow_groups_far_from_zero_and_next_to_it(quantizer: str, form: str, scale: str) -> None:
+    """A step too small for its type, or a zero too many steps away, must not cost the value itself."""
+    noise = np.random.default_rng(0).standard_normal((6, 64)).astype(np.float32)
+    values = np.float32([[1.0], [1000.0], [-3.0], [0.0], [0.0], [1e-30]]) + noise * np.float32(
+        [[1e-6], [1e-3], [1e-9], [1e-30], [1e-44], [1e-44]]
+    )
+    codec = Affine(4, 32, form, scale)
+    decoded = codec.decode(f32(6, 64), QUANTIZERS[quantizer](values, codec, f32(6, 64)))
+    assert (np.abs(decoded - values) <= np.abs(values) * 2.0**-7 + 2.0**-24).all()
+
+
 @EACH
 @pytest.mark.parametrize("shape", [(0, 64), (3, 0), (5,)])
 def test_small_and_empty_tensors(quantizer: Quantizer, codec: Codec, shape: tuple[int, ...]) -> None:

@@ -206,13 +206,18 @@ class Affine(Codec):
         constant = ~np.isfinite(zero.astype(np.float32))
         return np.where(constant, self._round((low + high) / 2), scale), np.where(constant, self._round(-1), zero)
 
+    def in_range(self, scale: Array, offset: Array) -> Array:
+        """Which groups' scale, offset and every step of decoding are finite in float32."""
+        s, o = (np.abs(part.astype(np.float32)) for part in (scale, offset))
+        with np.errstate(over="ignore", invalid="ignore"):
+            reach = s * self.levels + o if self.form == "scale_bias" else s * (self.levels + o)
+        finite: Array = np.isfinite(reach)
+        return finite
+
     def representable(self, scale: Array, offset: Array) -> tuple[Array, Array]:
         """Both rounded to their stored type; UnsupportedError where they, or a step of decoding, leave their range."""
         stored = self._round(scale), self._round(offset)
-        s, o = (np.abs(part.astype(np.float32)) for part in stored)
-        with np.errstate(over="ignore", invalid="ignore"):
-            reach = s * self.levels + o if self.form == "scale_bias" else s * (self.levels + o)
-        if not np.isfinite(reach).all():
+        if not self.in_range(*stored).all():
             raise UnsupportedError(f"the weights leave the range of {self.scale} scales", code="E_RANGE", hint="use f32 scales")
         return stored
 

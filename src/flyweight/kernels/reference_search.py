@@ -104,7 +104,7 @@ class _Blocks:
         unit = exponent.view(np.float32)
         scaled = np.where(ordinary, values, F(0)) * (F(1) / unit)
         lanes = [
-            np.ascontiguousarray(array.reshape(len(array), groups, -1).transpose(2, 0, 1))
+            np.ascontiguousarray(array.reshape(len(array), groups, 256 // groups).transpose(2, 0, 1))
             for array in (scaled, weights if len(weights) == 1 else weights[np.arange(n) % max(len(weights), 1)])
         ]
         return cls(lanes[0], lanes[1], unit, unfit[:, 0])
@@ -313,7 +313,7 @@ class _FromMinimum:
 
 def _in_order(codes: Array) -> Array:
     """(elements, n, groups) → (n, 256) u8"""
-    return codes.transpose(1, 2, 0).reshape(codes.shape[1], -1).astype(np.uint8)
+    return codes.transpose(1, 2, 0).reshape(codes.shape[1], 256).astype(np.uint8)
 
 
 # The types: trials and ratios by measurement, docs/decisions/0030-search-for-scales.md -----------

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+import numpy as np
+
 from flyweight.codecs import Array, Codec, Parts
+from flyweight.codecs.affine import Affine
 from flyweight.errors import UnsupportedError
 from flyweight.tensor import TensorSpec
 
-__all__ = ["Quantizer", "chunks", "require_unweighted"]
+__all__ = ["Quantizer", "chunks", "require_unweighted", "stored_or"]
 
 _CHUNK = 1 << 18  # elements worked on at a time: temporaries stay in a few megabytes
 
@@ -28,6 +31,14 @@ def chunks(rows: Array, weights: Array) -> Iterator[tuple[slice, Array]]:
     for start in range(0, len(rows) if rows.size else 0, step):
         part = slice(start, start + step)
         yield part, weights if len(weights) == 1 else weights[part]
+
+
+def stored_or(codec: Affine, grid: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Scale and offset as they will be stored; those of `other`, which are, for groups whose own do not fit the type."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        scale, offset = (new.astype(old.dtype) for new, old in zip(grid, other, strict=True))
+    fits = codec.in_range(scale, offset) & (scale != 0)
+    return np.where(fits, scale, other[0]), np.where(fits, offset, other[1])
 
 
 def require_unweighted(importance: Array | None) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from flyweight.codecs import Array, Codec, Parts
 from flyweight.codecs.affine import Affine
 from flyweight.errors import UnsupportedError
-from flyweight.quantizers.base import chunks
+from flyweight.quantizers.base import chunks, stored_or
 from flyweight.tensor import TensorSpec
 
 __all__ = ["clip"]
@@ -75,7 +75,7 @@ class _Search:
 
     def better(self, last: tuple[Array, Array, Array, Array], grid: tuple[Array, Array]) -> tuple[Array, Array, Array, Array]:
         """The better of two grids, group by group."""
-        scale, offset = self.codec.representable(*grid)
+        scale, offset = stored_or(self.codec, grid, last[:2])
         codes, loss = self.judge(scale, offset)
         wins = loss < last[3]
         span, columns = self.codec.span(self.rows.shape[1]), self.rows.shape[1]

@@ -13,7 +13,7 @@ and it ends when the mean of |w − ŵ| no longer falls. Arithmetic is float32.
 Groups of the codec `hqq` are filled byte for byte as mistral.rs does: halves round away from zero, t is at most 20000, the
 mean that ends the search is over the whole tensor, and the last z counts. In an affine codec every group ends for itself
 and keeps its best z, so that a result never depends on what else is in the tensor; then the codes are the nearest to
-the stored grid. Importance weighs both means.
+the stored grid, and a group that such a grid does not fit is left to `nearest`. Importance weighs both means.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import numpy as np
 
 from flyweight.codecs import Array, Codec, Parts
 from flyweight.codecs.affine import Affine
+from flyweight.codecs.base import column_weights
 from flyweight.codecs.hqq import Hqq
 from flyweight.errors import UnsupportedError
-from flyweight.quantizers.base import chunks
+from flyweight.quantizers.base import chunks, stored_or
 from flyweight.tensor import TensorSpec
 
 __all__ = ["hqq"]
@@ -47,8 +48,8 @@ def hqq(array: Array, codec: Codec, spec: TensorSpec, importance: Array | None =
     scale, zero = np.zeros((len(rows), groups), F), np.zeros((len(rows), groups), F)
     for part, weight in chunks(rows, weights):
         scale[part], zero[part] = _by_group(codec, rows[part], weight)
-    with np.errstate(over="ignore", invalid="ignore"):
-        stored = codec.representable(scale, zero if codec.form == "scale_zero" else -zero * scale)
+    grid = scale, zero if codec.form == "scale_zero" else -zero * scale
+    stored = stored_or(codec, grid, codec.representable(*codec.fit(rows)))
     return codec.store(spec, codec.nearest_codes(rows, *stored), *stored)
 
 
@@ -63,7 +64,8 @@ def _by_group(codec: Affine, rows: Array, weights: Array) -> tuple[Array, Array]
     w, by = (np.ascontiguousarray(a.reshape(len(a), -1, span).transpose(2, 0, 1)) for a in (padded, weight))
     low, high = w.min(axis=0), w.max(axis=0)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        t = np.where(high > low, F(codec.levels) / (high - low), F(1))
+        t = F(codec.levels) / (high - low)
+        t = np.where(np.isfinite(t), t, F(1))
     total = _sum(by)
     best = z = -low * t
     least = np.full_like(t, np.inf)
@@ -107,15 +109,12 @@ def _sum(terms: Array) -> Array:
 def _whole_tensor(array: Array, codec: Hqq, spec: TensorSpec, importance: Array | None) -> Parts:
     matrix, affine = codec.matrix(spec), codec.affine
     w = np.ascontiguousarray(affine.finite_rows(matrix, np.ascontiguousarray(array).reshape(matrix.shape)).T)
-    flat = Affine().weight_rows(spec, importance)
-    by = (
-        np.broadcast_to(flat, (spec.rows, spec.columns)).reshape(matrix.shape) if importance is not None else np.ones((1, 1), F)
-    )
-    total = _sum(np.broadcast_to(by, w.shape))
+    by = np.broadcast_to(column_weights(importance, spec), (spec.rows, spec.columns)).reshape(matrix.shape)
+    total = _sum(by)
     low, high = (extreme.reduce(w, axis=0) for extreme in (np.minimum, np.maximum))
     with np.errstate(over="ignore", divide="ignore"):
         t = np.minimum(F(1) / (high - low) * F(affine.levels), _LARGEST)
-    z, beta, least = -low * t, F(10), np.inf
+        z, beta, least = -low * t, F(10), np.inf
     for _ in range(_ROUNDS if w.size else 0):
         error, z, beta = _round(w, t, z, beta, affine.levels, by, total)
         if not (mean := float(error.mean())) < least:
