@@ -11,11 +11,13 @@ reference, baseline, avx2, avx512; asking for one that is not there is an error,
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, cast
 
+import ml_dtypes
 import numpy as np
 
-from flyweight.kernels import reference
+from flyweight.kernels import reference, reference_affine, reference_casts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,8 +58,18 @@ KERNELS: tuple[str, ...] = (
     *(f"encode_{name}" for name in ENCODED),
     "unpack_bits",
     "pack_bits",
-    "affine_decode",
+    "bf16_to_f32",
+    "f32_to_bf16",
+    "f16_to_f32",
+    "f32_to_f16",
+    "decode_scale_bias",
+    "decode_scale_zero",
+    "decode_symmetric",
+    "encode_scale_bias",
+    "encode_symmetric",
 )
+STORED = ("f32", "f16", "bf16")
+"""The types a scale may be rounded to when values are encoded."""
 
 
 # Which set runs -------------------------------------------------------------------------------
@@ -83,11 +95,30 @@ def use(name: str) -> None:
         raise ValueError(f"no kernel set '{name}' in this build on this processor: choose one of {', '.join(available())}")
     if name == "reference":
         quiet = np.errstate(all="ignore")  # NaN and infinity are results, not news
-        _run.update({kernel: quiet(getattr(reference, kernel)) for kernel in KERNELS})
+        _run.update({kernel: quiet(_definition(kernel)) for kernel in KERNELS})
     else:
         _native.use(name)
         _run.update({kernel: getattr(_native, kernel) for kernel in KERNELS})
     _set = name
+
+
+def _definition(kernel: str) -> Callable[..., None]:
+    """A kernel's NumPy twin. What decodes to f32 may also be asked for bf16 (as bits): the same values, rounded."""
+    twin = next(getattr(home, kernel) for home in (reference, reference_affine, reference_casts) if hasattr(home, kernel))
+    if not kernel.startswith("decode_"):
+        return cast("Callable[..., None]", twin)
+
+    @wraps(twin)
+    def decode(*arguments: Any) -> None:
+        *rest, out = arguments
+        if out.dtype == _F32:
+            twin(*rest, out)
+        else:
+            values = np.empty(out.shape, np.float32)
+            twin(*rest, values)
+            reference_casts.f32_to_bf16(values, out)
+
+    return decode
 
 
 def _choose() -> None:
@@ -98,13 +129,15 @@ def _choose() -> None:
         raise ValueError(f"{VARIABLE}={wanted}: {error}") from None
 
 
-_choose()
-
-
 # The checks -----------------------------------------------------------------------------------
 
 _U8 = np.dtype(np.uint8)
+_U16 = np.dtype(np.uint16)
 _F32 = np.dtype(np.float32)
+_F16 = np.dtype(np.float16)
+_BF16 = np.dtype(ml_dtypes.bfloat16)
+
+_choose()
 
 
 def _check(label: str, array: Array, dtype: np.dtype[Any], shape: tuple[int | None, int | None], written: bool = False) -> None:
@@ -121,17 +154,23 @@ def _check(label: str, array: Array, dtype: np.dtype[Any], shape: tuple[int | No
         raise ValueError(f"{label} is read-only")
 
 
+def _check_values(out: Array, shape: tuple[int | None, int | None]) -> Array:
+    """Room for decoded values, f32 or bf16, as kernels take it: bf16 as its bits."""
+    narrow = isinstance(out, np.ndarray) and out.dtype == _BF16
+    _check("out", out, _BF16 if narrow else _F32, shape, written=True)
+    return out.view(_U16) if narrow else out
+
+
 def _decoder(name: str) -> Callable[[Array, Array], None]:
     size, nbytes = BLOCKS[name]
     kernel = f"decode_{name}"
 
     def decode(blocks: Array, out: Array) -> None:
         _check("blocks", blocks, _U8, (None, nbytes))
-        _check("out", out, _F32, (len(blocks), size), written=True)
-        _run[kernel](blocks, out)
+        _run[kernel](blocks, _check_values(out, (len(blocks), size)))
 
     decode.__name__ = decode.__qualname__ = kernel
-    decode.__doc__ = f"Values of {name} blocks. blocks: u8 (n, {nbytes}), out: f32 (n, {size})."
+    decode.__doc__ = f"Values of {name} blocks. blocks: u8 (n, {nbytes}), out: f32 or bf16 (n, {size})."
     return decode
 
 
@@ -197,16 +236,77 @@ def pack_bits(codes: Array, bits: int, out: Array) -> None:
     _run["pack_bits"](codes, bits, out)
 
 
-def affine_decode(codes: Array, scale: Array, bias: Array, group: int, out: Array) -> None:
-    """code · scale + bias per group of columns (the last may be short).
+def _cast(name: str, narrow: np.dtype[Any], narrows: bool) -> Callable[[Array, Array], None]:
+    have, want = (_F32, narrow) if narrows else (narrow, _F32)
 
-    codes: u8 (rows, columns), scale and bias: f32 (rows, groups), out: f32 (rows, columns).
-    """
+    def convert(values: Array, out: Array) -> None:
+        _check("values", values, have, (None, None))
+        _check("out", out, want, values.shape, written=True)
+        _run[name](*(array.view(_U16) if array.dtype == narrow else array for array in (values, out)))
+
+    convert.__name__ = convert.__qualname__ = name
+    convert.__doc__ = f"{have} to {want}, to nearest. values and out: (rows, columns)."
+    return convert
+
+
+bf16_to_f32 = _cast("bf16_to_f32", _BF16, narrows=False)
+f32_to_bf16 = _cast("f32_to_bf16", _BF16, narrows=True)
+f16_to_f32 = _cast("f16_to_f32", _F16, narrows=False)
+f32_to_f16 = _cast("f32_to_f16", _F16, narrows=True)
+
+
+def _check_groups(packed: Array, bits: int, columns: int, group: int, written: bool, **parts: Array) -> None:
+    """A bit stream per row, and a number for each group of columns."""
     if group < 1:
         raise ValueError(f"group must be at least 1, not {group}")
-    _check("codes", codes, _U8, (None, None))
-    rows, columns = codes.shape
-    _check("scale", scale, _F32, (rows, -(-columns // group)))
-    _check("bias", bias, _F32, scale.shape)
-    _check("out", out, _F32, (rows, columns), written=True)
-    _run["affine_decode"](codes, scale, bias, group, out)
+    _check("packed", packed, _U8, (None, None), written)
+    _check_stream(bits, columns, packed.shape[1])
+    for label, part in parts.items():
+        _check(label, part, _F32, (len(packed), -(-columns // group)), written)
+
+
+def decode_scale_bias(packed: Array, bits: int, scale: Array, bias: Array, group: int, out: Array) -> None:
+    """code · scale + bias per group of columns (the last may be short).
+
+    packed: u8 (rows, nbytes), a bit stream as `unpack_bits` reads it; scale and bias: f32 (rows, groups);
+    out: f32 or bf16 (rows, columns).
+    """
+    room = _check_values(out, (None, None))
+    _check_groups(packed, bits, out.shape[1], group, False, scale=scale, bias=bias)
+    _check_values(out, (len(packed), None))
+    _run["decode_scale_bias"](packed, bits, scale, bias, group, room)
+
+
+def decode_scale_zero(packed: Array, bits: int, scale: Array, zero: Array, group: int, out: Array) -> None:
+    """(code − zero) · scale, arrays as in `decode_scale_bias`."""
+    room = _check_values(out, (None, None))
+    _check_groups(packed, bits, out.shape[1], group, False, scale=scale, zero=zero)
+    _check_values(out, (len(packed), None))
+    _run["decode_scale_zero"](packed, bits, scale, zero, group, room)
+
+
+def decode_symmetric(packed: Array, bits: int, scale: Array, group: int, out: Array) -> None:
+    """code · scale, codes in two's complement, arrays as in `decode_scale_bias`."""
+    room = _check_values(out, (None, None))
+    _check_groups(packed, bits, out.shape[1], group, False, scale=scale)
+    _check_values(out, (len(packed), None))
+    _run["decode_symmetric"](packed, bits, scale, group, room)
+
+
+def encode_scale_bias(values: Array, bits: int, group: int, stored: str, packed: Array, scale: Array, bias: Array) -> None:
+    """The inverse of `decode_scale_bias` by nearest rounding; scale and bias are rounded to the type `stored` first.
+
+    values: f32 (rows, columns). A group that is not finite gets a NaN scale.
+    """
+    _check("values", values, _F32, (None, None))
+    _check("packed", packed, _U8, (len(values), None), written=True)
+    _check_groups(packed, bits, values.shape[1], group, True, scale=scale, bias=bias)
+    _run["encode_scale_bias"](values, bits, group, STORED.index(stored), packed, scale, bias)
+
+
+def encode_symmetric(values: Array, bits: int, group: int, stored: str, packed: Array, scale: Array) -> None:
+    """The inverse of `decode_symmetric`, arrays as in `encode_scale_bias`."""
+    _check("values", values, _F32, (None, None))
+    _check("packed", packed, _U8, (len(values), None), written=True)
+    _check_groups(packed, bits, values.shape[1], group, True, scale=scale)
+    _run["encode_symmetric"](values, bits, group, STORED.index(stored), packed, scale)
