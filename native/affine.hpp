@@ -122,11 +122,12 @@ inline float rounded_to(Stored type, double wide) {
     const float once = float(wide);
     if (type == Stored::f32) return once;
     if (type == Stored::bf16) return float_of(uint32_t(bf16_of(once)) << 16);
-    // Rounded to odd first, so that rounding again to the narrower f16 gives what rounding once would.
+    // Rounded to odd first, so that rounding again to the narrower f16 gives what rounding once would. Without a
+    // branch: which way a number was rounded cannot be predicted.
     uint32_t bits = bits_of(once);
     const double back = double(once);
-    if (back != wide && !(bits & 1) && (bits & 0x7fffffff) < 0x7f800000)
-        bits += (back < wide) == (wide > 0) ? 1 : -1;
+    const uint32_t moves = uint32_t(back != wide) & ~bits & uint32_t((bits & 0x7fffffff) < 0x7f800000);
+    bits += moves * ((back < wide) == (wide > 0) ? 1u : ~0u);
     return f16_value(f16_bits(float_of(bits)));
 }
 

@@ -60,6 +60,8 @@ inline void pack_nibbles(const uint8_t* codes, uint8_t* packed) {
 template <int Bits>
 inline void unpack_row(const uint8_t* __restrict packed, uint8_t* __restrict codes, size_t count) {
     size_t done = 0;
+    if (Bits == 8)
+        for (; done < count; ++done) codes[done] = packed[done];
     if (Bits == 4)
         for (; done + 32 <= count; done += 32) unpack_nibbles(packed + done / 2, codes + done);
     for (; done + 8 <= count; done += 8) store_bytes(codes + done, 8, Lanes<Bits>::spread(load_bytes(packed + done * Bits / 8, Bits)));
@@ -70,6 +72,8 @@ inline void unpack_row(const uint8_t* __restrict packed, uint8_t* __restrict cod
 template <int Bits>
 inline void pack_row(const uint8_t* __restrict codes, uint8_t* __restrict packed, size_t count) {
     size_t done = 0;
+    if (Bits == 8)
+        for (; done < count; ++done) packed[done] = codes[done];
     if (Bits == 4)
         for (; done + 32 <= count; done += 32) pack_nibbles(codes + done, packed + done / 2);
     for (; done + 8 <= count; done += 8) store_bytes(packed + done * Bits / 8, Bits, Lanes<Bits>::gather(load_bytes(codes + done, 8)));

@@ -1,8 +1,7 @@
 // Sixteen codes at a time, in the vector types of GCC and Clang: one register on every machine.
 //
-// Two steps name an instruction set: sixteen codes to sixteen floats, and sixteen look-ups. Left to
-// the compiler they are good or bad by the length of a loop and its neighbours (measured: a tenfold
-// spread between the kinds of block).
+// What names an instruction set is what the compiler leaves good or bad by the length of a loop and its neighbours
+// (measured: a tenfold spread between the kinds of block).
 #pragma once
 
 #include <cstdint>
