@@ -1,6 +1,6 @@
 """The inner loops, by name: native where the extension was built, else their NumPy definition.
 
-Every kernel has one name here, one definition in `reference`, one native twin that equals it bit
+Every kernel has one name here, one definition in a `reference` module, one native twin that equals it bit
 for bit on every instruction set, and one line in `_native.pyi`. The arrays are checked here, once,
 for all of them; a kernel itself never fails.
 
