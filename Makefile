@@ -44,7 +44,7 @@ $(PEERS)/.ready: pyproject.toml $(NATIVE)
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(PEERS)/bin/python -m pip install --quiet 'torch==2.13.0'
-	$(PEERS)/bin/python -m pip install --quiet --group conformance --editable .
+	$(PEERS)/bin/python -m pip install --quiet --group conformance --group bench --editable .
 	touch $@
 
 conformance: $(PEERS)/.ready $(DEMO_MODEL)  ## Check against the tools that own the formats, both ways
@@ -53,6 +53,7 @@ conformance: $(PEERS)/.ready $(DEMO_MODEL)  ## Check against the tools that own 
 bench: $(PEERS)/.ready $(DEMO_MODEL)  ## Measure beside the peers, in one run
 	$(PEERS)/bin/python bench/decode.py
 	$(PEERS)/bin/python bench/kquants.py
+	$(PEERS)/bin/python bench/encode.py
 	$(PEERS)/bin/python bench/convert.py $(DEMO_MODEL)
 	$(PEERS)/bin/python bench/memory.py
 	$(PEERS)/bin/python bench/palette.py

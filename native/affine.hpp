@@ -1,20 +1,251 @@
-// out = code · scale + bias, one scale and bias per group of columns, rounded after each step.
+// The affine family: packed codes and a scale per group of columns, to values and back in one pass.
+//
+//     scale_bias   code · s + b            scale_zero   (code − z) · s          symmetric   signed code · s
+//
+// Each operation rounds to f32. A row of codes is a little-endian bit stream. The definition is in
+// kernels/reference_affine.py. Rows are worked on in runs that stay in the first-level cache: codes a byte each
+// lie between the bit stream and the floats.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include "bits.hpp"
+#include "outputs.hpp"
 
 namespace {
 
-void affine_decode(const uint8_t* __restrict codes, size_t rows, size_t columns, const float* __restrict scale,
-                   const float* __restrict bias, size_t group, float* __restrict out) {
-    for (size_t row = 0; row < rows; ++row)
-        for (size_t start = 0; start < columns; ++scale, ++bias) {
-            const size_t count = columns - start < group ? columns - start : group;
-            const float s = *scale, b = *bias;
-            for (size_t i = 0; i < count; ++i) out[i] = float(int(codes[i])) * s + b;
-            start += count, codes += count, out += count;
+constexpr size_t run = 1024;  // codes between the bit stream and the floats
+
+// Walks the groups of a row.
+struct Groups {
+    size_t size, index, left;  // columns left in this group
+
+    explicit Groups(size_t group) : size(group), index(0), left(group) {}
+    size_t take(size_t columns) const { return columns < left ? columns : left; }
+    void took(size_t columns) {
+        left -= columns;
+        if (!left) left = size, ++index;
+    }
+};
+
+// The two maps and their inverses -------------------------------------------------------------------------------------
+
+// F is a float or eight of them.
+struct ScaleBias {
+    template <typename F>
+    static F value(F code, float s, float b) { return code * s + b; }
+    template <typename F>
+    static F steps(F value, float s, float b) { return (value - b) / s; }
+    static float steps_of_zero_scale(float) { return 0.0f; }
+};
+
+struct ScaleZero {
+    template <typename F>
+    static F value(F code, float s, float z) { return (code - z) * s; }
+    template <typename F>
+    static F steps(F value, float s, float z) { return value / s + z; }
+    static float steps_of_zero_scale(float z) { return z; }
+};
+
+// Decoding -------------------------------------------------------------------------------------
+
+template <typename Form, typename Out>
+inline void values_of(const uint8_t* __restrict codes, size_t count, float s, float o, Out out) {
+    size_t i = 0;
+    for (; i + 16 <= count; i += 16) {
+        const Widened wide(load(codes + i));
+        (out + i).put(Form::value(wide.low, s, o), Form::value(wide.high, s, o));
+    }
+    for (; i < count; ++i) (out + i).put(Form::value(float(int(codes[i])), s, o));
+}
+
+// `offset` has a number per group, or is null for `constant`. Codes have their bits of `flip` inverted first.
+template <int Bits, typename Form, typename T>
+void decode_affine(const uint8_t* packed, size_t rows, size_t nbytes, size_t columns, const float* scale, const float* offset,
+                   float constant, uint8_t flip, size_t group, T* out) {
+    const size_t groups = columns / group + (columns % group != 0);
+    const bool whole = columns % 16 == 0 && (group % 16 == 0 || group >= columns);
+    into(out, rows * columns, whole, [=](auto to) {
+        alignas(64) uint8_t unpacked[run];
+        for (size_t row = 0; row < rows; ++row) {
+            const float* s = scale + row * groups;
+            const float* o = offset ? offset + row * groups : nullptr;
+            Groups at(group);
+            for (size_t column = 0; column < columns; column += run) {
+                const size_t count = columns - column < run ? columns - column : run;
+                const uint8_t* codes = packed + row * nbytes + column * Bits / 8;
+                if (Bits < 8 || flip) {
+                    unpack_row<Bits>(codes, unpacked, count);
+                    for (size_t i = 0; flip && i < count; ++i) unpacked[i] ^= flip;
+                    codes = unpacked;
+                }
+                for (size_t done = 0; done < count;) {
+                    const size_t some = at.take(count - done);
+                    values_of<Form>(codes + done, some, s[at.index], o ? o[at.index] : constant, to);
+                    at.took(some), done += some, to += some;
+                }
+            }
         }
+    });
+}
+
+template <typename T>
+void decode_scale_bias(const uint8_t* packed, size_t rows, size_t nbytes, int bits, const float* scale, const float* bias,
+                       size_t group, T* out, size_t columns) {
+    with_bits(bits, [=](auto width) {
+        decode_affine<width, ScaleBias>(packed, rows, nbytes, columns, scale, bias, 0, 0, group, out);
+    });
+}
+
+template <typename T>
+void decode_scale_zero(const uint8_t* packed, size_t rows, size_t nbytes, int bits, const float* scale, const float* zero,
+                       size_t group, T* out, size_t columns) {
+    with_bits(bits, [=](auto width) {
+        decode_affine<width, ScaleZero>(packed, rows, nbytes, columns, scale, zero, 0, 0, group, out);
+    });
+}
+
+// Two's complement with its sign bit flipped is the code plus half the range.
+template <typename T>
+void decode_symmetric(const uint8_t* packed, size_t rows, size_t nbytes, int bits, const float* scale, const float*,
+                      size_t group, T* out, size_t columns) {
+    with_bits(bits, [=](auto width) {
+        constexpr int half = 1 << (width - 1);
+        decode_affine<width, ScaleZero>(packed, rows, nbytes, columns, scale, nullptr, half, half, group, out);
+    });
+}
+
+// Encoding -------------------------------------------------------------------------------------
+
+enum class Stored : int { f32, f16, bf16 };
+
+// A double rounded to the stored type, widened again. To bf16 by way of f32, as the definition's library does.
+inline float rounded_to(Stored type, double wide) {
+    const float once = float(wide);
+    if (type == Stored::f32) return once;
+    if (type == Stored::bf16) return float_of(uint32_t(bf16_of(once)) << 16);
+    // Rounded to odd first, so that rounding again to the narrower f16 gives what rounding once would. Without a
+    // branch: which way a number was rounded cannot be predicted.
+    uint32_t bits = bits_of(once);
+    const double back = double(once);
+    const uint32_t moves = uint32_t(back != wide) & ~bits & uint32_t((bits & 0x7fffffff) < 0x7f800000);
+    bits += moves * ((back < wide) == (wide > 0) ? 1u : ~0u);
+    return f16_value(f16_bits(float_of(bits)));
+}
+
+struct Extremes {
+    float low, high;
+    bool finite;
+};
+
+inline Extremes extremes_of(const float* values, size_t count) {
+    float low = values[0], high = values[0];
+    uint32_t peak = 0;
+    size_t i = 0;
+    if (count >= 8) {
+        Eight lows = load_floats(values), highs = lows;
+        EightBits peaks{};
+        for (; i + 8 <= count; i += 8) {
+            const Eight lanes = load_floats(values + i);
+            lows = least(lanes, lows);
+            highs = greatest(lanes, highs);
+            peaks = greatest(peaks, magnitudes(lanes));
+        }
+        low = over_lanes(lows, [](Eight a, Eight b) { return least(a, b); });
+        high = over_lanes(highs, [](Eight a, Eight b) { return greatest(a, b); });
+        peak = uint32_t(over_lanes(peaks, [](EightBits a, EightBits b) { return greatest(a, b); }));
+    }
+    for (; i < count; ++i) {
+        low = least(values[i], low);
+        high = greatest(values[i], high);
+        const uint32_t magnitude = bits_of(values[i]) & 0x7fffffff;
+        peak = magnitude > peak ? magnitude : peak;
+    }
+    return {low + 0.0f, high + 0.0f, peak < 0x7f800000};  // of +0 and −0 either may have won
+}
+
+// The nearest whole number, ties to even, held within 0..top; NaN gives 0. Adding 1.5 · 2^23 leaves it in the low bits.
+template <typename F>
+inline F held(F steps, float top) {
+    return least(greatest(steps, F{}), F{} + top) + 0x1.8p23f;
+}
+
+template <typename Form>
+inline void codes_of(const float* __restrict values, size_t count, float s, float o, float top, uint8_t* __restrict codes) {
+    size_t i = 0;
+    if (s == 0.0f) {
+        const uint8_t code = uint8_t(bits_of(held(Form::steps_of_zero_scale(o), top)));
+        for (; i < count; ++i) codes[i] = code;
+    }
+    for (; i + 32 <= count; i += 32) {
+        EightBits whole[4];
+        for (int j = 0; j < 4; ++j) whole[j] = EightBits(held(Form::steps(load_floats(values + i + 8 * j), s, o), top)) & 0xff;
+        store_narrowed(codes + i, whole);
+    }
+    for (; i < count; ++i) codes[i] = uint8_t(bits_of(held(Form::steps(values[i], s, o), top)));
+}
+
+// Scale and offset of a group, already rounded to their stored type. A group that is not finite has a NaN scale.
+struct Map {
+    float scale, offset;
+};
+
+template <int Bits>
+inline Map map_of(ScaleBias, Extremes range, Stored type) {
+    const double step = (double(range.high) - double(range.low)) / double((1 << Bits) - 1);
+    return {rounded_to(type, step), rounded_to(type, range.low)};
+}
+
+template <int Bits>
+inline Map map_of(ScaleZero, Extremes range, Stored type) {
+    constexpr int half = 1 << (Bits - 1);
+    const double peak = double(range.high) > -double(range.low) ? double(range.high) : -double(range.low);
+    return {rounded_to(type, peak / double(half > 1 ? half - 1 : 1)), float(half)};
+}
+
+// `offset` may be null: a symmetric grid stores none, and its codes have their sign bit, `flip`, inverted.
+template <int Bits, typename Form>
+void encode_affine(const float* values, size_t rows, size_t columns, size_t group, Stored type, uint8_t flip, uint8_t* packed,
+                   size_t nbytes, float* scale, float* offset) {
+    const size_t groups = columns / group + (columns % group != 0);
+    constexpr float top = float((1 << Bits) - 1);
+    alignas(64) uint8_t codes[run];
+    for (size_t row = 0; row < rows; ++row, values += columns, packed += nbytes, scale += groups) {
+        for (size_t g = 0; g < groups; ++g) {
+            const size_t start = g * group;
+            const Extremes range = extremes_of(values + start, columns - start < group ? columns - start : group);
+            const Map map = map_of<Bits>(Form{}, range, type);
+            scale[g] = range.finite ? map.scale : float_of(0x7fc00000);
+            if (offset) offset[g] = range.finite ? map.offset : 0.0f;
+        }
+        Groups at(group);
+        for (size_t column = 0; column < columns; column += run) {
+            const size_t count = columns - column < run ? columns - column : run;
+            for (size_t done = 0; done < count;) {
+                const size_t some = at.take(count - done);
+                const float o = offset ? offset[at.index] : float(flip);
+                codes_of<Form>(values + column + done, some, scale[at.index], o, top, codes + done);
+                at.took(some), done += some;
+            }
+            for (size_t i = 0; flip && i < count; ++i) codes[i] ^= flip;
+            pack_row<Bits>(codes, packed + column * Bits / 8, count);
+        }
+        for (size_t i = (columns * Bits + 7) / 8; i < nbytes; ++i) packed[i] = 0;
+        if (offset) offset += groups;
+    }
+}
+
+void encode_scale_bias(const float* values, size_t rows, size_t columns, int bits, size_t group, int stored, uint8_t* packed,
+                       size_t nbytes, float* scale, float* bias) {
+    with_bits(bits, [=](auto width) {
+        encode_affine<width, ScaleBias>(values, rows, columns, group, Stored(stored), 0, packed, nbytes, scale, bias);
+    });
+}
+
+void encode_symmetric(const float* values, size_t rows, size_t columns, int bits, size_t group, int stored, uint8_t* packed,
+                      size_t nbytes, float* scale) {
+    with_bits(bits, [=](auto width) {
+        constexpr int half = 1 << (width - 1);
+        encode_affine<width, ScaleZero>(values, rows, columns, group, Stored(stored), half, packed, nbytes, scale, nullptr);
+    });
 }
 
 }  // namespace

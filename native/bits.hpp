@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "lanes.hpp"
+
 namespace {
 
 template <int Bits>
@@ -41,56 +43,78 @@ inline void store_bytes(uint8_t* at, size_t count, uint64_t word) {
     for (size_t i = 0; i < count; ++i) at[i] = uint8_t(word >> 8 * i);
 }
 
-// Eight codes from Bits bytes.
-template <int Bits>
-inline void unpack8(const uint8_t* packed, uint8_t* codes) {
-    store_bytes(codes, 8, Lanes<Bits>::spread(load_bytes(packed, Bits)));
+// Four bits, the commonest width: 32 codes in one register.
+inline void unpack_nibbles(const uint8_t* packed, uint8_t* codes) {
+    const U8 q = load(packed), low = q & 15, high = q >> 4;
+    store(codes, __builtin_shufflevector(low, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23));
+    store(codes + 16, __builtin_shufflevector(low, high, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31));
+}
+
+inline void pack_nibbles(const uint8_t* codes, uint8_t* packed) {
+    const U8 a = load(codes), b = load(codes + 16);
+    const U8 even = __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const U8 odd = __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    store(packed, (even & 15) | odd << 4);
 }
 
 template <int Bits>
-void unpack_rows(const uint8_t* __restrict packed, size_t rows, size_t nbytes, uint8_t* __restrict out, size_t count) {
-    const size_t whole = count / 8, rest = count % 8;
-    for (size_t row = 0; row < rows; ++row, packed += nbytes, out += count) {
-        for (size_t i = 0; i < whole; ++i) unpack8<Bits>(packed + i * Bits, out + i * 8);
-        if (rest) store_bytes(out + whole * 8, rest, Lanes<Bits>::spread(load_bytes(packed + whole * Bits, (rest * Bits + 7) / 8)));
-    }
+inline void unpack_row(const uint8_t* __restrict packed, uint8_t* __restrict codes, size_t count) {
+    size_t done = 0;
+    if (Bits == 8)
+        for (; done < count; ++done) codes[done] = packed[done];
+    if (Bits == 4)
+        for (; done + 32 <= count; done += 32) unpack_nibbles(packed + done / 2, codes + done);
+    for (; done + 8 <= count; done += 8) store_bytes(codes + done, 8, Lanes<Bits>::spread(load_bytes(packed + done * Bits / 8, Bits)));
+    const size_t rest = count - done;
+    if (rest) store_bytes(codes + done, rest, Lanes<Bits>::spread(load_bytes(packed + done * Bits / 8, (rest * Bits + 7) / 8)));
 }
 
 template <int Bits>
-void pack_rows(const uint8_t* __restrict codes, size_t rows, size_t count, uint8_t* __restrict out, size_t nbytes) {
-    const size_t whole = count / 8, rest = count % 8;
-    const size_t used = (count * Bits + 7) / 8;
-    for (size_t row = 0; row < rows; ++row, codes += count, out += nbytes) {
-        for (size_t i = 0; i < whole; ++i) store_bytes(out + i * Bits, Bits, Lanes<Bits>::gather(load_bytes(codes + i * 8, 8)));
-        if (rest) store_bytes(out + whole * Bits, used - whole * Bits, Lanes<Bits>::gather(load_bytes(codes + whole * 8, rest)));
-        for (size_t i = used; i < nbytes; ++i) out[i] = 0;
+inline void pack_row(const uint8_t* __restrict codes, uint8_t* __restrict packed, size_t count) {
+    size_t done = 0;
+    if (Bits == 8)
+        for (; done < count; ++done) packed[done] = codes[done];
+    if (Bits == 4)
+        for (; done + 32 <= count; done += 32) pack_nibbles(codes + done, packed + done / 2);
+    for (; done + 8 <= count; done += 8) store_bytes(packed + done * Bits / 8, Bits, Lanes<Bits>::gather(load_bytes(codes + done, 8)));
+    const size_t rest = count - done;
+    if (rest) store_bytes(packed + done * Bits / 8, (rest * Bits + 7) / 8, Lanes<Bits>::gather(load_bytes(codes + done, rest)));
+}
+
+template <int Value>
+struct Constant {
+    constexpr operator int() const { return Value; }
+};
+
+// work(bits), the width known when compiling
+template <typename Work>
+void with_bits(int bits, const Work& work) {
+    switch (bits) {
+        case 1: return work(Constant<1>{});
+        case 2: return work(Constant<2>{});
+        case 3: return work(Constant<3>{});
+        case 4: return work(Constant<4>{});
+        case 5: return work(Constant<5>{});
+        case 6: return work(Constant<6>{});
+        case 7: return work(Constant<7>{});
+        default: return work(Constant<8>{});
     }
 }
 
 void unpack_bits(const uint8_t* packed, size_t rows, size_t nbytes, int bits, uint8_t* out, size_t count) {
-    switch (bits) {
-        case 1: return unpack_rows<1>(packed, rows, nbytes, out, count);
-        case 2: return unpack_rows<2>(packed, rows, nbytes, out, count);
-        case 3: return unpack_rows<3>(packed, rows, nbytes, out, count);
-        case 4: return unpack_rows<4>(packed, rows, nbytes, out, count);
-        case 5: return unpack_rows<5>(packed, rows, nbytes, out, count);
-        case 6: return unpack_rows<6>(packed, rows, nbytes, out, count);
-        case 7: return unpack_rows<7>(packed, rows, nbytes, out, count);
-        default: return unpack_rows<8>(packed, rows, nbytes, out, count);
-    }
+    with_bits(bits, [=](auto width) {
+        for (size_t row = 0; row < rows; ++row) unpack_row<width>(packed + row * nbytes, out + row * count, count);
+    });
 }
 
 void pack_bits(const uint8_t* codes, size_t rows, size_t count, int bits, uint8_t* out, size_t nbytes) {
-    switch (bits) {
-        case 1: return pack_rows<1>(codes, rows, count, out, nbytes);
-        case 2: return pack_rows<2>(codes, rows, count, out, nbytes);
-        case 3: return pack_rows<3>(codes, rows, count, out, nbytes);
-        case 4: return pack_rows<4>(codes, rows, count, out, nbytes);
-        case 5: return pack_rows<5>(codes, rows, count, out, nbytes);
-        case 6: return pack_rows<6>(codes, rows, count, out, nbytes);
-        case 7: return pack_rows<7>(codes, rows, count, out, nbytes);
-        default: return pack_rows<8>(codes, rows, count, out, nbytes);
-    }
+    const size_t used = (count * size_t(bits) + 7) / 8;
+    with_bits(bits, [=](auto width) {
+        for (size_t row = 0; row < rows; ++row) {
+            pack_row<width>(codes + row * count, out + row * nbytes, count);
+            for (size_t i = used; i < nbytes; ++i) out[row * nbytes + i] = 0;
+        }
+    });
 }
 
 }  // namespace

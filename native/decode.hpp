@@ -4,7 +4,9 @@
 #include <cstddef>
 
 #include "half.hpp"
+#include "kernels.hpp"
 #include "lanes.hpp"
+#include "outputs.hpp"
 
 namespace {
 
@@ -13,44 +15,51 @@ constexpr int8_t e2m1_levels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, 
 
 // 32 elements a block: byte i of the codes holds elements i (low) and i + 16 (high) --------------
 
-inline void q4_0(const uint8_t* block, float* out) {
+template <typename Out>
+inline void q4_0(const uint8_t* block, Out out) {
     const float d = load_f16(block);
     const U8 q = load(block + 2);
     store_scaled(out, I8(q & 15) - 8, d);
     store_scaled(out + 16, I8(q >> 4) - 8, d);
 }
 
-inline void q4_1(const uint8_t* block, float* out) {
+template <typename Out>
+inline void q4_1(const uint8_t* block, Out out) {
     const float d = load_f16(block), m = load_f16(block + 2);
     const U8 q = load(block + 4);
     store_scaled_plus(out, q & 15, d, m);
     store_scaled_plus(out + 16, q >> 4, d, m);
 }
 
-inline void q5_0(const uint8_t* block, float* out) {
+template <typename Out>
+inline void q5_0(const uint8_t* block, Out out) {
     const float d = load_f16(block);
     const U8 q = load(block + 6);
     store_scaled(out, I8(q & 15 | where_set(load_u16(block + 2), 16)) - 16, d);
     store_scaled(out + 16, I8(q >> 4 | where_set(load_u16(block + 4), 16)) - 16, d);
 }
 
-inline void q5_1(const uint8_t* block, float* out) {
+template <typename Out>
+inline void q5_1(const uint8_t* block, Out out) {
     const float d = load_f16(block), m = load_f16(block + 2);
     const U8 q = load(block + 8);
     store_scaled_plus(out, q & 15 | where_set(load_u16(block + 4), 16), d, m);
     store_scaled_plus(out + 16, q >> 4 | where_set(load_u16(block + 6), 16), d, m);
 }
 
-template <int Count>
-inline void scaled_bytes(float d, const uint8_t* q, float* out) {
+template <int Count, typename Out>
+inline void scaled_bytes(float d, const uint8_t* q, Out out) {
     for (int i = 0; i < Count; i += 16) store_scaled(out + i, I8(load(q + i)), d);
 }
 
-inline void q8_0(const uint8_t* block, float* out) { scaled_bytes<32>(load_f16(block), block + 2, out); }
+template <typename Out>
+inline void q8_0(const uint8_t* block, Out out) { scaled_bytes<32>(load_f16(block), block + 2, out); }
 
-inline void q8_1(const uint8_t* block, float* out) { scaled_bytes<32>(load_f16(block), block + 4, out); }
+template <typename Out>
+inline void q8_1(const uint8_t* block, Out out) { scaled_bytes<32>(load_f16(block), block + 4, out); }
 
-inline void scaled_levels(float d, const int8_t (&levels)[16], const uint8_t* codes, float* out) {
+template <typename Out>
+inline void scaled_levels(float d, const int8_t (&levels)[16], const uint8_t* codes, Out out) {
     const U8 q = load(codes);
     store_scaled(out, look_up(levels, q & 15), d);
     store_scaled(out + 16, look_up(levels, q >> 4), d);
@@ -60,13 +69,16 @@ inline float half_e8m0(uint8_t exponent) {  // 2^(exponent - 128), subnormal bel
     return float_of(exponent < 2 ? uint32_t(0x00200000) << exponent : uint32_t(exponent - 1) << 23);
 }
 
-inline void mxfp4(const uint8_t* block, float* out) { scaled_levels(half_e8m0(block[0]), e2m1_levels, block + 1, out); }
+template <typename Out>
+inline void mxfp4(const uint8_t* block, Out out) { scaled_levels(half_e8m0(block[0]), e2m1_levels, block + 1, out); }
 
-inline void iq4_nl(const uint8_t* block, float* out) { scaled_levels(load_f16(block), iq4_levels, block + 2, out); }
+template <typename Out>
+inline void iq4_nl(const uint8_t* block, Out out) { scaled_levels(load_f16(block), iq4_levels, block + 2, out); }
 
 // 256 elements a block: planes of bits across runs of 32 or 64 bytes, the low bits first ---------
 
-inline void q2_k(const uint8_t* block, float* out) {
+template <typename Out>
+inline void q2_k(const uint8_t* block, Out out) {
     const float d = load_f16(block + 80), dmin = load_f16(block + 82);
     const uint8_t* sub = block;  // a scale and a minimum for every 16 elements
     for (int run = 16; run < 80; run += 32) {
@@ -79,7 +91,8 @@ inline void q2_k(const uint8_t* block, float* out) {
     }
 }
 
-inline void q3_k(const uint8_t* block, float* out) {
+template <typename Out>
+inline void q3_k(const uint8_t* block, Out out) {
     const float d = load_f16(block + 108);
     U8 third[2] = {load(block), load(block + 16)};
     int group = 0;
@@ -104,7 +117,8 @@ struct ScaleAndMin {
           min(float(g < 4 ? packed[4 + g] & 63 : packed[4 + g] >> 4 | packed[g] >> 6 << 4)) {}
 };
 
-inline void q4_k(const uint8_t* block, float* out) {
+template <typename Out>
+inline void q4_k(const uint8_t* block, Out out) {
     const float d = load_f16(block), dmin = load_f16(block + 2);
     for (int run = 0; run < 4; ++run, out += 64) {
         const ScaleAndMin low(block + 4, 2 * run), high(block + 4, 2 * run + 1);
@@ -116,7 +130,8 @@ inline void q4_k(const uint8_t* block, float* out) {
     }
 }
 
-inline void q5_k(const uint8_t* block, float* out) {
+template <typename Out>
+inline void q5_k(const uint8_t* block, Out out) {
     const float d = load_f16(block), dmin = load_f16(block + 2);
     U8 fifth[2] = {load(block + 16), load(block + 32)};
     for (int run = 0; run < 4; ++run, out += 64) {
@@ -130,7 +145,8 @@ inline void q5_k(const uint8_t* block, float* out) {
     }
 }
 
-inline void q6_k(const uint8_t* block, float* out) {
+template <typename Out>
+inline void q6_k(const uint8_t* block, Out out) {
     const float d = load_f16(block + 208);
     const uint8_t* sub = block + 192;  // a scale for every 16 elements
     for (int run = 0; run < 2; ++run) {
@@ -145,9 +161,11 @@ inline void q6_k(const uint8_t* block, float* out) {
     }
 }
 
-inline void q8_k(const uint8_t* block, float* out) { scaled_bytes<256>(float_of(load_u32(block)), block + 4, out); }
+template <typename Out>
+inline void q8_k(const uint8_t* block, Out out) { scaled_bytes<256>(float_of(load_u32(block)), block + 4, out); }
 
-inline void iq4_xs(const uint8_t* block, float* out) {
+template <typename Out>
+inline void iq4_xs(const uint8_t* block, Out out) {
     const float d = load_f16(block);
     const uint32_t high = load_u16(block + 2);
     for (int g = 0; g < 8; ++g) {
@@ -156,9 +174,22 @@ inline void iq4_xs(const uint8_t* block, float* out) {
     }
 }
 
-template <int Elements, int Bytes, void (*Block)(const uint8_t*, float*)>
-void decode(const uint8_t* __restrict blocks, size_t count, float* __restrict out) {
-    for (size_t i = 0; i < count; ++i) Block(blocks + i * Bytes, out + i * Elements);
+// Each type as something a template can take.
+#define X(type, elements, bytes)                                                                 \
+    struct decode_##type {                                                                       \
+        static constexpr size_t size = elements, nbytes = bytes;                                 \
+        template <typename Out>                                                                  \
+        static void block(const uint8_t* at, Out out) { type(at, out); }                         \
+    };
+FLYWEIGHT_DECODED(X)
+#undef X
+
+// To f32 (T float) or bf16 (T uint16_t).
+template <typename Type, typename T>
+void decode(const uint8_t* __restrict blocks, size_t count, T* __restrict out) {
+    into(out, count * Type::size, true, [=](auto to) {
+        for (size_t i = 0; i < count; ++i) Type::block(blocks + i * Type::nbytes, to + i * Type::size);
+    });
 }
 
 }  // namespace

@@ -12,13 +12,24 @@ namespace {
 constexpr uint32_t infinity = 0x7f800000;
 
 // Bits of the largest magnitude: magnitudes order as their bits do, and NaN and infinity come last.
-inline uint32_t peak_bits(const float* __restrict values) {
-    uint32_t peak = 0;
-    for (int i = 0; i < 32; ++i) {
-        const uint32_t magnitude = bits_of(values[i]) & 0x7fffffff;
-        peak = magnitude > peak ? magnitude : peak;
+inline uint32_t peak_bits(const float* values) {
+    EightBits peak{};
+    for (int i = 0; i < 32; i += 8) peak = greatest(peak, magnitudes(load_floats(values + i)));
+    return uint32_t(over_lanes(peak, [](EightBits a, EightBits b) { return greatest(a, b); }));
+}
+
+// The first of 32 values with this magnitude. A search that stopped there would be mispredicted in every block.
+inline int first_of(const float* values, uint32_t peak) {
+    uint32_t found = 0;
+    for (int i = 0; i < 32; i += 8) {
+        const EightBits equal = magnitudes(load_floats(values + i)) == int32_t(peak);
+#ifdef __AVX2__
+        found |= uint32_t(_mm256_movemask_ps(__m256(equal))) << i;
+#else
+        for (int lane = 0; lane < 8; ++lane) found |= uint32_t(equal[lane] & 1) << (i + lane);
+#endif
     }
-    return peak;
+    return __builtin_ctz(found);
 }
 
 inline void store_void(uint8_t* block, int bytes) {
@@ -32,11 +43,15 @@ inline float inverse(float scale) {
     return (bits_of(inverse) & 0x7fffffff) < infinity ? inverse : 0.0f;
 }
 
-// Truncated, held within 0..top; NaN (0 · ∞ where a range overflows) gives 0.
-inline uint8_t code(float value, float top) {
-    value = value > 0.0f ? value : 0.0f;
-    value = value < top ? value : top;
-    return uint8_t(int(value));
+// steps(values) of 32 values, truncated, held within 0..top; NaN (0 · ∞ where a range overflows) gives 0.
+template <typename Steps>
+inline void store_codes(uint8_t* codes, const float* values, float top, const Steps& steps) {
+    EightBits whole[4];
+    for (int i = 0; i < 4; ++i) {
+        const Eight held = least(greatest(steps(load_floats(values + 8 * i)), Eight{}), Eight{} + top);
+        whole[i] = __builtin_convertvector(held, EightBits);
+    }
+    store_narrowed(codes, whole);
 }
 
 inline void store_nibbles(uint8_t* at, const uint8_t* codes) {
@@ -51,11 +66,9 @@ inline void store_upper_bits(uint8_t* at, const uint8_t* codes) {
 // w = d · (code − half): the value of largest magnitude, the first such, lands on code 0.
 template <int Half>
 inline float centred_codes(const float* __restrict values, uint32_t peak, uint8_t* __restrict codes) {
-    int first = 0;
-    while ((bits_of(values[first]) & 0x7fffffff) != peak) ++first;
-    const float scale = values[first] / -float(Half);
+    const float scale = values[first_of(values, peak)] / -float(Half);
     const float step = inverse(scale);
-    for (int i = 0; i < 32; ++i) codes[i] = code(values[i] * step + (Half + 0.5f), 2 * Half - 1);
+    store_codes(codes, values, 2 * Half - 1, [=](Eight value) { return value * step + (Half + 0.5f); });
     return scale;
 }
 
@@ -73,7 +86,7 @@ inline Range ranged_codes(const float* __restrict values, uint8_t* __restrict co
     }
     const float scale = (high - low) / float(Top);
     const float step = inverse(scale);
-    for (int i = 0; i < 32; ++i) codes[i] = code((values[i] - low) * step + 0.5f, Top);
+    store_codes(codes, values, Top, [=](Eight value) { return (value - low) * step + 0.5f; });
     return {scale, low};
 }
 

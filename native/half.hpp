@@ -1,7 +1,11 @@
-// Little-endian fields and half precision, in integer arithmetic that is exact on every machine.
+// Little-endian fields and half precision: the processor's instruction, or integer arithmetic that gives the same.
 #pragma once
 
 #include <cstdint>
+
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
 
 namespace {
 
@@ -26,9 +30,11 @@ inline void store_u16(uint8_t* at, uint32_t value) {
     at[1] = uint8_t(value >> 8);
 }
 
-// The f16 at `at`. Every half is exact in f32; a NaN stays a NaN.
-inline float load_f16(const uint8_t* at) {
-    const uint32_t half = load_u16(at);
+// The value of an f16. Every half is exact in f32; a NaN stays a NaN.
+inline float f16_value(uint32_t half) {
+#ifdef __F16C__
+    return _cvtsh_ss(uint16_t(half));
+#else
     const uint32_t magnitude = half & 0x7fff;
     const uint32_t sign = (half & 0x8000) << 16;
     // A subnormal half is a whole number of 2^-24; its f32 is normal, so flush-to-zero modes do not matter.
@@ -36,10 +42,16 @@ inline float load_f16(const uint8_t* at) {
     const uint32_t normal = (magnitude << 13) + ((127 - 15) << 23);
     const uint32_t special = magnitude << 13 | 0x7f800000;
     return float_of(sign | (magnitude < 0x0400 ? subnormal : magnitude < 0x7c00 ? normal : special));
+#endif
 }
 
+inline float load_f16(const uint8_t* at) { return f16_value(load_u16(at)); }
+
 // The f16 nearest to a number that is not NaN, ties to even; beyond 65504 + half a step it is infinite.
-inline void store_f16(uint8_t* at, float value) {
+inline uint32_t f16_bits(float value) {
+#ifdef __F16C__
+    return _cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT);
+#else
     const uint32_t bits = bits_of(value);
     const uint32_t magnitude = bits & 0x7fffffff;
     uint32_t half;
@@ -49,7 +61,10 @@ inline void store_f16(uint8_t* at, float value) {
         half = bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f);
     else
         half = (magnitude - ((127 - 15) << 23) + 0x0fff + (magnitude >> 13 & 1)) >> 13;
-    store_u16(at, bits >> 16 & 0x8000 | half);
+    return bits >> 16 & 0x8000 | half;
+#endif
 }
+
+inline void store_f16(uint8_t* at, float value) { store_u16(at, f16_bits(value)); }
 
 }  // namespace

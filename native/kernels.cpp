@@ -8,6 +8,7 @@
 
 #include "affine.hpp"
 #include "bits.hpp"
+#include "casts.hpp"
 #include "decode.hpp"
 #include "encode.hpp"
 #include "palette.hpp"
@@ -21,7 +22,7 @@ namespace flyweight {
 
 extern const Kernels FLYWEIGHT_ISA = {
     FLYWEIGHT_TEXT(FLYWEIGHT_ISA),
-#define X(type, elements, bytes) decode<elements, bytes, type>,
+#define X(type, elements, bytes) decode<decode_##type, float>, decode<decode_##type, uint16_t>,
     FLYWEIGHT_DECODED(X)
 #undef X
 #define X(type, elements, bytes) encode<elements, bytes, to_##type>,
@@ -32,7 +33,6 @@ extern const Kernels FLYWEIGHT_ISA = {
 #undef X
     unpack_bits,
     pack_bits,
-    affine_decode,
     palette_decode,
     palette_nearest,
     palette_nearest_vector,
@@ -45,6 +45,15 @@ extern const Kernels FLYWEIGHT_ISA = {
     expand<uint16_t>,
     expand<uint32_t>,
     table_decode,
+    bf16_to_f32,
+    f32_to_bf16,
+    f16_to_f32,
+    f32_to_f16,
+    decode_scale_bias<float>, decode_scale_bias<uint16_t>,
+    decode_scale_zero<float>, decode_scale_zero<uint16_t>,
+    decode_symmetric<float>, decode_symmetric<uint16_t>,
+    encode_scale_bias,
+    encode_symmetric,
 };
 
 }  // namespace flyweight

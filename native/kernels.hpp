@@ -53,7 +53,9 @@ namespace flyweight {
 struct Kernels {
     const char* name;
 
-#define X(type, elements, bytes) void (*decode_##type)(const uint8_t* blocks, size_t count, float* out);
+#define X(type, elements, bytes)                                               \
+    void (*decode_##type)(const uint8_t* blocks, size_t count, float* out);    \
+    void (*decode_##type##_bf16)(const uint8_t* blocks, size_t count, uint16_t* out);
     FLYWEIGHT_DECODED(X)
 #undef X
 #define X(type, elements, bytes) void (*encode_##type)(const float* values, size_t count, uint8_t* blocks);
@@ -66,8 +68,6 @@ struct Kernels {
 
     void (*unpack_bits)(const uint8_t* packed, size_t rows, size_t nbytes, int bits, uint8_t* out, size_t count);
     void (*pack_bits)(const uint8_t* codes, size_t rows, size_t count, int bits, uint8_t* out, size_t nbytes);
-    void (*affine_decode)(const uint8_t* codes, size_t rows, size_t columns, const float* scale, const float* bias,
-                          size_t group, float* out);
 
     void (*palette_decode)(const uint8_t* codes, size_t count, const float* tables, size_t entries, size_t vector, size_t run,
                            size_t start, float* out);
@@ -93,6 +93,25 @@ struct Kernels {
 #undef X
     void (*table_decode)(const uint8_t* codes, size_t rows, size_t columns, const float* table, const float* scale,
                          size_t group, float* out);
+
+    void (*bf16_to_f32)(const uint16_t* values, size_t count, float* out);
+    void (*f32_to_bf16)(const float* values, size_t count, uint16_t* out);
+    void (*f16_to_f32)(const uint16_t* values, size_t count, float* out);
+    void (*f32_to_f16)(const float* values, size_t count, uint16_t* out);
+
+#define X(form)                                                                                                             \
+    void (*form)(const uint8_t* packed, size_t rows, size_t nbytes, int bits, const float* scale, const float* offset,       \
+                 size_t group, float* out, size_t columns);                                                                  \
+    void (*form##_bf16)(const uint8_t* packed, size_t rows, size_t nbytes, int bits, const float* scale, const float* offset, \
+                        size_t group, uint16_t* out, size_t columns);
+    X(decode_scale_bias)
+    X(decode_scale_zero)
+    X(decode_symmetric)  // whose offset is not read
+#undef X
+    void (*encode_scale_bias)(const float* values, size_t rows, size_t columns, int bits, size_t group, int stored,
+                              uint8_t* packed, size_t nbytes, float* scale, float* bias);
+    void (*encode_symmetric)(const float* values, size_t rows, size_t columns, int bits, size_t group, int stored,
+                             uint8_t* packed, size_t nbytes, float* scale);
 };
 
 extern const Kernels baseline;

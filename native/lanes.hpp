@@ -1,13 +1,12 @@
 // Sixteen codes at a time, in the vector types of GCC and Clang: one register on every machine.
 //
-// Two steps name an instruction set: sixteen codes to sixteen floats, and sixteen look-ups. Left to
-// the compiler they are good or bad by the length of a loop and its neighbours (measured: a tenfold
-// spread between the kinds of block).
+// What names an instruction set is what the compiler leaves good or bad by the length of a loop and its neighbours
+// (measured: a tenfold spread between the kinds of block).
 #pragma once
 
 #include <cstdint>
 
-#ifdef __AVX2__
+#ifdef __x86_64__
 #include <immintrin.h>
 #endif
 
@@ -16,6 +15,9 @@ namespace {
 using U8 = uint8_t __attribute__((vector_size(16)));
 using I8 = int8_t __attribute__((vector_size(16)));
 using U64 = uint64_t __attribute__((vector_size(16)));
+using Eight = float __attribute__((vector_size(32)));
+using EightBits = int32_t __attribute__((vector_size(32)));
+using Halves = uint16_t __attribute__((vector_size(32)));  // sixteen bf16
 
 inline U8 load(const uint8_t* at) {
     U8 lanes;
@@ -24,6 +26,38 @@ inline U8 load(const uint8_t* at) {
 }
 
 inline void store(uint8_t* at, U8 lanes) { __builtin_memcpy(at, &lanes, sizeof lanes); }
+
+inline Eight load_floats(const float* at) {
+    Eight lanes;
+    __builtin_memcpy(&lanes, at, sizeof lanes);
+    return lanes;
+}
+
+inline void store_floats(float* at, Eight lanes) { __builtin_memcpy(at, &lanes, sizeof lanes); }
+
+// a < b ? a : b, and a > b ? a : b: with NaN in either, b.
+inline float least(float a, float b) { return a < b ? a : b; }
+inline float greatest(float a, float b) { return a > b ? a : b; }
+#ifdef __AVX2__
+inline Eight least(Eight a, Eight b) { return Eight(_mm256_min_ps(__m256(a), __m256(b))); }
+inline Eight greatest(Eight a, Eight b) { return Eight(_mm256_max_ps(__m256(a), __m256(b))); }
+inline EightBits greatest(EightBits a, EightBits b) { return EightBits(_mm256_max_epi32(__m256i(a), __m256i(b))); }
+#else
+inline Eight least(Eight a, Eight b) { return a < b ? a : b; }
+inline Eight greatest(Eight a, Eight b) { return a > b ? a : b; }
+inline EightBits greatest(EightBits a, EightBits b) { return a > b ? a : b; }
+#endif
+
+// The result of `best` over all eight lanes.
+template <typename Lanes, typename Best>
+inline auto over_lanes(Lanes lanes, const Best& best) {
+    lanes = best(lanes, __builtin_shufflevector(lanes, lanes, 4, 5, 6, 7, 0, 1, 2, 3));
+    lanes = best(lanes, __builtin_shufflevector(lanes, lanes, 2, 3, 0, 1, 6, 7, 4, 5));
+    lanes = best(lanes, __builtin_shufflevector(lanes, lanes, 1, 0, 3, 2, 5, 4, 7, 6));
+    return lanes[0];
+}
+
+inline EightBits magnitudes(Eight lanes) { return EightBits(lanes) & 0x7fffffff; }
 
 // Lane i is `value` where bit i of `bits` is set, else 0.
 inline U8 where_set(uint32_t bits, uint8_t value) {
@@ -48,30 +82,64 @@ inline I8 look_up(const int8_t (&table)[16], U8 codes) {
 #endif
 }
 
-// out = codes · scale + plus, rounded after each step. Without Plus nothing is added: x + 0 is not x for x = -0.
-template <bool Plus>
-inline void store_scaled(float* __restrict out, I8 codes, float scale, float plus) {
-#if defined(__AVX512F__)
-    __m512 values = _mm512_mul_ps(_mm512_set1_ps(scale), _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(__m128i(codes))));
-    if (Plus) values = _mm512_add_ps(values, _mm512_set1_ps(plus));
-    _mm512_storeu_ps(out, values);
-#elif defined(__AVX2__)
-    const __m128i halves[2] = {__m128i(codes), _mm_srli_si128(__m128i(codes), 8)};
-    for (int i = 0; i < 2; ++i) {
-        __m256 values = _mm256_mul_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(halves[i])));
-        if (Plus) values = _mm256_add_ps(values, _mm256_set1_ps(plus));
-        _mm256_storeu_ps(out + 8 * i, values);
-    }
+// Sixteen codes as floats.
+struct Widened {
+    Eight low, high;
+
+    explicit Widened(I8 codes) {
+#ifdef __AVX2__
+        low = Eight(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(__m128i(codes))));
+        high = Eight(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(__m128i(codes), 8))));
 #else
-    int8_t lanes[16];
-    __builtin_memcpy(lanes, &codes, sizeof lanes);
+        fill(codes);
+#endif
+    }
+
+    explicit Widened(U8 codes) {
+#ifdef __AVX2__
+        low = Eight(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(__m128i(codes))));
+        high = Eight(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(__m128i(codes), 8))));
+#else
+        fill(codes);
+#endif
+    }
+
+private:
+    template <typename Codes>
+    void fill(Codes codes) {
+        float wide[16];
 #pragma GCC unroll 1  // unrolled, the loop is no longer seen as one of vectors
-    for (int i = 0; i < 16; ++i) out[i] = Plus ? scale * float(lanes[i]) + plus : scale * float(lanes[i]);
+        for (int i = 0; i < 16; ++i) wide[i] = float(int(codes[i]));
+        low = load_floats(wide), high = load_floats(wide + 8);
+    }
+};
+
+// 32 numbers of 0..255 to bytes.
+inline void store_narrowed(uint8_t* at, const EightBits (&codes)[4]) {
+#ifdef __AVX2__
+    const __m256i first = _mm256_packus_epi32(__m256i(codes[0]), __m256i(codes[1]));
+    const __m256i second = _mm256_packus_epi32(__m256i(codes[2]), __m256i(codes[3]));
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // the packs work within each half of a register
+    const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(first, second), order);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), bytes);
+#else
+    int32_t wide[32];
+    __builtin_memcpy(wide, codes, sizeof wide);
+    for (int i = 0; i < 32; ++i) at[i] = uint8_t(wide[i]);
 #endif
 }
 
-inline void store_scaled(float* out, U8 codes, float scale) { store_scaled<false>(out, I8(codes), scale, 0); }
-inline void store_scaled(float* out, I8 codes, float scale) { store_scaled<false>(out, codes, scale, 0); }
-inline void store_scaled_plus(float* out, U8 codes, float scale, float plus) { store_scaled<true>(out, I8(codes), scale, plus); }
+// out = codes · scale [+ plus], rounded after each step. Adding nothing is not adding 0: −0 + 0 is +0.
+template <typename Out, typename Codes>
+inline void store_scaled(Out out, Codes codes, float scale) {
+    const Widened wide(codes);
+    out.put(wide.low * scale, wide.high * scale);
+}
+
+template <typename Out>
+inline void store_scaled_plus(Out out, U8 codes, float scale, float plus) {
+    const Widened wide(codes);
+    out.put(wide.low * scale + plus, wide.high * scale + plus);
+}
 
 }  // namespace

@@ -30,12 +30,12 @@ void require_rows(size_t rows, const Arrays&... arrays) {
     require(((arrays.shape(0) == rows) && ...), "arrays differ in their number of rows");
 }
 
-template <auto Kernel, size_t Elements, size_t BlockBytes>
-void decode(Bytes blocks, FloatsOut out) {
+template <auto Kernel, size_t Elements, size_t BlockBytes, typename Out>
+void decode(Bytes blocks, Matrix<Out> out) {
     require_rows(blocks.shape(0), out);
     require(blocks.shape(1) == BlockBytes && out.shape(1) == Elements, "a row is not one block");
     const uint8_t* from = blocks.data();
-    float* to = out.data();
+    Out* to = out.data();
     const size_t count = blocks.shape(0);
     nb::gil_scoped_release release;
     (flyweight::active().*Kernel)(from, count, to);
@@ -90,17 +90,66 @@ void pack_bits(Bytes codes, int bits, BytesOut out) {
     flyweight::active().pack_bits(from, rows, count, bits, to, nbytes);
 }
 
-void affine_decode(Bytes codes, Floats scale, Floats bias, size_t group, FloatsOut out) {
-    const size_t rows = codes.shape(0), columns = codes.shape(1);
-    require(group >= 1, "a group has at least one column");
-    const size_t groups = columns / group + (columns % group != 0);
-    require_rows(rows, scale, bias, out);
-    require(scale.shape(1) == groups && bias.shape(1) == groups && out.shape(1) == columns, "columns and groups disagree");
-    const uint8_t* from = codes.data();
-    const float *s = scale.data(), *b = bias.data();
-    float* to = out.data();
+template <auto Kernel, typename In, typename Out>
+void cast(Matrix<const In> values, Matrix<Out> out) {
+    require_rows(values.shape(0), out);
+    require(values.shape(1) == out.shape(1), "arrays differ in their number of columns");
+    const In* from = values.data();
+    Out* to = out.data();
+    const size_t count = values.size();
     nb::gil_scoped_release release;
-    flyweight::active().affine_decode(from, rows, columns, s, b, group, to);
+    (flyweight::active().*Kernel)(from, count, to);
+}
+
+size_t groups_of(size_t columns, size_t group) {
+    require(group >= 1, "a group has at least one column");
+    return columns / group + (columns % group != 0);
+}
+
+template <auto Kernel, typename Out>
+void decode_grouped(Bytes packed, int bits, Floats scale, Floats offset, size_t group, Matrix<Out> out) {
+    const size_t rows = packed.shape(0), nbytes = packed.shape(1), columns = out.shape(1), groups = groups_of(columns, group);
+    require_rows(rows, scale, offset, out);
+    require(bits >= 1 && bits <= 8 && fits(columns, bits, nbytes), "the codes do not fit the bytes");
+    require(scale.shape(1) == groups && offset.shape(1) == groups, "columns and groups disagree");
+    const uint8_t* from = packed.data();
+    const float *s = scale.data(), *o = offset.data();
+    Out* to = out.data();
+    nb::gil_scoped_release release;
+    (flyweight::active().*Kernel)(from, rows, nbytes, bits, s, o, group, to, columns);
+}
+
+template <auto Kernel, typename Out>
+void decode_centred(Bytes packed, int bits, Floats scale, size_t group, Matrix<Out> out) {
+    decode_grouped<Kernel, Out>(packed, bits, scale, scale, group, out);
+}
+
+void require_encodes(const Floats& values, int bits, size_t group, int stored, const BytesOut& packed, const FloatsOut& scale) {
+    require_rows(values.shape(0), packed, scale);
+    require(bits >= 1 && bits <= 8 && fits(values.shape(1), bits, packed.shape(1)), "the codes do not fit the bytes");
+    require(scale.shape(1) == groups_of(values.shape(1), group), "columns and groups disagree");
+    require(stored >= 0 && stored <= 2, "no such stored type");
+}
+
+void encode_scale_bias(Floats values, int bits, size_t group, int stored, BytesOut packed, FloatsOut scale, FloatsOut bias) {
+    require_encodes(values, bits, group, stored, packed, scale);
+    require_encodes(values, bits, group, stored, packed, bias);
+    const float* from = values.data();
+    uint8_t* to = packed.data();
+    float *s = scale.data(), *b = bias.data();
+    const size_t rows = values.shape(0), columns = values.shape(1), nbytes = packed.shape(1);
+    nb::gil_scoped_release release;
+    flyweight::active().encode_scale_bias(from, rows, columns, bits, group, stored, to, nbytes, s, b);
+}
+
+void encode_symmetric(Floats values, int bits, size_t group, int stored, BytesOut packed, FloatsOut scale) {
+    require_encodes(values, bits, group, stored, packed, scale);
+    const float* from = values.data();
+    uint8_t* to = packed.data();
+    float* s = scale.data();
+    const size_t rows = values.shape(0), columns = values.shape(1), nbytes = packed.shape(1);
+    nb::gil_scoped_release release;
+    flyweight::active().encode_symmetric(from, rows, columns, bits, group, stored, to, nbytes, s);
 }
 
 bool is_table(size_t entries) { return entries >= 2 && entries <= 256 && !(entries & (entries - 1)); }
@@ -258,9 +307,12 @@ NB_MODULE(_native, module) {
     module.def("active", [] { return flyweight::active().name; });
     module.def("use", [](const char* name) { require(flyweight::use(name), "no such kernel set on this processor"); }, "name"_a);
 
-    // noconvert: an array of another type is refused, not copied (a copy of `out` would be lost).
-#define X(type, elements, bytes)                                                                    \
-    module.def("decode_" #type, decode<&flyweight::Kernels::decode_##type, elements, bytes>,        \
+    // noconvert: an array of another type is refused, not copied (a copy of `out` would be lost). What decodes
+    // does so under one name to f32 or to the bits of bf16, by the type of `out`.
+#define X(type, elements, bytes)                                                                                  \
+    module.def("decode_" #type, decode<&flyweight::Kernels::decode_##type, elements, bytes, float>,               \
+               "blocks"_a.noconvert(), "out"_a.noconvert());                                                      \
+    module.def("decode_" #type, decode<&flyweight::Kernels::decode_##type##_bf16, elements, bytes, uint16_t>,     \
                "blocks"_a.noconvert(), "out"_a.noconvert());
     FLYWEIGHT_DECODED(X)
 #undef X
@@ -276,8 +328,6 @@ NB_MODULE(_native, module) {
 #undef X
     module.def("unpack_bits", unpack_bits, "packed"_a.noconvert(), "bits"_a, "out"_a.noconvert());
     module.def("pack_bits", pack_bits, "codes"_a.noconvert(), "bits"_a, "out"_a.noconvert());
-    module.def("affine_decode", affine_decode, "codes"_a.noconvert(), "scale"_a.noconvert(), "bias"_a.noconvert(), "group"_a,
-               "out"_a.noconvert());
     module.def("palette_decode", palette_decode, "codes"_a.noconvert(), "tables"_a.noconvert(), "vector"_a, "run"_a, "start"_a,
                "out"_a.noconvert());
     module.def("palette_nearest", palette_nearest, "values"_a.noconvert(), "midpoints"_a.noconvert(), "run"_a, "start"_a,
@@ -310,4 +360,29 @@ NB_MODULE(_native, module) {
 #undef X
     module.def("table_decode", table_decode, "codes"_a.noconvert(), "table"_a.noconvert(), "scale"_a.noconvert(), "group"_a,
                "out"_a.noconvert());
+#define X(name, in, to) \
+    module.def(#name, cast<&flyweight::Kernels::name, in, to>, "values"_a.noconvert(), "out"_a.noconvert());
+    X(bf16_to_f32, uint16_t, float)
+    X(f32_to_bf16, float, uint16_t)
+    X(f16_to_f32, uint16_t, float)
+    X(f32_to_f16, float, uint16_t)
+#undef X
+#define X(kernel, offset, to)                                                                                  \
+    module.def("decode_scale_" #offset, decode_grouped<&flyweight::Kernels::kernel, to>, "packed"_a.noconvert(), \
+               "bits"_a, "scale"_a.noconvert(), #offset ""_a.noconvert(), "group"_a, "out"_a.noconvert());
+    X(decode_scale_bias, bias, float)
+    X(decode_scale_bias_bf16, bias, uint16_t)
+    X(decode_scale_zero, zero, float)
+    X(decode_scale_zero_bf16, zero, uint16_t)
+#undef X
+#define X(kernel, to)                                                                                     \
+    module.def("decode_symmetric", decode_centred<&flyweight::Kernels::kernel, to>, "packed"_a.noconvert(), \
+               "bits"_a, "scale"_a.noconvert(), "group"_a, "out"_a.noconvert());
+    X(decode_symmetric, float)
+    X(decode_symmetric_bf16, uint16_t)
+#undef X
+    module.def("encode_scale_bias", encode_scale_bias, "values"_a.noconvert(), "bits"_a, "group"_a, "stored"_a,
+               "packed"_a.noconvert(), "scale"_a.noconvert(), "bias"_a.noconvert());
+    module.def("encode_symmetric", encode_symmetric, "values"_a.noconvert(), "bits"_a, "group"_a, "stored"_a,
+               "packed"_a.noconvert(), "scale"_a.noconvert());
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -10,6 +11,8 @@ from flyweight.codecs import ggml
 
 CODECS = {codec.name: codec for codec in ggml.CODECS}
 BITS = range(1, 9)
+STREAMED = 16 << 20
+"""Output bytes from which kernels store round the caches."""
 SPECIAL_SCALES = np.array(
     [0.0, -0.0, 1.0, -1.0, 2.0**-24, -(2.0**-24), 1023 * 2.0**-24, 2.0**-14, 65504.0, -65504.0, np.inf, -np.inf, np.nan]
 )
@@ -121,6 +124,43 @@ def test_decode_any_start(isa: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", kernels.DECODED)
+def test_decode_past_the_caches(isa: str, name: str) -> None:
+    """From 16 MB up stores go round the caches: any alignment of the output, f32 and bf16, and nothing beside it."""
+    size, _ = kernels.BLOCKS[name]
+    tile = random_blocks(name, 3 * 64)
+    expected = by_reference(f"decode_{name}", tile, out=np.empty((len(tile), size), np.float32))
+    for dtype in (np.float32, ml_dtypes.bfloat16):
+        rounded = np.empty(expected.shape, dtype)
+        if dtype is np.float32:
+            rounded[...] = expected
+        else:
+            kernels.reference_casts.f32_to_bf16(expected, rounded.view(np.uint16))
+        times = -(-STREAMED // rounded.nbytes)
+        blocks = np.tile(tile, (times, 1))
+        room = np.empty(rounded.size * times + 64, dtype)
+        for start in (0, 1, 4, 8):
+            room.view(np.uint8)[...] = 0xA5
+            out = room[start : start + rounded.size * times].reshape(-1, size)
+            getattr(kernels, f"decode_{name}")(blocks, out)
+            bits = f"u{rounded.itemsize}"
+            matches = out.reshape(times, -1).view(bits) == rounded.reshape(1, -1).view(bits)
+            assert (matches | np.isnan(expected).reshape(1, -1)).all()
+            assert (room[:start].view(np.uint8) == 0xA5).all()
+            assert (room[start + rounded.size * times :].view(np.uint8) == 0xA5).all()
+
+
+@pytest.mark.parametrize("name", kernels.DECODED)
+def test_decode_to_bf16_rounds_the_values(isa: str, name: str) -> None:
+    size, _ = kernels.BLOCKS[name]
+    blocks = random_blocks(name, 100, seed=5)
+    values = by_reference(f"decode_{name}", blocks, out=np.empty((100, size), np.float32))
+    out = native(f"decode_{name}", blocks, out=np.empty((100, size), ml_dtypes.bfloat16))
+    finite = ~np.isnan(values)
+    assert np.array_equal(out.view(np.uint16)[finite], values.astype(ml_dtypes.bfloat16).view(np.uint16)[finite])
+    assert np.isnan(out.astype(np.float32)[~finite]).all()
+
+
+@pytest.mark.parametrize("name", kernels.DECODED)
 @pytest.mark.parametrize("count", [1, 2, 31])
 def test_decode_stays_inside(isa: str, fenced, name: str, count: int) -> None:
     size, nbytes = kernels.BLOCKS[name]
@@ -187,15 +227,3 @@ def test_bit_streams(isa: str, fenced, bits: int) -> None:
             assert same(stream, by_reference("pack_bits", loose, bits, out=np.empty((3, nbytes), np.uint8)))
             again = native("unpack_bits", stream, bits, out=np.empty((3, count), np.uint8))
             assert same(again, loose & np.uint8((1 << bits) - 1))
-
-
-@pytest.mark.parametrize("group", [1, 2, 31, 32, 64, 100, 1000])
-def test_affine(isa: str, fenced, group: int) -> None:
-    rng = np.random.default_rng(group)
-    for columns in [0, 1, 5, 63, 64, 65, 257, 512]:
-        groups = -(-columns // group)
-        codes = fenced((3, columns), np.uint8, rng.integers(0, 256, (3, columns)))
-        scale = fenced((3, groups), np.float32, rng.standard_normal((3, groups)) / 7)
-        bias = fenced((3, groups), np.float32, rng.standard_normal((3, groups)) * 3)
-        out = native("affine_decode", codes, scale, bias, group, out=fenced((3, columns), np.float32))
-        assert same(out, by_reference("affine_decode", codes, scale, bias, group, out=np.empty((3, columns), np.float32)))

@@ -53,7 +53,7 @@ def started_with(value: str | None) -> subprocess.CompletedProcess[str]:
     environment = {key: text for key, text in os.environ.items() if key != kernels.VARIABLE}
     if value is not None:
         environment[kernels.VARIABLE] = value
-    program = "from flyweight import kernels as k; print(k.active(), k._run['decode_q4_0'].__module__)"
+    program = "from flyweight import kernels as k; print(k.active(), k.dispatch.running['decode_q4_0'].__module__)"
     return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
 
 

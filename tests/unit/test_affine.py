@@ -272,3 +272,30 @@ def test_the_planner_may_trust_grid_bits_and_grid_scale(bits: int, scale: str, s
     target = Affine(codec.grid_bits, codec.grid_group, scale=codec.grid_scale)
     moved = target.from_grid(spec, codec.grid(spec, parts))
     assert np.array_equal(target.decode(spec, moved), codec.decode(spec, parts))
+
+
+@pytest.mark.parametrize("form", ["scale_bias", "symmetric"])
+@pytest.mark.parametrize("scale", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_the_kernel_fills_what_the_general_path_does(form: str, scale: str, bits: int) -> None:
+    rng = np.random.default_rng(bits)
+    for axis, group, word in product((-1, 0), (0, 32, 50), ("u8", "u32")):
+        codec, spec = Affine(bits, group, form, scale, word=word, axis=axis), f32(5, 150)
+        values = (rng.standard_normal(spec.shape) * 10.0 ** rng.integers(-3, 3, (5, 1))).astype(np.float32)
+        rows = codec.finite_rows(spec, values)
+        found, chosen = codec.encode(spec, values), codec.representable(*codec.span_of(rows))
+        expected = codec.store(spec, codec.nearest_codes(rows, *chosen), *chosen)
+        assert {part: array.tobytes() for part, array in found.items()} == {
+            part: array.tobytes() for part, array in expected.items()
+        }
+
+
+@pytest.mark.parametrize(
+    "codec", [Affine(4, 32), Affine(8, 64, "symmetric", axis=0), Affine(4, 32, packing="big"), Affine(3, 0, "scale_zero")]
+)
+def test_decoding_into_bf16_rounds_the_values(codec: Affine) -> None:
+    spec = f32(64, 96)
+    parts = codec.encode(spec, np.random.default_rng(1).standard_normal(spec.shape).astype(np.float32))
+    out = np.zeros(spec.shape, DType.BF16.numpy)
+    assert codec.decode(spec, parts, out) is out
+    assert np.array_equal(out, codec.decode(spec, parts).astype(out.dtype))

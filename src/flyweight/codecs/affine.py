@@ -19,6 +19,7 @@ import numpy as np
 
 from flyweight import kernels, packing
 from flyweight.codecs.base import Array, Codec, Grid, Parts, column_weights
+from flyweight.codecs.casts import astype
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
@@ -27,6 +28,7 @@ __all__ = ["Affine"]
 
 _GROUP_PARTS = {"scale_bias": ("scale", "bias"), "scale_zero": ("scale", "zero"), "symmetric": ("scale",)}
 _SCALES = {"f32": DType.F32, "f16": DType.F16, "bf16": DType.BF16}
+_F32 = DType.F32.numpy
 _WORDS = {"u8": DType.U8, "u32": DType.U32}
 
 
@@ -100,14 +102,21 @@ class Affine(Codec):
 
     def store(self, spec: TensorSpec, codes: Array, scale: Array, offset: Array) -> Parts:
         """The parts for codes (rows, columns), scale and offset (rows, groups)."""
-        layout = self.layout(spec)
         stored = codes ^ np.uint8(self.half) if self.form == "symmetric" else codes
         packed = packing.pack(self.packing, stored, self.bits)
-        word = layout["codes"].dtype
-        padded = np.zeros((len(packed), layout["codes"].shape[self.axis] * word.itemsize), np.uint8)
+        padded = self._packed_rows(spec, len(packed))
         padded[:, : packed.shape[1]] = packed
-        rows = {"codes": padded.view(word.numpy), "scale": scale, "bias": offset, "zero": offset}
-        return {part: self._from_rows(rows[part].astype(want.dtype.numpy), want.shape) for part, want in layout.items()}
+        return self._parts(spec, padded, scale, offset)
+
+    def _packed_rows(self, spec: TensorSpec, rows: int) -> Array:
+        """Zeros for rows of packed codes, padded to whole words."""
+        codes = self.layout(spec)["codes"]
+        return np.zeros((rows, codes.shape[self.axis] * codes.dtype.itemsize), np.uint8)
+
+    def _parts(self, spec: TensorSpec, packed: Array, scale: Array, offset: Array) -> Parts:
+        rows = {"codes": packed.view(_WORDS[self.word].numpy), "scale": scale, "bias": offset, "zero": offset}
+        layout = self.layout(spec)
+        return {part: self._from_rows(astype(rows[part], want.dtype.numpy), want.shape) for part, want in layout.items()}
 
     def _load(self, spec: TensorSpec, parts: Parts) -> tuple[Array, Array, Array]:
         """The inverse of `store`, scale and offset widened to float32."""
@@ -115,32 +124,39 @@ class Affine(Codec):
         codes = packing.unpack(self.packing, words.view(np.uint8), self.bits, spec.shape[self.axis])
         if self.form == "symmetric":
             codes ^= np.uint8(self.half)
-        wide = [self._as_rows(parts[part].astype(np.float32)) for part in _GROUP_PARTS[self.form]]
+        wide = self._wide(parts)
         return codes, wide[0], wide[1] if len(wide) == 2 else np.full_like(wide[0], self.half)
+
+    def _wide(self, parts: Parts) -> list[Array]:
+        """What is stored beside the codes, as float32 rows."""
+        return [self._as_rows(astype(parts[part], _F32)) for part in _GROUP_PARTS[self.form]]
 
     # Values
 
     def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
-        codes, scale, offset = self._load(spec, parts)
+        """As every codec; an `out` of bf16 gets the same values rounded to nearest."""
         if out is None:
             out = np.empty(spec.shape, np.float32)
-        if self.axis == -1:
-            self._values(codes, scale, offset, out.reshape(codes.shape))
-        else:
-            values = np.empty(codes.shape, np.float32)
-            self._values(codes, scale, offset, values)
+        columns = spec.shape[self.axis]
+        shape = (prod(spec.shape[:-1] if self.axis == -1 else spec.shape[1:]), columns)
+        values = out.reshape(shape) if self.axis == -1 else np.empty(shape, out.dtype)
+        self._decode_rows(spec, parts, values)
+        if self.axis != -1:
             out[...] = self._from_rows(values, spec.shape)
         return out
 
-    def _values(self, codes: Array, scale: Array, offset: Array, out: Array) -> None:
-        columns = codes.shape[1]
-        span = self.span(columns)
-        if self.form == "scale_bias":
-            kernels.affine_decode(codes, scale, offset, span, out)
+    def _decode_rows(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
+        if self.packing == "little":  # straight from the stored bits
+            packed = self._as_rows(parts["codes"]).view(np.uint8)
+            decode = getattr(kernels, f"decode_{self.form}")
+            decode(packed, self.bits, *self._wide(parts), self.span(out.shape[1]), out)
             return
-        kernels.affine_decode(codes, np.ones_like(scale), -offset, span, out)
-        with np.errstate(all="ignore"):
-            out *= _per_column(scale, span, columns)
+        self._decode_codes(*self._load(spec, parts), out)
+
+    def _decode_codes(self, codes: Array, scale: Array, offset: Array, out: Array) -> None:
+        """Values of unsigned codes, one a byte."""
+        decode = kernels.decode_scale_bias if self.form == "scale_bias" else kernels.decode_scale_zero
+        decode(codes, 8, scale, offset, self.span(out.shape[1]), out)
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         """The grid from the least to the greatest value of each group (symmetric: ± the greatest magnitude).
@@ -148,17 +164,36 @@ class Affine(Codec):
         Scale and offset are rounded to their stored type first; a code is then the nearest point of
         the grid that will be decoded.
         """
+        if self.packing == "little" and self.form != "scale_zero":
+            return self._encode_fused(spec, array)
         rows = self.finite_rows(spec, array)
         scale, offset = self.representable(*self.span_of(rows))
         return self.store(spec, self.nearest_codes(rows, scale, offset), scale, offset)
 
-    def finite_rows(self, spec: TensorSpec, array: Array) -> Array:
+    def _encode_fused(self, spec: TensorSpec, array: Array) -> Parts:
+        """What `encode` says, by one kernel: fit, round, nearest codes, packed."""
+        rows = self._rows(spec, array)
+        columns = rows.shape[1]
+        span = self.span(columns)
+        packed = self._packed_rows(spec, len(rows))
+        scale, offset = (np.full((len(rows), -(-columns // span)), self.half, np.float32) for _ in range(2))
+        if self.form == "symmetric":
+            kernels.encode_symmetric(rows, self.bits, span, self.scale, packed, scale)
+        else:
+            kernels.encode_scale_bias(rows, self.bits, span, self.scale, packed, scale, offset)
+        _require_finite(not np.isnan(scale).any())
+        return self._parts(spec, packed, *self.representable(scale, offset))
+
+    def _rows(self, spec: TensorSpec, array: Array) -> Array:
         """A tensor as float32 rows, (rows, columns)."""
         self.layout(spec)
-        wide = np.asarray(array, np.float32).reshape(spec.shape)
-        if not np.isfinite(wide).all():
-            raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
-        return self._as_rows(wide)
+        return self._as_rows(astype(np.asarray(array), _F32).reshape(spec.shape))
+
+    def finite_rows(self, spec: TensorSpec, array: Array) -> Array:
+        """A tensor as float32 rows, (rows, columns), all finite."""
+        rows = self._rows(spec, array)
+        _require_finite(np.isfinite(rows).all())
+        return rows
 
     def weight_rows(self, spec: TensorSpec, importance: Array | None) -> Array:
         """Importance in the shape of `finite_rows`; one row where it is the same for all."""
@@ -170,7 +205,7 @@ class Affine(Codec):
     def row_values(self, codes: Array, scale: Array, offset: Array) -> Array:
         """What rows of codes decode to."""
         values = np.empty(codes.shape, np.float32)
-        self._values(codes, scale.astype(np.float32), offset.astype(np.float32), values)
+        self._decode_codes(codes, scale.astype(np.float32), offset.astype(np.float32), values)
         return values
 
     def extremes(self, rows: Array) -> tuple[Array, Array]:
@@ -282,6 +317,11 @@ class Affine(Codec):
             raise UnsupportedError(f"no lossless repacking with {self.spec}: {why}", code="E_GRID")
 
 
+def _require_finite(holds: bool | np.bool) -> None:
+    if not holds:
+        raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
+
+
 def _per_column(groups: Array, span: int, columns: int) -> Array:
     """(rows, groups) → (rows, columns) float32."""
     return np.repeat(groups.astype(np.float32), min(span, columns), axis=1)[:, :columns]
@@ -295,7 +335,7 @@ def _quotient(a: Array, b: Array) -> Array:
 
 def _grid_values(grid: Grid) -> Array:
     values = np.empty(grid.codes.shape, np.float32)
-    kernels.affine_decode(grid.codes, grid.scale, grid.bias, grid.group, values)
+    kernels.decode_scale_bias(grid.codes, 8, grid.scale, grid.bias, grid.group, values)
     return values
 
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs.base import Array, Codec, Grid, Parts, column_weights
+from flyweight.codecs.casts import astype
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
@@ -53,6 +54,7 @@ class GgmlBlocks(Codec):
         return {"blocks": TensorSpec((*spec.shape[:-1], spec.columns // self.block_size * self.block_bytes), DType.U8)}
 
     def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+        """As every codec; an `out` of bf16 gets the same values rounded to nearest."""
         values = np.empty(spec.shape, np.float32) if out is None else out
         getattr(kernels, f"decode_{self.name}")(self._blocks(parts), values.reshape(-1, self.block_size))
         return values
@@ -65,8 +67,7 @@ class GgmlBlocks(Codec):
         if not self.encodes:
             return super().encode(spec, array)
         parts = self._allocate(spec)
-        with np.errstate(over="ignore"):  # beyond f32 is infinite, and found below
-            values = np.ascontiguousarray(array, dtype=np.float32).reshape(-1, self.block_size)
+        values = astype(np.asarray(array), DType.F32.numpy).reshape(-1, self.block_size)  # beyond f32 is found below
         getattr(kernels, f"encode_{self.name}")(values, *weights, self._blocks(parts))
         if (complaint := self.check_values(spec, parts)) is not None:
             raise UnsupportedError(f"the values do not fit {self.name}: {complaint}", code="E_BLOCK_RANGE")

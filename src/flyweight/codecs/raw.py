@@ -13,6 +13,7 @@ import numpy as np
 
 from flyweight import packing
 from flyweight.codecs.base import Array, Codec, Parts
+from flyweight.codecs.casts import astype
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
@@ -49,7 +50,7 @@ class Raw(Codec):
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         if spec.dtype.bits % 8:
             raise UnsupportedError(f"no encoder for packed {spec.dtype}", code="E_NO_ENCODER")
-        wanted = np.ascontiguousarray(array, dtype=spec.dtype.numpy)
+        wanted = astype(np.asarray(array), spec.dtype.numpy)
         return {"data": wanted.view(spec.dtype.storage).reshape(spec.shape)}
 
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:

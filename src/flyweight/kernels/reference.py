@@ -287,7 +287,7 @@ def encode_mxfp4(values: Array, blocks: Array) -> None:
     blocks[unfit, 0] = E8M0_NAN
 
 
-# Bit streams and the affine map ---------------------------------------------------------------
+# Bit streams ----------------------------------------------------------------------------------
 
 
 def unpack_bits(packed: Array, bits: int, out: Array) -> None:
@@ -304,10 +304,3 @@ def pack_bits(codes: Array, bits: int, out: Array) -> None:
     packed = np.packbits(stream, axis=1, bitorder="little")
     out[:, : packed.shape[1]] = packed
     out[:, packed.shape[1] :] = 0
-
-
-def affine_decode(codes: Array, scale: Array, bias: Array, group: int, out: Array) -> None:
-    """out = code · scale + bias, one scale and bias per `group` columns, rounded after each step."""
-    columns = np.arange(codes.shape[1]) // group
-    np.multiply(codes.astype(np.float32), scale[:, columns], out=out)
-    np.add(out, bias[:, columns], out=out)

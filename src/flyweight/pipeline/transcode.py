@@ -13,6 +13,7 @@ from blake3 import blake3
 
 from flyweight.checkpoint import Checkpoint
 from flyweight.codecs import Array, Parts, codec_for
+from flyweight.codecs.casts import astype
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, MalformedError
 from flyweight.pipeline.plan import Step
@@ -70,7 +71,7 @@ def _turn(step: Step, tensor: EncodedTensor, drift: Drift) -> Parts:
     if target.exact:
         parts = target.encode(spec, _cast(values, spec.dtype))
     else:
-        values = np.ascontiguousarray(values, np.float32)
+        values = astype(values, DType.F32.numpy)
         if not np.isfinite(values).all():
             raise MalformedError(
                 "holds NaN or infinite values, which no quantised form can express", code="E_NONFINITE",
@@ -78,7 +79,7 @@ def _turn(step: Step, tensor: EncodedTensor, drift: Drift) -> Parts:
             )  # fmt: skip
         parts = QUANTIZERS[step.quantizer](values, target, spec)
     if not (target.exact and spec.dtype is tensor.spec.dtype and not (step.transform and step.transform.add)):
-        drift.add(values, target.decode(spec, parts))
+        drift.add(*(_widened(side) for side in (values, target.decode(spec, parts))))
     return parts
 
 
@@ -86,14 +87,18 @@ def _cast(values: Array, dtype: DType) -> Array:
     """Round to `dtype`; a finite value that would become infinite is refused, not lost."""
     if dtype.numpy == values.dtype:
         return values
-    with np.errstate(over="ignore", invalid="ignore"):
-        made = values.astype(dtype.numpy)
-        if dtype.is_float and np.isinf(made.astype(np.float32)).any() and not np.isinf(values.astype(np.float32)).any():
-            top = float(np.abs(values[np.isfinite(values)]).max())
-            raise MalformedError(
-                f"a value of magnitude {top:.6g} does not fit {dtype}", code="E_OVERFLOW", hint="use --dtype bf16 or f32"
-            )
+    made = astype(values, dtype.numpy)
+    if dtype.is_float and np.isinf(_widened(made)).any() and not np.isinf(_widened(values)).any():
+        top = float(np.abs(values[np.isfinite(values)]).max())
+        raise MalformedError(
+            f"a value of magnitude {top:.6g} does not fit {dtype}", code="E_OVERFLOW", hint="use --dtype bf16 or f32"
+        )
     return made
+
+
+def _widened(values: Array) -> Array:
+    """Sixteen-bit floats as f32, which holds them exactly and which NumPy works on fast; others as they are."""
+    return astype(values, DType.F32.numpy) if values.itemsize == 2 and values.dtype.kind not in "iu" else values
 
 
 def _put(step: Step, start: int, parts: Parts, hashers: dict[str, blake3], write: Writer) -> None:

@@ -49,7 +49,7 @@ def hqq(array: Array, codec: Codec, spec: TensorSpec, importance: Array | None =
     for part, weight in chunks(rows, weights):
         scale[part], zero[part] = _by_group(codec, rows[part], weight)
     grid = scale, zero if codec.form == "scale_zero" else -zero * scale
-    stored = stored_or(codec, grid, codec.representable(*codec.fit(rows)))
+    stored = stored_or(codec, grid, codec.representable(*codec.span_of(rows)))
     return codec.store(spec, codec.nearest_codes(rows, *stored), *stored)
 
 

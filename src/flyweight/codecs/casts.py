@@ -1,0 +1,35 @@
+"""Arrays as another element type: NumPy's rounding, at memory speed between f32 and the sixteen-bit floats.
+
+Casting to a narrower float rounds to nearest, ties to even, and to infinity beyond its range. A NaN stays a quiet NaN
+(`kernels.reference_casts` has its bits).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flyweight import kernels
+from flyweight.codecs.base import Array
+from flyweight.dtypes import DType
+
+__all__ = ["astype"]
+
+_KERNELS = {
+    (DType.BF16.numpy, DType.F32.numpy): kernels.bf16_to_f32,
+    (DType.F32.numpy, DType.BF16.numpy): kernels.f32_to_bf16,
+    (DType.F16.numpy, DType.F32.numpy): kernels.f16_to_f32,
+    (DType.F32.numpy, DType.F16.numpy): kernels.f32_to_f16,
+}
+
+
+def astype(array: Array, dtype: np.dtype[Any]) -> Array:
+    """`array` as `dtype`, C-contiguous: itself where it is that already."""
+    kernel = _KERNELS.get((array.dtype, dtype))
+    if kernel is None:
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            return np.asarray(array, dtype, order="C")
+    out = np.empty(array.shape, dtype)
+    kernel(np.require(array, requirements=["C", "A"]).reshape(1, -1), out.reshape(1, -1))
+    return out

@@ -1,0 +1,197 @@
+"""Which kernels run, and what is checked before one does.
+
+Every kernel has one name in KERNELS, one definition in NumPy (DEFINITIONS), one native twin that equals it bit
+for bit on every instruction set, and one line in `_native.pyi`. The best set the processor runs is chosen at import.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, cast
+
+import ml_dtypes
+import numpy as np
+
+from flyweight.kernels import (
+    reference,
+    reference_affine,
+    reference_casts,
+    reference_palette,
+    reference_search,
+    reference_words,
+)
+from flyweight.kernels.reference_words import WORDS
+
+try:
+    import flyweight.kernels._native as _native
+except ModuleNotFoundError:  # built without a compiler: the definition serves
+    _native = None  # type: ignore[assignment]
+
+__all__ = [
+    "BLOCKS",
+    "DECODED",
+    "DEFINITIONS",
+    "ENCODED",
+    "KERNELS",
+    "SEARCHED",
+    "WORDS",
+    "_native",
+    "active",
+    "available",
+    "definition",
+    "use",
+]
+
+Array = np.ndarray[Any, Any]
+
+VARIABLE = "FLYWEIGHT_KERNELS"
+
+BLOCKS: dict[str, tuple[int, int]] = {
+    # elements and bytes of a block
+    "q4_0": (32, 18),
+    "q4_1": (32, 20),
+    "q5_0": (32, 22),
+    "q5_1": (32, 24),
+    "q8_0": (32, 34),
+    "q8_1": (32, 36),
+    "q2_k": (256, 84),
+    "q3_k": (256, 110),
+    "q4_k": (256, 144),
+    "q5_k": (256, 176),
+    "q6_k": (256, 210),
+    "q8_k": (256, 292),
+    "mxfp4": (32, 17),
+    "iq4_nl": (32, 18),
+    "iq4_xs": (256, 136),
+}
+DECODED = tuple(BLOCKS)
+ENCODED = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4")
+SEARCHED = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")
+"""Encoders that search for scales and take weights."""
+KERNELS: tuple[str, ...] = (
+    *(f"decode_{name}" for name in DECODED),
+    *(f"encode_{name}" for name in ENCODED),
+    *(f"encode_{name}" for name in SEARCHED),
+    "unpack_bits",
+    "pack_bits",
+    "bf16_to_f32",
+    "f32_to_bf16",
+    "f16_to_f32",
+    "f32_to_f16",
+    "decode_scale_bias",
+    "decode_scale_zero",
+    "decode_symmetric",
+    "encode_scale_bias",
+    "encode_symmetric",
+    "palette_decode",
+    "palette_nearest",
+    "palette_nearest_vector",
+    "palette_histogram",
+    "palette_cuts",
+    *(f"lossless_{step}_{name}" for name in WORDS for step in ("count", "encode", "decode")),
+    *(f"expand_{bits}" for bits in (8, 16, 32)),
+    "table_decode",
+)
+DEFINITIONS = (reference, reference_affine, reference_casts, reference_palette, reference_search, reference_words)
+
+U8 = np.dtype(np.uint8)
+U16 = np.dtype(np.uint16)
+I32 = np.dtype(np.int32)
+F16 = np.dtype(np.float16)
+BF16 = np.dtype(ml_dtypes.bfloat16)
+F32 = np.dtype(np.float32)
+F64 = np.dtype(np.float64)
+
+
+# Which set runs -------------------------------------------------------------------------------
+
+_set = "reference"
+running: dict[str, Callable[..., None]] = {}
+"""The kernels of the set that runs, by name."""
+
+
+def available() -> tuple[str, ...]:
+    """The kernel sets this build holds and this processor runs, slowest first."""
+    return ("reference", *(_native.available() if _native else ()))
+
+
+def active() -> str:
+    """The set that runs, as the running code itself reports it."""
+    return _native.active() if _native and _set != "reference" else "reference"
+
+
+def definition(kernel: str) -> Callable[..., None]:
+    """A kernel's NumPy twin. What decodes to f32 may also be asked for bf16 (as bits): the same values, rounded."""
+    twin = next(getattr(home, kernel) for home in DEFINITIONS if hasattr(home, kernel))
+    if not kernel.startswith("decode_"):
+        return cast("Callable[..., None]", twin)
+
+    @wraps(twin)
+    def decode(*arguments: Any) -> None:
+        *rest, out = arguments
+        if out.dtype == F32:
+            twin(*rest, out)
+        else:
+            values = np.empty(out.shape, np.float32)
+            twin(*rest, values)
+            reference_casts.f32_to_bf16(values, out)
+
+    return decode
+
+
+def use(name: str) -> None:
+    """Switch every kernel of the process to the named set."""
+    global _set
+    if name not in available():
+        raise ValueError(f"no kernel set '{name}' in this build on this processor: choose one of {', '.join(available())}")
+    if name == "reference":
+        quiet = np.errstate(all="ignore")  # NaN and infinity are results, not news
+        running.update({kernel: quiet(definition(kernel)) for kernel in KERNELS})
+    else:
+        _native.use(name)
+        running.update({kernel: getattr(_native, kernel) for kernel in KERNELS})
+    _set = name
+
+
+def _choose() -> None:
+    wanted = os.environ.get(VARIABLE)
+    try:
+        use(wanted or available()[-1])
+    except ValueError as error:
+        raise ValueError(f"{VARIABLE}={wanted}: {error}") from None
+
+
+_choose()
+
+
+# The checks -----------------------------------------------------------------------------------
+
+
+def check(label: str, array: Array, dtype: np.dtype[Any], shape: tuple[int | None, int | None], written: bool = False) -> None:
+    """Type, shape (None = any), and memory a pointer can walk; TypeError or ValueError if not."""
+    if not isinstance(array, np.ndarray) or array.dtype != dtype:
+        raise TypeError(f"{label} must be an array of {dtype}, not {getattr(array, 'dtype', type(array).__name__)}")
+    if array.ndim != 2 or any(want is not None and want != have for want, have in zip(shape, array.shape, strict=True)):
+        wanted = ", ".join("any" if want is None else str(want) for want in shape)
+        raise ValueError(f"{label} must have shape ({wanted}), not {array.shape}")
+    flags = array.flags
+    if not (flags.c_contiguous and flags.aligned):
+        raise ValueError(f"{label} must be C-contiguous and aligned")
+    if written and not flags.writeable:
+        raise ValueError(f"{label} is read-only")
+
+
+def check_values(out: Array, shape: tuple[int | None, int | None]) -> Array:
+    """Room for decoded values, f32 or bf16, as kernels take it: bf16 as its bits."""
+    narrow = isinstance(out, np.ndarray) and out.dtype == BF16
+    check("out", out, BF16 if narrow else F32, shape, written=True)
+    return out.view(U16) if narrow else out
+
+
+def check_stream(bits: int, count: int, nbytes: int) -> None:
+    if not 1 <= bits <= 8:
+        raise ValueError(f"bits must be 1 to 8, not {bits}")
+    if count * bits > nbytes * 8:
+        raise ValueError(f"{count} codes of {bits} bits do not fit in rows of {nbytes} bytes")
