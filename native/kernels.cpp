@@ -10,6 +10,7 @@
 #include "bits.hpp"
 #include "decode.hpp"
 #include "encode.hpp"
+#include "matvec_kernels.hpp"
 
 #define FLYWEIGHT_TEXT_OF(name) #name
 #define FLYWEIGHT_TEXT(name) FLYWEIGHT_TEXT_OF(name)
@@ -27,6 +28,7 @@ extern const Kernels FLYWEIGHT_ISA = {
     unpack_bits,
     pack_bits,
     affine_decode,
+    matvec_kernels,
 };
 
 }  // namespace flyweight

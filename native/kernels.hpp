@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "matvec.hpp"
+
 // X(type, elements of a block, bytes of a block)
 #define FLYWEIGHT_DECODED(X) \
     X(q4_0, 32, 18)          \
@@ -50,6 +52,8 @@ struct Kernels {
     void (*pack_bits)(const uint8_t* codes, size_t rows, size_t count, int bits, uint8_t* out, size_t nbytes);
     void (*affine_decode)(const uint8_t* codes, size_t rows, size_t columns, const float* scale, const float* bias,
                           size_t group, float* out);
+
+    MatvecKernels matvec;
 };
 
 extern const Kernels baseline;

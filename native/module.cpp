@@ -9,6 +9,10 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
+namespace flyweight {
+void bind_matvec(nb::module_& module);
+}
+
 namespace {
 
 template <typename T>
@@ -116,4 +120,5 @@ NB_MODULE(_native, module) {
     module.def("pack_bits", pack_bits, "codes"_a.noconvert(), "bits"_a, "out"_a.noconvert());
     module.def("affine_decode", affine_decode, "codes"_a.noconvert(), "scale"_a.noconvert(), "bias"_a.noconvert(), "group"_a,
                "out"_a.noconvert());
+    flyweight::bind_matvec(module);
 }

@@ -1,8 +1,9 @@
 """The inner loops, by name: native where the extension was built, else their NumPy definition.
 
 Every kernel has one name here, one definition in `reference`, one native twin that equals it bit
-for bit on every instruction set, and one line in `_native.pyi`. The arrays are checked here, once,
-for all of them; a kernel itself never fails.
+for bit on every instruction set, and one line in `_native.pyi`. Products (MATVEC, defined in
+`reference_matvec`) are sums of floats: their twins equal them within the bound of
+docs/formats/matvec.md. The arrays are checked here, once, for all of them; a kernel itself never fails.
 
 The best set the processor runs is chosen at import. `FLYWEIGHT_KERNELS` forces one of
 reference, baseline, avx2, avx512; asking for one that is not there is an error, never a fallback.
@@ -13,9 +14,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 
-from flyweight.kernels import reference
+from flyweight.kernels import reference, reference_matvec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +27,7 @@ try:
 except ModuleNotFoundError:  # built without a compiler: the definition serves
     _native = None  # type: ignore[assignment]
 
-__all__ = ["BLOCKS", "DECODED", "ENCODED", "KERNELS", "active", "available", "use"]
+__all__ = ["BLOCKS", "DECODED", "ENCODED", "KERNELS", "MATVEC", "active", "available", "use"]
 
 Array = np.ndarray[Any, Any]
 
@@ -51,12 +53,26 @@ BLOCKS: dict[str, tuple[int, int]] = {
 }
 DECODED = tuple(BLOCKS)
 ENCODED = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4")
+MATVEC: dict[str, bool] = {
+    # the product with weights in each form, and whether it also takes activations as int8
+    "matvec_q4_0": True,
+    "matvec_q8_0": True,
+    "matvec_q4_k": True,
+    "matvec_q6_k": True,
+    "matvec_affine4": True,
+    "matvec_affine8": True,
+    "matvec_symmetric8": True,
+    "matvec_bf16": False,
+    "matvec_f16": False,
+    "matvec_palette4": False,
+}
 KERNELS: tuple[str, ...] = (
     *(f"decode_{name}" for name in DECODED),
     *(f"encode_{name}" for name in ENCODED),
     "unpack_bits",
     "pack_bits",
     "affine_decode",
+    *MATVEC,
 )
 
 
@@ -83,7 +99,8 @@ def use(name: str) -> None:
         raise ValueError(f"no kernel set '{name}' in this build on this processor: choose one of {', '.join(available())}")
     if name == "reference":
         quiet = np.errstate(all="ignore")  # NaN and infinity are results, not news
-        _run.update({kernel: quiet(getattr(reference, kernel)) for kernel in KERNELS})
+        homes = {kernel: reference_matvec if kernel in MATVEC else reference for kernel in KERNELS}
+        _run.update({kernel: quiet(getattr(home, kernel)) for kernel, home in homes.items()})
     else:
         _native.use(name)
         _run.update({kernel: getattr(_native, kernel) for kernel in KERNELS})
@@ -210,3 +227,122 @@ def affine_decode(codes: Array, scale: Array, bias: Array, group: int, out: Arra
     _check("bias", bias, _F32, scale.shape)
     _check("out", out, _F32, (rows, columns), written=True)
     _run["affine_decode"](codes, scale, bias, group, out)
+
+
+# Products with stored weights -----------------------------------------------------------------
+
+BATCH = 16
+"""The most products of one call."""
+
+_U16 = np.dtype(np.uint16)
+_F16 = np.dtype(np.float16)
+_BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def _check_product(rows: int, columns: int, x: Array, out: Array, threads: int) -> None:
+    _check("x", x, _F32, (None, columns))
+    _check("out", out, _F32, (len(x), rows), written=True)
+    if not 1 <= len(x) <= BATCH:
+        raise ValueError(f"x must have 1 to {BATCH} rows, not {len(x)}")
+    if columns % 32:
+        raise ValueError(f"products take columns in multiples of 32, not {columns}")
+    if not 1 <= threads <= 256:
+        raise ValueError(f"threads must be 1 to 256, not {threads}")
+
+
+def _bits(array: Array) -> Array:
+    """The extension takes bf16 as u16."""
+    return array.view(_U16) if isinstance(array, np.ndarray) and array.dtype == _BF16 else array
+
+
+def _blocks_product(name: str) -> Callable[..., None]:
+    size, nbytes = BLOCKS[name]
+    kernel = f"matvec_{name}"
+
+    def matvec(blocks: Array, x: Array, out: Array, int8: bool = False, threads: int = 1) -> None:
+        _check("blocks", blocks, _U8, (None, None))
+        rows, stride = blocks.shape
+        if stride % nbytes:
+            raise ValueError(f"rows of {stride} bytes are not whole {name} blocks of {nbytes}")
+        _check_product(rows, stride // nbytes * size, x, out, threads)
+        _run[kernel](blocks, x, out, int8, threads)
+
+    matvec.__name__ = matvec.__qualname__ = kernel
+    matvec.__doc__ = f"x · Wᵀ, W in {name}. blocks: u8 (rows, bytes), x: f32 (n, columns), out: f32 (n, rows)."
+    return matvec
+
+
+matvec_q4_0 = _blocks_product("q4_0")
+matvec_q8_0 = _blocks_product("q8_0")
+matvec_q4_k = _blocks_product("q4_k")
+matvec_q6_k = _blocks_product("q6_k")
+
+
+def _check_groups(columns: int, group: int, codes: Array, **parts: Array) -> None:
+    if group < 32 or group % 32 or columns % group:
+        raise ValueError(f"products take groups of a multiple of 32 that divides {columns} columns, not {group}")
+    kinds = [array.dtype for array in parts.values() if isinstance(array, np.ndarray)]
+    kind = kinds[0] if kinds and kinds[0] in (_F32, _F16, _U16) else _F32
+    for label, array in parts.items():
+        _check(label, array, kind, (len(codes), columns // group))
+
+
+def matvec_affine4(
+    codes: Array, scale: Array, bias: Array, group: int, x: Array, out: Array, int8: bool = False, threads: int = 1
+) -> None:
+    """x · Wᵀ, W = code · scale + bias, two codes a byte, the low one first.
+
+    codes: u8 (rows, columns / 2), scale and bias: f32, f16 or bf16 (rows, columns / group).
+    """
+    _check("codes", codes, _U8, (None, None))
+    scale, bias, columns = _bits(scale), _bits(bias), codes.shape[1] * 2
+    _check_groups(columns, group, codes, scale=scale, bias=bias)
+    _check_product(len(codes), columns, x, out, threads)
+    _run["matvec_affine4"](codes, scale, bias, group, x, out, int8, threads)
+
+
+def matvec_affine8(
+    codes: Array, scale: Array, bias: Array, group: int, x: Array, out: Array, int8: bool = False, threads: int = 1
+) -> None:
+    """x · Wᵀ, W = code · scale + bias, a code a byte. Shapes as in `matvec_affine4`, codes: u8 (rows, columns)."""
+    _check("codes", codes, _U8, (None, None))
+    scale, bias, columns = _bits(scale), _bits(bias), codes.shape[1]
+    _check_groups(columns, group, codes, scale=scale, bias=bias)
+    _check_product(len(codes), columns, x, out, threads)
+    _run["matvec_affine8"](codes, scale, bias, group, x, out, int8, threads)
+
+
+def matvec_symmetric8(
+    codes: Array, scale: Array, group: int, x: Array, out: Array, int8: bool = False, threads: int = 1
+) -> None:
+    """x · Wᵀ, W = code · scale, codes two's complement in u8 (rows, columns); group = columns for one scale a row."""
+    _check("codes", codes, _U8, (None, None))
+    scale, columns = _bits(scale), codes.shape[1]
+    _check_groups(columns, group, codes, scale=scale)
+    _check_product(len(codes), columns, x, out, threads)
+    _run["matvec_symmetric8"](codes, scale, group, x, out, int8, threads)
+
+
+def matvec_bf16(weights: Array, x: Array, out: Array, threads: int = 1) -> None:
+    """x · Wᵀ, W in bf16, as that or as u16 (rows, columns)."""
+    weights = _bits(weights)
+    _check("weights", weights, _U16, (None, None))
+    _check_product(weights.shape[0], weights.shape[1], x, out, threads)
+    _run["matvec_bf16"](weights, x, out, threads)
+
+
+def matvec_f16(weights: Array, x: Array, out: Array, threads: int = 1) -> None:
+    """x · Wᵀ, W in f16 (rows, columns)."""
+    _check("weights", weights, _F16, (None, None))
+    _check_product(weights.shape[0], weights.shape[1], x, out, threads)
+    _run["matvec_f16"](weights.view(_U16), x, out, threads)
+
+
+def matvec_palette4(codes: Array, table: Array, x: Array, out: Array, threads: int = 1) -> None:
+    """x · Wᵀ, W = table[code], two codes a byte, the low one first. codes: u8 (rows, columns / 2), table: f32 (16,)."""
+    _check("codes", codes, _U8, (None, None))
+    if not isinstance(table, np.ndarray) or table.ndim != 1:
+        raise TypeError("table must be an array of one dimension")
+    _check("table", table.reshape(1, -1), _F32, (1, 16))
+    _check_product(len(codes), codes.shape[1] * 2, x, out, threads)
+    _run["matvec_palette4"](codes, table, x, out, threads)

@@ -1,0 +1,200 @@
+// How each form of weights gives 32 columns at a time. The definition is in kernels/reference_matvec.py.
+//
+// A form's Row walks one row of weights, block by block:
+//   open(block)              read the block's scales
+//   chunks                   runs of 32 columns in a block
+//   codes(k), scale(k)       the signed codes of run k, and what they count
+//   values(k, out)           instead of both, where weights are not integers times a scale
+//   block_bias, row_bias     add bias · Σx, the sums of the activations over a run being known
+#pragma once
+
+#include "matvec.hpp"
+#include "matvec_lanes.hpp"
+
+namespace {
+
+using flyweight::Weights;
+
+enum class Kind { floats, codes, unsigned_codes, halves };  // halves: codes with a whole-numbered scale per sixteen columns
+
+template <Kind What>
+struct Form {
+    static constexpr Kind kind = What;
+    F8 block_bias(size_t, const float*, F8 sum) const { return sum; }
+    F8 row_bias(const float*, F8 sum) const { return sum; }
+};
+
+inline I8x32 nibbles(const uint8_t* at) {
+    const U8 q = load(at);
+    return join(q, q >> 4) & 15;
+}
+
+// Blocks of ggml -------------------------------------------------------------------------------
+
+struct Q4_0 : Form<Kind::codes> {
+    static constexpr int chunks = 1;
+    const uint8_t *row, *at;
+
+    Q4_0(const Weights& w, size_t index) : row(w.codes + index * w.stride), at(row) {}
+    void open(size_t block) { at = row + 18 * block; }
+    I8x32 codes(int) const { return nibbles(at + 2) - 8; }
+    float scale(int) const { return half(at); }
+};
+
+struct Q8_0 : Form<Kind::codes> {
+    static constexpr int chunks = 1;
+    const uint8_t *row, *at;
+
+    Q8_0(const Weights& w, size_t index) : row(w.codes + index * w.stride), at(row) {}
+    void open(size_t block) { at = row + 34 * block; }
+    I8x32 codes(int) const { return load32(at + 2); }
+    float scale(int) const { return half(at); }
+};
+
+struct Q4_K : Form<Kind::unsigned_codes> {
+    static constexpr int chunks = 8;
+    const uint8_t *row, *at;
+    F8 scales, minus;
+
+    Q4_K(const Weights& w, size_t index) : row(w.codes + index * w.stride), at(row), scales(), minus() {}
+
+    void open(size_t block) {
+        at = row + 144 * block;
+        // Four six-bit numbers to a word of bytes; the last four keep their top bits above those of the first.
+        const uint32_t first = load_u32(at + 4), second = load_u32(at + 8), third = load_u32(at + 12);
+        constexpr uint32_t six = 0x3f3f3f3f, four = 0x0f0f0f0f, two = 0x30303030;
+        const uint64_t packed[4] = {first & six | uint64_t(third & four | first >> 2 & two) << 32,
+                                    second & six | uint64_t(third >> 4 & four | second >> 2 & two) << 32, 0, 0};
+        I8x32 both;
+        __builtin_memcpy(&both, packed, sizeof both);
+        F8 wide[4];
+        widen32(both, wide);
+        scales = all8(half(at)) * wide[0];
+        minus = all8(-half(at + 2)) * wide[1];
+    }
+
+    I8x32 codes(int k) const {
+        const uint8_t* run = at + 16 + 32 * (k / 2);
+        const U8 q[2] = {load(run), load(run + 16)};
+        return k % 2 ? join(q[0] >> 4, q[1] >> 4) : join(q[0] & 15, q[1] & 15);
+    }
+
+    float scale(int k) const { return scales[k]; }
+    F8 block_bias(size_t block, const float* sums, F8 sum) const { return fused(minus, load8(sums + 8 * block), sum); }
+};
+
+struct Q6_K : Form<Kind::halves> {
+    static constexpr int chunks = 8;
+    const uint8_t *row, *at;
+    float d;
+
+    Q6_K(const Weights& w, size_t index) : row(w.codes + index * w.stride), at(row), d(0) {}
+
+    void open(size_t block) {
+        at = row + 210 * block;
+        d = half(at + 208);
+    }
+
+    I8x32 codes(int k) const {
+        const uint8_t *low = at + 64 * (k / 4) + 32 * (k % 2), *high = at + 128 + 32 * (k / 4);
+        const int down = k % 4 / 2 * 4, two = k % 4 * 2;
+        U8 q[2];
+        for (int i = 0; i < 2; ++i) q[i] = (load(low + 16 * i) >> down & 15) | (load(high + 16 * i) >> two & 3) << 4;
+        return join(q[0], q[1]) - 32;
+    }
+
+    float scale(int) const { return d; }
+    int times(int k, int half) const { return int8_t(at[192 + 2 * k + half]); }
+};
+
+// The affine codec: a scale, and for scale_bias a bias, per group ------------------------------
+
+template <class Scale, Kind What>
+struct Grouped : Form<What> {
+    const uint8_t *row, *at, *scales, *biases;
+    size_t group_bytes, groups;
+    float s;
+    int chunks;
+
+    Grouped(const Weights& w, size_t index, size_t chunk_bytes)
+        : row(w.codes + index * w.stride), at(row), scales(w.scale + index * w.groups * Scale::bytes),
+          biases(w.bias + index * w.groups * Scale::bytes), group_bytes(w.group / 32 * chunk_bytes), groups(w.groups), s(0),
+          chunks(int(w.group / 32)) {}
+
+    void open(size_t block) {
+        at = row + block * group_bytes;
+        s = Scale::one(scales + block * Scale::bytes);
+    }
+
+    float scale(int) const { return s; }
+
+    // Σ (bias + centre · scale) · Σx: codes taken as code − centre.
+    F8 add_biases(float centre, const float* sums, F8 sum) const {
+        size_t g = 0;
+        for (; g + 8 <= groups; g += 8) {
+            F8 bias = Scale::eight(biases + g * Scale::bytes);
+            if (centre != 0) bias = fused(all8(centre), Scale::eight(scales + g * Scale::bytes), bias);
+            sum = fused(bias, load8(sums + g), sum);
+        }
+        for (; g < groups; ++g) {
+            F8 bias = {Scale::one(biases + g * Scale::bytes)};
+            if (centre != 0) bias = fused(all8(centre), F8{Scale::one(scales + g * Scale::bytes)}, bias);
+            sum = fused(bias, F8{sums[g]}, sum);
+        }
+        return sum;
+    }
+};
+
+template <class Scale>
+struct Affine4 : Grouped<Scale, Kind::unsigned_codes> {
+    Affine4(const Weights& w, size_t index) : Grouped<Scale, Kind::unsigned_codes>(w, index, 16) {}
+    I8x32 codes(int k) const { return nibbles(this->at + 16 * k); }
+    F8 row_bias(const float* sums, F8 sum) const { return this->add_biases(0, sums, sum); }
+};
+
+template <class Scale>
+struct Affine8 : Grouped<Scale, Kind::codes> {
+    Affine8(const Weights& w, size_t index) : Grouped<Scale, Kind::codes>(w, index, 32) {}
+    I8x32 codes(int k) const { return load32(this->at + 32 * k) ^ int8_t(-128); }
+    F8 row_bias(const float* sums, F8 sum) const { return this->add_biases(128, sums, sum); }
+};
+
+template <class Scale>
+struct Symmetric8 : Grouped<Scale, Kind::codes> {
+    Symmetric8(const Weights& w, size_t index) : Grouped<Scale, Kind::codes>(w, index, 32) {}
+    I8x32 codes(int k) const { return load32(this->at + 32 * k); }
+};
+
+// Weights that are floats or stand for floats --------------------------------------------------
+
+template <F8 (*Load)(const uint8_t*)>
+struct Raw16 : Form<Kind::floats> {
+    static constexpr int chunks = 1;
+    const uint8_t *row, *at;
+
+    Raw16(const Weights& w, size_t index) : row(w.codes + index * w.stride), at(row) {}
+    void open(size_t block) { at = row + 64 * block; }
+    void values(int, F8 (&out)[4]) const {
+        for (int i = 0; i < 4; ++i) out[i] = Load(at + 16 * i);
+    }
+};
+
+using Bf16 = Raw16<brains8>;
+using F16 = Raw16<halves8>;
+
+struct Palette4 : Form<Kind::floats> {
+    static constexpr int chunks = 1;
+    const uint8_t *row, *at;
+    const float* table;
+
+    Palette4(const Weights& w, size_t index) : row(w.codes + index * w.stride), at(row), table(w.table) {}
+    void open(size_t block) { at = row + 16 * block; }
+    void values(int, F8 (&out)[4]) const {
+        const I8x32 index = nibbles(at);
+        uint8_t codes[32];
+        __builtin_memcpy(codes, &index, sizeof codes);
+        for (int i = 0; i < 4; ++i) out[i] = look_up8(table, codes + 8 * i);
+    }
+};
+
+}  // namespace

@@ -1,0 +1,144 @@
+// Products of stored weights with f32 or int8 activations. The bound they are held to is in docs/formats/matvec.md.
+//
+// Each row has eight running sums. Every 32 columns give eight partial sums, which the scale multiplies once; the eight are
+// added up at the end. Rows and products are taken in tiles only to keep the processor busy: no sum depends on its neighbours.
+#pragma once
+
+#include "matvec_forms.hpp"
+
+namespace {
+
+using flyweight::Activations;
+
+inline F8 dot8x4(const F8 (&w)[4], const float* x, int from, int to) {
+    F8 sum = w[from] * load8(x + 8 * from);
+    for (int i = from + 1; i < to; ++i) sum = fused(w[i], load8(x + 8 * i), sum);
+    return sum;
+}
+
+template <class Row>
+inline F8 add_f32(const Row& row, int k, const F8 (&w)[4], const float* x, F8 sum) {
+    if constexpr (Row::kind == Kind::floats) {
+        return sum + dot8x4(w, x, 0, 4);
+    } else if constexpr (Row::kind == Kind::halves) {
+        sum = fused(all8(row.scale(k) * float(row.times(k, 0))), dot8x4(w, x, 0, 2), sum);
+        return fused(all8(row.scale(k) * float(row.times(k, 1))), dot8x4(w, x, 2, 4), sum);
+    } else {
+        return fused(all8(row.scale(k)), dot8x4(w, x, 0, 4), sum);
+    }
+}
+
+template <class Row>
+inline F8 add_int8(const Row& row, int k, I8x32 codes, const int8_t* x, float x_scale, F8 sum) {
+    F8 dot;
+    if constexpr (Row::kind == Kind::halves)
+        dot = dot32<false, true>(codes, x, row.times(k, 0), row.times(k, 1));
+    else
+        dot = dot32<Row::kind == Kind::unsigned_codes, false>(codes, x, 1, 1);
+    return fused(all8(row.scale(k) * x_scale), dot, sum);
+}
+
+// Products item to item + N of row `index`.
+template <class Row, bool Int8, int N>
+void matvec_row(const Weights& w, const Activations& a, size_t index, size_t item, float* out) {
+    Row row(w, index);
+    F8 sums[N] = {};
+    size_t chunk = 0;
+    for (size_t block = 0; block < w.blocks; ++block) {
+        row.open(block);
+#pragma GCC unroll 8  // in blocks of 256 the shifts of a run then are constants
+        for (int k = 0; k < row.chunks; ++k, ++chunk) {
+            if constexpr (Int8) {
+                const I8x32 codes = row.codes(k);
+                for (int n = 0; n < N; ++n) {
+                    const size_t at = (item + n) * (a.columns / 32) + chunk;
+                    sums[n] = add_int8(row, k, codes, a.codes + 32 * at, a.scale[at], sums[n]);
+                }
+            } else {
+                F8 values[4];
+                if constexpr (Row::kind == Kind::floats)
+                    row.values(k, values);
+                else
+                    widen32(row.codes(k), values);
+                for (int n = 0; n < N; ++n)
+                    sums[n] = add_f32(row, k, values, a.x + (item + n) * a.columns + 32 * chunk, sums[n]);
+            }
+        }
+        for (int n = 0; n < N; ++n) sums[n] = row.block_bias(block, a.sums + (item + n) * a.runs, sums[n]);
+    }
+    for (int n = 0; n < N; ++n)
+        out[(item + n) * w.rows + index] = sum8(row.row_bias(a.sums + (item + n) * a.runs, sums[n]));
+}
+
+// A row's weights come from memory once; further tiles of its products find them in the nearest cache.
+template <class Row, bool Int8>
+void matvec(const Weights& w, const Activations& a, size_t first, size_t last, float* out) {
+    for (size_t index = first; index < last; ++index) {
+        size_t item = 0;
+        for (; item + 4 <= a.count; item += 4) matvec_row<Row, Int8, 4>(w, a, index, item, out);
+        for (; item + 2 <= a.count; item += 2) matvec_row<Row, Int8, 2>(w, a, index, item, out);
+        for (; item < a.count; ++item) matvec_row<Row, Int8, 1>(w, a, index, item, out);
+    }
+}
+
+// Activations ----------------------------------------------------------------------------------
+
+// Of every 32 columns the even ones first, as the low and the high halves of sixteen bytes give their codes.
+void reorder(const float* __restrict x, size_t columns, float* __restrict out) {
+    for (; columns; columns -= 32, x += 32, out += 32)
+        for (int i = 0; i < 16; ++i) out[i] = x[2 * i], out[16 + i] = x[2 * i + 1];
+}
+
+// code = rint(x · (127 / peak)), scale = peak / 127. A peak too small for its inverse gives zeros, one that is not finite a NaN scale.
+void quantize(const float* __restrict x, size_t columns, bool pairs, int8_t* __restrict codes, float* __restrict scale) {
+    constexpr float round = 0x1.8p23f;  // added and taken away, it leaves a whole number, ties to even
+    for (; columns; columns -= 32, x += 32, codes += 32, ++scale) {
+        const uint32_t bits = peak_bits(x);
+        const float peak = float_of(bits), steps = 127.0f / peak;
+        const bool fits = bits < infinity && bits_of(steps) < infinity;
+        *scale = bits >= infinity ? float_of(0x7fc00000) : fits ? peak / 127.0f : 0.0f;
+        int8_t whole[32];
+        for (int i = 0; i < 32; ++i) whole[i] = int8_t(int32_t(fits ? x[i] * steps + round - round : 0.0f));
+        if (pairs)
+            for (int i = 0; i < 16; ++i) codes[i] = whole[2 * i], codes[16 + i] = whole[2 * i + 1];
+        else
+            __builtin_memcpy(codes, whole, sizeof whole);
+    }
+}
+
+void sum(const float* x, size_t columns, size_t runs, float* sums) {
+    const size_t run = runs ? columns / runs : 0;
+    for (size_t r = 0; r < runs; ++r, x += run) {
+        F8 lanes = {};
+        for (size_t i = 0; i < run; i += 8) lanes += load8(x + i);
+        sums[r] = sum8(lanes);
+    }
+}
+
+void sum_int8(const int8_t* codes, const float* scale, size_t columns, size_t runs, float* sums) {
+    const size_t chunks = runs ? columns / runs / 32 : 0;
+    for (size_t r = 0; r < runs; ++r) {
+        float total = 0;
+        for (size_t k = 0; k < chunks; ++k, codes += 32, ++scale) {
+            int32_t whole = 0;
+            for (int i = 0; i < 32; ++i) whole += codes[i];
+            total += *scale * float(whole);
+        }
+        sums[r] = total;
+    }
+}
+
+constexpr flyweight::MatvecKernels matvec_kernels = {
+#define X(form, type, pairs) matvec<type, false>, matvec<type, true>,
+    FLYWEIGHT_MATVEC_CODES(X)
+#undef X
+#define X(form, type, pairs) matvec<type, false>,
+    FLYWEIGHT_MATVEC_FLOATS(X)
+#undef X
+    reorder,
+    quantize,
+    sum,
+    sum_int8,
+};
+
+}  // namespace

@@ -1,0 +1,145 @@
+// Eight sums at a time: the steps of a product that name an instruction set.
+//
+// Fused multiply-adds are written out, and the compiler may make no others (-ffp-contract=off holds here too): a sum then
+// depends on the instruction set alone, not on how a loop was unrolled, and a batch equals its single products bit for bit.
+#pragma once
+
+#include "half.hpp"
+#include "lanes.hpp"
+
+namespace {
+
+using F8 = float __attribute__((vector_size(32)));
+using I8x32 = int8_t __attribute__((vector_size(32)));
+
+inline F8 all8(float value) { return F8{value, value, value, value, value, value, value, value}; }
+
+inline F8 load8(const float* at) {
+    F8 lanes;
+    __builtin_memcpy(&lanes, at, sizeof lanes);
+    return lanes;
+}
+
+inline I8x32 load32(const uint8_t* at) {
+    I8x32 lanes;
+    __builtin_memcpy(&lanes, at, sizeof lanes);
+    return lanes;
+}
+
+inline float sum8(F8 v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
+
+#ifdef __AVX2__
+
+inline F8 fused(F8 a, F8 b, F8 c) { return F8(_mm256_fmadd_ps(__m256(a), __m256(b), __m256(c))); }
+
+inline I8x32 join(U8 low, U8 high) { return I8x32(_mm256_set_m128i(__m128i(high), __m128i(low))); }
+
+inline F8 widen8(__m128i bytes) { return F8(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))); }
+
+inline void widen32(I8x32 codes, F8 (&out)[4]) {
+    const __m128i low = _mm256_castsi256_si128(__m256i(codes)), high = _mm256_extracti128_si256(__m256i(codes), 1);
+    out[0] = widen8(low);
+    out[1] = widen8(_mm_unpackhi_epi64(low, low));
+    out[2] = widen8(high);
+    out[3] = widen8(_mm_unpackhi_epi64(high, high));
+}
+
+inline F8 halves8(const uint8_t* at) { return F8(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)))); }
+
+inline float half(const uint8_t* at) { return _cvtsh_ss(uint16_t(load_u16(at))); }
+
+inline F8 brains8(const uint8_t* at) {
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+    return F8(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16)));
+}
+
+// table[codes], eight codes below 16
+inline F8 look_up8(const float* table, const uint8_t* codes) {
+    const __m256i index = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
+    const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), index);
+    const __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), index);
+    return F8(_mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28))));
+}
+
+// Eight sums of four products code · x, exact: each pair is below 2^15 (|x| ≤ 127; codes of full range are
+// taken as magnitude and sign). The first sixteen columns count `first` times, the others `second` times.
+template <bool Unsigned, bool Weighted>
+inline F8 dot32(I8x32 codes, const int8_t* x, int first, int second) {
+    const __m256i q = __m256i(codes), a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+    const __m256i pairs = Unsigned ? _mm256_maddubs_epi16(q, a) : _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(a, q));
+    const __m256i times = Weighted ? _mm256_set_m128i(_mm_set1_epi16(int16_t(second)), _mm_set1_epi16(int16_t(first))) : _mm256_set1_epi16(1);
+    return F8(_mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, times)));
+}
+
+#else
+
+inline F8 fused(F8 a, F8 b, F8 c) { return a * b + c; }
+
+inline I8x32 join(U8 low, U8 high) {
+    I8x32 lanes;
+    __builtin_memcpy(&lanes, &low, sizeof low);
+    __builtin_memcpy(reinterpret_cast<uint8_t*>(&lanes) + 16, &high, sizeof high);
+    return lanes;
+}
+
+inline void widen32(I8x32 codes, F8 (&out)[4]) {
+    int8_t lanes[32];
+    float wide[32];
+    __builtin_memcpy(lanes, &codes, sizeof lanes);
+    for (int i = 0; i < 32; ++i) wide[i] = float(lanes[i]);
+    __builtin_memcpy(out, wide, sizeof wide);
+}
+
+inline float half(const uint8_t* at) { return load_f16(at); }
+
+inline F8 halves8(const uint8_t* at) {
+    F8 lanes;
+    for (int i = 0; i < 8; ++i) lanes[i] = load_f16(at + 2 * i);
+    return lanes;
+}
+
+inline F8 brains8(const uint8_t* at) {
+    F8 lanes;
+    for (int i = 0; i < 8; ++i) lanes[i] = float_of(load_u16(at + 2 * i) << 16);
+    return lanes;
+}
+
+inline F8 look_up8(const float* table, const uint8_t* codes) {
+    F8 lanes;
+    for (int i = 0; i < 8; ++i) lanes[i] = table[codes[i]];
+    return lanes;
+}
+
+template <bool, bool Weighted>
+inline F8 dot32(I8x32 codes, const int8_t* x, int first, int second) {
+    int8_t lanes[32];
+    int32_t sums[8] = {};
+    __builtin_memcpy(lanes, &codes, sizeof lanes);
+    for (int i = 0; i < 32; ++i) sums[i / 4] += int32_t(lanes[i]) * int32_t(x[i]);
+    F8 out;
+    for (int i = 0; i < 8; ++i) out[i] = float(Weighted ? sums[i] * (i < 4 ? first : second) : sums[i]);
+    return out;
+}
+
+#endif
+
+// Scales in the three types they are stored in.
+struct F32Scale {
+    static constexpr size_t bytes = 4;
+    static float one(const uint8_t* at) { return float_of(load_u32(at)); }
+    static F8 eight(const uint8_t* at) { return load8(reinterpret_cast<const float*>(at)); }
+};
+
+struct F16Scale {
+    static constexpr size_t bytes = 2;
+    static float one(const uint8_t* at) { return half(at); }
+    static F8 eight(const uint8_t* at) { return halves8(at); }
+};
+
+struct Bf16Scale {
+    static constexpr size_t bytes = 2;
+    static float one(const uint8_t* at) { return float_of(load_u16(at) << 16); }
+    static F8 eight(const uint8_t* at) { return brains8(at); }
+};
+
+}  // namespace

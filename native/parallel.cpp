@@ -1,0 +1,117 @@
+// A product takes some hundred microseconds and a model calls for thousands a second: starting threads, or waking sleeping
+// ones each time, would cost as much as the work. Helpers therefore watch for work for a while before they sleep, and the caller never
+// waits for one that has not begun: it takes the pieces itself.
+#include "parallel.hpp"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+namespace flyweight {
+namespace {
+
+constexpr auto watch = std::chrono::microseconds(50);
+
+inline void pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+struct Job {
+    RowWork work;
+    const void* what;
+    size_t rows, piece;
+    unsigned helpers;
+};
+
+class Pool {
+  public:
+    void run(const Job& next) {
+        while (started_ < next.helpers) {
+            try {
+                std::thread([this, index = started_] { help(index); }).detach();
+            } catch (const std::system_error&) {
+                break;  // the system gives no more threads: the caller does more itself
+            }
+            ++started_;
+        }
+        job_ = next;
+        row_.store(0);
+        open_.store(true);
+        called_.fetch_add(1);
+        called_.notify_all();
+        take();
+        // A helper says it is inside before it looks whether the job is open, so after this none begins and none is missed.
+        open_.store(false);
+        while (inside_.load()) pause();
+    }
+
+  private:
+    void take() {
+        for (;;) {
+            const size_t first = row_.fetch_add(job_.piece);
+            if (first >= job_.rows) return;
+            job_.work(job_.what, first, job_.rows - first < job_.piece ? job_.rows : first + job_.piece);
+        }
+    }
+
+    [[noreturn]] void help(unsigned index) {
+        unsigned seen = 0;
+        for (;;) {
+            const auto begun = std::chrono::steady_clock::now();
+            while (called_.load() == seen) {
+                if (std::chrono::steady_clock::now() - begun > watch) called_.wait(seen);
+                pause();
+            }
+            seen = called_.load();
+            inside_.fetch_add(1);
+            if (open_.load() && index < job_.helpers) take();
+            inside_.fetch_sub(1);
+        }
+    }
+
+    Job job_{};
+    unsigned started_ = 0;
+    std::atomic<size_t> row_ = 0;
+    std::atomic<bool> open_ = false;
+    std::atomic<unsigned> called_ = 0, inside_ = 0;
+};
+
+// Never destroyed: helpers watch it until the process ends. A forked child has none of them and makes its own.
+struct Pools {
+    std::mutex mutex;
+    Pool* pool = nullptr;
+    pid_t owner = 0;
+};
+
+std::atomic<Pools*> pools = nullptr;
+
+Pools& current() {
+    Pools* found = pools.load();
+    if (found && found->owner == getpid()) return *found;
+    Pools* made = new Pools{.pool = new Pool, .owner = getpid()};
+    if (pools.compare_exchange_strong(found, made)) return *made;
+    delete made->pool;
+    delete made;
+    return *found;
+}
+
+}  // namespace
+
+void over_rows(size_t rows, size_t piece, unsigned threads, RowWork work, const void* what) {
+    if (threads > 1 && rows > piece) {
+        Pools& here = current();
+        const std::unique_lock<std::mutex> mine(here.mutex, std::try_to_lock);
+        if (mine.owns_lock()) return here.pool->run({work, what, rows, piece, threads - 1});
+    }
+    work(what, 0, rows);
+}
+
+}  // namespace flyweight
