@@ -47,7 +47,7 @@ struct Q8_0 : Form<Kind::codes> {
 
     Q8_0(const Weights& w, size_t index) : row(w.codes + index * w.stride), at(row) {}
     void open(size_t block) { at = row + 34 * block; }
-    I8x32 codes(int) const { return load32(at + 2); }
+    I8x32 codes(int) const { return I8x32(load32(at + 2)); }
     float scale(int) const { return half(at); }
 };
 
@@ -74,9 +74,7 @@ struct Q4_K : Form<Kind::unsigned_codes> {
     }
 
     I8x32 codes(int k) const {
-        const uint8_t* run = at + 16 + 32 * (k / 2);
-        const U8 q[2] = {load(run), load(run + 16)};
-        return k % 2 ? join(q[0] >> 4, q[1] >> 4) : join(q[0] & 15, q[1] & 15);
+        return I8x32(load32(at + 16 + 32 * (k / 2)) >> k % 2 * 4 & 15);
     }
 
     float scale(int k) const { return scales[k]; }
@@ -97,10 +95,7 @@ struct Q6_K : Form<Kind::halves> {
 
     I8x32 codes(int k) const {
         const uint8_t *low = at + 64 * (k / 4) + 32 * (k % 2), *high = at + 128 + 32 * (k / 4);
-        const int down = k % 4 / 2 * 4, two = k % 4 * 2;
-        U8 q[2];
-        for (int i = 0; i < 2; ++i) q[i] = (load(low + 16 * i) >> down & 15) | (load(high + 16 * i) >> two & 3) << 4;
-        return join(q[0], q[1]) - 32;
+        return I8x32(load32(low) >> k % 4 / 2 * 4 & 15 | (load32(high) >> k % 4 * 2 & 3) << 4) - 32;
     }
 
     float scale(int) const { return d; }
@@ -109,21 +104,23 @@ struct Q6_K : Form<Kind::halves> {
 
 // The affine codec: a scale, and for scale_bias a bias, per group ------------------------------
 
-template <class Scale, Kind What>
+template <class Scale, Kind What, size_t ChunkBytes>
 struct Grouped : Form<What> {
-    const uint8_t *row, *at, *scales, *biases;
-    size_t group_bytes, groups;
-    float s;
-    int chunks;
+    static constexpr int chunks = 1;
+    const uint8_t *at, *scales, *biases;
+    size_t groups, group_chunks, left = 0, group = 0;
+    float s = 0;
 
-    Grouped(const Weights& w, size_t index, size_t chunk_bytes)
-        : row(w.codes + index * w.stride), at(row), scales(w.scale + index * w.groups * Scale::bytes),
-          biases(w.bias + index * w.groups * Scale::bytes), group_bytes(w.group / 32 * chunk_bytes), groups(w.groups), s(0),
-          chunks(int(w.group / 32)) {}
+    Grouped(const Weights& w, size_t index)
+        : at(w.codes + index * w.stride - ChunkBytes), scales(w.scale + index * w.groups * Scale::bytes),
+          biases(w.bias + index * w.groups * Scale::bytes), groups(w.groups), group_chunks(w.group / 32) {}
 
-    void open(size_t block) {
-        at = row + block * group_bytes;
-        s = Scale::one(scales + block * Scale::bytes);
+    void open(size_t) {
+        at += ChunkBytes;
+        if (left-- == 0) {
+            s = Scale::one(scales + group++ * Scale::bytes);
+            left = group_chunks - 1;
+        }
     }
 
     float scale(int) const { return s; }
@@ -146,23 +143,23 @@ struct Grouped : Form<What> {
 };
 
 template <class Scale>
-struct Affine4 : Grouped<Scale, Kind::unsigned_codes> {
-    Affine4(const Weights& w, size_t index) : Grouped<Scale, Kind::unsigned_codes>(w, index, 16) {}
-    I8x32 codes(int k) const { return nibbles(this->at + 16 * k); }
+struct Affine4 : Grouped<Scale, Kind::unsigned_codes, 16> {
+    using Grouped<Scale, Kind::unsigned_codes, 16>::Grouped;
+    I8x32 codes(int) const { return nibbles(this->at); }
     F8 row_bias(const float* sums, F8 sum) const { return this->add_biases(0, sums, sum); }
 };
 
 template <class Scale>
-struct Affine8 : Grouped<Scale, Kind::codes> {
-    Affine8(const Weights& w, size_t index) : Grouped<Scale, Kind::codes>(w, index, 32) {}
-    I8x32 codes(int k) const { return load32(this->at + 32 * k) ^ int8_t(-128); }
+struct Affine8 : Grouped<Scale, Kind::codes, 32> {
+    using Grouped<Scale, Kind::codes, 32>::Grouped;
+    I8x32 codes(int) const { return I8x32(load32(this->at) ^ 128); }
     F8 row_bias(const float* sums, F8 sum) const { return this->add_biases(128, sums, sum); }
 };
 
 template <class Scale>
-struct Symmetric8 : Grouped<Scale, Kind::codes> {
-    Symmetric8(const Weights& w, size_t index) : Grouped<Scale, Kind::codes>(w, index, 32) {}
-    I8x32 codes(int k) const { return load32(this->at + 32 * k); }
+struct Symmetric8 : Grouped<Scale, Kind::codes, 32> {
+    using Grouped<Scale, Kind::codes, 32>::Grouped;
+    I8x32 codes(int) const { return I8x32(load32(this->at)); }
 };
 
 // Weights that are floats or stand for floats --------------------------------------------------

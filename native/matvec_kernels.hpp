@@ -38,46 +38,52 @@ inline F8 add_int8(const Row& row, int k, I8x32 codes, const int8_t* x, float x_
     return fused(all8(row.scale(k) * x_scale), dot, sum);
 }
 
-// Products item to item + N of row `index`.
-template <class Row, bool Int8, int N>
-void matvec_row(const Weights& w, const Activations& a, size_t index, size_t item, float* out) {
-    Row row(w, index);
-    F8 sums[N] = {};
+// Products item to item + N of the row `index`, and of the next one if there are two.
+template <class Row, bool Int8, int Rows, int N>
+void matvec_tile(const Weights& w, const Activations& a, size_t index, size_t item, float* out) {
+    Row row[2] = {Row(w, index), Row(w, index + Rows - 1)};
+    F8 sums[Rows][N] = {};
     size_t chunk = 0;
     for (size_t block = 0; block < w.blocks; ++block) {
-        row.open(block);
+        for (int r = 0; r < Rows; ++r) row[r].open(block);
 #pragma GCC unroll 8  // in blocks of 256 the shifts of a run then are constants
-        for (int k = 0; k < row.chunks; ++k, ++chunk) {
-            if constexpr (Int8) {
-                const I8x32 codes = row.codes(k);
-                for (int n = 0; n < N; ++n) {
-                    const size_t at = (item + n) * (a.columns / 32) + chunk;
-                    sums[n] = add_int8(row, k, codes, a.codes + 32 * at, a.scale[at], sums[n]);
+        for (int k = 0; k < Row::chunks; ++k, ++chunk)
+            for (int r = 0; r < Rows; ++r) {
+                if constexpr (Int8) {
+                    const I8x32 codes = row[r].codes(k);
+                    for (int n = 0; n < N; ++n) {
+                        const size_t at = (item + n) * (a.columns / 32) + chunk;
+                        sums[r][n] = add_int8(row[r], k, codes, a.codes + 32 * at, a.scale[at], sums[r][n]);
+                    }
+                } else {
+                    F8 values[4];
+                    if constexpr (Row::kind == Kind::floats)
+                        row[r].values(k, values);
+                    else
+                        widen32(row[r].codes(k), values);
+                    for (int n = 0; n < N; ++n)
+                        sums[r][n] = add_f32(row[r], k, values, a.x + (item + n) * a.columns + 32 * chunk, sums[r][n]);
                 }
-            } else {
-                F8 values[4];
-                if constexpr (Row::kind == Kind::floats)
-                    row.values(k, values);
-                else
-                    widen32(row.codes(k), values);
-                for (int n = 0; n < N; ++n)
-                    sums[n] = add_f32(row, k, values, a.x + (item + n) * a.columns + 32 * chunk, sums[n]);
             }
-        }
-        for (int n = 0; n < N; ++n) sums[n] = row.block_bias(block, a.sums + (item + n) * a.runs, sums[n]);
+        for (int r = 0; r < Rows; ++r)
+            for (int n = 0; n < N; ++n) sums[r][n] = row[r].block_bias(block, a.sums + (item + n) * a.runs, sums[r][n]);
     }
-    for (int n = 0; n < N; ++n)
-        out[(item + n) * w.rows + index] = sum8(row.row_bias(a.sums + (item + n) * a.runs, sums[n]));
+    for (int r = 0; r < Rows; ++r)
+        for (int n = 0; n < N; ++n)
+            out[(item + n) * w.rows + index + r] = sum8(row[r].row_bias(a.sums + (item + n) * a.runs, sums[r][n]));
 }
 
-// A row's weights come from memory once; further tiles of its products find them in the nearest cache.
+// A row's weights come from memory once; further tiles of its products find them in the nearest cache. A single product
+// takes two rows at a time: one running sum alone would wait for its own additions.
 template <class Row, bool Int8>
 void matvec(const Weights& w, const Activations& a, size_t first, size_t last, float* out) {
-    for (size_t index = first; index < last; ++index) {
+    size_t index = first;
+    if (a.count == 1)
+        for (; index + 2 <= last; index += 2) matvec_tile<Row, Int8, 2, 1>(w, a, index, 0, out);
+    for (; index < last; ++index) {
         size_t item = 0;
-        for (; item + 4 <= a.count; item += 4) matvec_row<Row, Int8, 4>(w, a, index, item, out);
-        for (; item + 2 <= a.count; item += 2) matvec_row<Row, Int8, 2>(w, a, index, item, out);
-        for (; item < a.count; ++item) matvec_row<Row, Int8, 1>(w, a, index, item, out);
+        for (; item + 4 <= a.count; item += 4) matvec_tile<Row, Int8, 1, 4>(w, a, index, item, out);
+        for (; item < a.count; ++item) matvec_tile<Row, Int8, 1, 1>(w, a, index, item, out);
     }
 }
 

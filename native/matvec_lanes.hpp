@@ -11,6 +11,7 @@ namespace {
 
 using F8 = float __attribute__((vector_size(32)));
 using I8x32 = int8_t __attribute__((vector_size(32)));
+using U8x32 = uint8_t __attribute__((vector_size(32)));
 
 inline F8 all8(float value) { return F8{value, value, value, value, value, value, value, value}; }
 
@@ -20,8 +21,8 @@ inline F8 load8(const float* at) {
     return lanes;
 }
 
-inline I8x32 load32(const uint8_t* at) {
-    I8x32 lanes;
+inline U8x32 load32(const uint8_t* at) {
+    U8x32 lanes;
     __builtin_memcpy(&lanes, at, sizeof lanes);
     return lanes;
 }

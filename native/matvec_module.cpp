@@ -103,7 +103,7 @@ Weights grouped(Bytes codes, size_t columns, const Scales& scale, const uint8_t*
     require(group >= 32 && group % 32 == 0 && columns % group == 0, "groups are multiples of 32 columns and fill a row");
     const size_t groups = columns / group;
     require(scale.shape(0) == rows && scale.shape(1) == groups, "codes and scales disagree in shape");
-    return {codes.data(), rows, columns, codes.shape(1), groups, static_cast<const uint8_t*>(scale.data()), bias, group, groups};
+    return {codes.data(), rows, columns, codes.shape(1), columns / 32, static_cast<const uint8_t*>(scale.data()), bias, group, groups};
 }
 
 template <size_t PerByte>

@@ -1,0 +1,154 @@
+"""Products with packed weights, 4096 × 4096, two threads, beside ggml. MB/s of stored weights read.
+
+Each run multiplies with one matrix after the other, together more than any cache holds, as a model does with its layers. With
+int8 activations the weights should come as fast as memory gives them: the share of `read2` is the figure to look at. ggml is
+measured if `--ggml DIRECTORY` names a place with its libggml-base and libggml-cpu shared libraries (the wheel of pywhispercpp
+holds them); it quantises activations too, in blocks of its own. Options of the harness follow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from harness import Case, main
+
+from flyweight import kernels
+from flyweight.codecs import ggml
+
+Array = np.ndarray[Any, Any]
+
+SIDE = 4096
+THREADS = 2
+WORKING_SET = 96_000_000
+GGML_TYPES = {"q4_0": 2, "q8_0": 8, "q4_k": 12, "q6_k": 14, "f16": 1, "bf16": 30}
+GROUP = 64
+
+
+def matrices(form: str, rng: np.random.Generator) -> Iterator[tuple[object, ...]]:
+    """Arguments of `matvec_<form>` before x, without end."""
+    while True:
+        if form in kernels.BLOCKS:
+            size, nbytes = kernels.BLOCKS[form]
+            blocks = rng.integers(0, 256, (SIDE * SIDE // size, nbytes), dtype=np.uint8)
+            for at, kind in next(codec for codec in ggml.CODECS if codec.name == form).scales:
+                blocks[:, at : at + 2] = rng.uniform(1e-4, 1e-2, (len(blocks), 1)).astype(kind).view(np.uint8)
+            yield (blocks.reshape(SIDE, -1),)
+        elif form in ("f16", "bf16"):
+            values = rng.standard_normal((SIDE, SIDE), np.float32)
+            yield (values.astype(np.float16) if form == "f16" else (values.view(np.uint32) >> 16).astype(np.uint16),)
+        else:
+            codes = rng.integers(0, 256, (SIDE, SIDE if form.endswith("8") else SIDE // 2), dtype=np.uint8)
+            scale = rng.uniform(1e-4, 1e-2, (SIDE, SIDE // GROUP)).astype(np.float16)
+            if form == "palette4":
+                yield (codes, rng.standard_normal(16, np.float32))
+            elif form == "symmetric8":
+                yield (codes, scale[:, :1].astype(np.float32), SIDE)
+            else:
+                yield (codes, scale, -scale, GROUP)
+
+
+def size_of(arguments: tuple[object, ...]) -> int:
+    return sum(part.nbytes for part in arguments if isinstance(part, np.ndarray))
+
+
+class Ggml:
+    """A graph of one ggml_mul_mat per matrix, run by ggml's own threads."""
+
+    class InitParams(ctypes.Structure):
+        _fields_ = [("size", ctypes.c_size_t), ("buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool)]
+
+    def __init__(self, folder: Path) -> None:
+        self.base = ctypes.CDLL(str(folder / "libggml-base.so"), mode=ctypes.RTLD_GLOBAL)
+        self.cpu = ctypes.CDLL(str(folder / "libggml-cpu.so"))
+        pointer = ctypes.c_void_p
+        self.base.ggml_init.argtypes, self.base.ggml_init.restype = [self.InitParams], pointer
+        for name, arguments in (
+            ("ggml_new_tensor_2d", [pointer, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]),
+            ("ggml_mul_mat", [pointer, pointer, pointer]),
+            ("ggml_new_graph", [pointer]),
+            ("ggml_get_data", [pointer]),
+        ):
+            getattr(self.base, name).argtypes, getattr(self.base, name).restype = arguments, pointer
+        self.base.ggml_build_forward_expand.argtypes = [pointer, pointer]
+        self.cpu.ggml_graph_compute_with_ctx.argtypes = [pointer, pointer, ctypes.c_int]
+        self.cpu.ggml_cpu_init()
+
+    def products(self, kind: int, weights: list[Array], x: Array) -> tuple[Callable[[], object], Array]:
+        """What multiplies x with every matrix, and the last product once that ran."""
+        room = sum(w.nbytes for w in weights) + (len(weights) + 1) * x.nbytes * 4 + (64 << 20)
+        context = self.base.ggml_init(self.InitParams(room, None, False))
+        vector = self.base.ggml_new_tensor_2d(context, 0, x.shape[1], len(x))
+        ctypes.memmove(self.base.ggml_get_data(vector), x.ctypes.data, x.nbytes)
+        graph = self.base.ggml_new_graph(context)
+        for w in weights:
+            matrix = self.base.ggml_new_tensor_2d(context, kind, x.shape[1], len(w))
+            ctypes.memmove(self.base.ggml_get_data(matrix), w.ctypes.data, w.nbytes)
+            product = self.base.ggml_mul_mat(context, matrix, vector)
+            self.base.ggml_build_forward_expand(graph, product)
+        address = self.base.ggml_get_data(product)
+        last = np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_float)), (len(x), len(weights[0])))
+        return lambda: self.cpu.ggml_graph_compute_with_ctx(context, graph, THREADS), last
+
+
+def case(form: str, int8: bool, batch: int, peer: Ggml | None) -> Case:
+    rng = np.random.default_rng(0)
+    source = matrices(form, rng)
+    first = next(source)
+    weights = [first, *(next(source) for _ in range(WORKING_SET // size_of(first)))]
+    x, out = rng.standard_normal((batch, SIDE), np.float32), np.empty((batch, SIDE), np.float32)
+    product = getattr(kernels, f"matvec_{form}")
+    mode = (int8,) if kernels.MATVEC[f"matvec_{form}"] else ()
+
+    def ours() -> None:
+        for arguments in weights:
+            product(*arguments, x, out, *mode, THREADS)
+
+    contenders: dict[str, Callable[[], object]] = {"flyweight": ours}
+    if peer and form in GGML_TYPES and (int8 or not mode):
+        theirs, last = peer.products(GGML_TYPES[form], [np.asarray(arguments[0]) for arguments in weights], x)
+        ours()
+        theirs()
+        if np.abs(out - last).max() > 0.02 * np.abs(out).max():
+            sys.exit(f"{form}: our product differs from ggml's; a speed would mean nothing")
+        contenders["ggml"] = theirs
+    name = f"{form}{' int8' if int8 else ''}, batch {batch}"
+    return Case(name, size_of(first) * len(weights), contenders, limit="read2", target="0.7 of read2" if int8 else "")
+
+
+def overhead() -> str:
+    """Seconds of a call that has next to nothing to do: checks, binding, activations, and waking a thread."""
+    blocks, x, out = np.zeros((4096, 18), np.uint8), np.zeros((1, 32), np.float32), np.zeros((1, 4096), np.float32)
+    taken = []
+    for threads in (1, THREADS):
+        best = []
+        for _ in range(2000):
+            start = time.perf_counter()
+            kernels.matvec_q4_0(blocks, x, out, True, threads)
+            best.append(time.perf_counter() - start)
+        taken.append(sorted(best)[len(best) // 2])
+    return f"a call on 4096 × 32 weights: {taken[0] * 1e6:.1f} µs on one thread, {taken[1] * 1e6:.1f} µs on {THREADS}"
+
+
+def cases() -> Iterator[Case]:
+    print(overhead())
+    peer = Ggml(options.ggml) if options.ggml else None
+    for form in ("q4_0", "q8_0", "q4_k", "q6_k", "affine4", "affine8", "symmetric8"):
+        yield case(form, True, 1, peer)
+    for form in ("q4_0", "q8_0", "q4_k", "q6_k", "affine4", "affine8", "symmetric8", "bf16", "f16", "palette4"):
+        yield case(form, False, 1, peer)
+    for form in ("q4_0", "q8_0", "q4_k", "affine4", "affine8"):
+        yield case(form, True, 8, peer)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--ggml", type=Path, metavar="DIRECTORY")
+    options, sys.argv[1:] = parser.parse_known_args()
+    main(__doc__.splitlines()[0], cases)
