@@ -4,22 +4,22 @@
 #include <cstddef>
 #include <cstdint>
 
-// X(form, type, activations in pairs: the even columns of every 32 first)
+// X(form, type, whether activations come in pairs: the even columns of every 32 first, the code that stands for zero)
 // The first list has products with f32 and with int8 activations, the second with f32 alone.
-#define FLYWEIGHT_MATVEC_CODES(X)                  \
-    X(q4_0, Q4_0, false)                           \
-    X(q8_0, Q8_0, false)                           \
-    X(q4_k, Q4_K, false)                           \
-    X(q6_k, Q6_K, false)                           \
-    X(affine4_f32, Affine4<F32Scale>, true)        \
-    X(affine4_f16, Affine4<F16Scale>, true)        \
-    X(affine4_bf16, Affine4<Bf16Scale>, true)      \
-    X(affine8_f32, Affine8<F32Scale>, false)       \
-    X(affine8_f16, Affine8<F16Scale>, false)       \
-    X(affine8_bf16, Affine8<Bf16Scale>, false)     \
-    X(symmetric8_f32, Symmetric8<F32Scale>, false) \
-    X(symmetric8_f16, Symmetric8<F16Scale>, false) \
-    X(symmetric8_bf16, Symmetric8<Bf16Scale>, false)
+#define FLYWEIGHT_MATVEC_CODES(X)                       \
+    X(q4_0, Q4_0, false, 8)                             \
+    X(q8_0, Q8_0, false, 0)                             \
+    X(q4_k, Q4_K, false, 0)                             \
+    X(q6_k, Q6_K, false, 32)                            \
+    X(affine4_f32, Affine4<F32Scale>, true, 0)          \
+    X(affine4_f16, Affine4<F16Scale>, true, 0)          \
+    X(affine4_bf16, Affine4<Bf16Scale>, true, 0)        \
+    X(affine8_f32, Affine8<F32Scale>, false, 0)         \
+    X(affine8_f16, Affine8<F16Scale>, false, 0)         \
+    X(affine8_bf16, Affine8<Bf16Scale>, false, 0)       \
+    X(symmetric8_f32, Symmetric8<F32Scale>, false, 0)   \
+    X(symmetric8_f16, Symmetric8<F16Scale>, false, 0)   \
+    X(symmetric8_bf16, Symmetric8<Bf16Scale>, false, 0)
 
 #define FLYWEIGHT_MATVEC_FLOATS(X) \
     X(bf16, Bf16, false)           \
@@ -42,15 +42,16 @@ struct Activations {
     size_t count, columns, runs;
     const float* x;        // (count, columns), in the order the form wants; null with int8
     const int8_t* codes;   // (count, columns)
+    const int16_t* offsets;  // (count, columns / 2): the form's centre times the sum of two codes
     const float* scale;    // (count, columns / 32)
-    const float* sums;     // (count, runs): Σx over equal shares of the columns; null where no form needs it
+    const float* sums;     // (count, runs): Σx over equal shares of the columns
 };
 
 // Rows first to last of every product; out is (count, rows).
 using MatvecKernel = void (*)(const Weights&, const Activations&, size_t first, size_t last, float* out);
 
 struct MatvecKernels {
-#define X(form, type, pairs) MatvecKernel form, form##_int8;
+#define X(form, type, pairs, centre) MatvecKernel form, form##_int8;
     FLYWEIGHT_MATVEC_CODES(X)
 #undef X
 #define X(form, type, pairs) MatvecKernel form;
@@ -59,6 +60,7 @@ struct MatvecKernels {
     // One row of activations: reordered, quantised, summed.
     void (*reorder)(const float* x, size_t columns, float* out);
     void (*quantize)(const float* x, size_t columns, bool pairs, int8_t* codes, float* scale);
+    void (*offset)(const int8_t* codes, size_t columns, int centre, int16_t* offsets);
     void (*sum)(const float* x, size_t columns, size_t runs, float* sums);
     void (*sum_int8)(const int8_t* codes, const float* scale, size_t columns, size_t runs, float* sums);
 };

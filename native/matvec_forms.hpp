@@ -3,7 +3,9 @@
 // A form's Row walks one row of weights, block by block:
 //   open(block)              read the block's scales
 //   chunks                   runs of 32 columns in a block
-//   codes(k), scale(k)       the signed codes of run k, and what they count
+//   centre                   weights are scale · (code − centre), codes below 64; if negative, codes are signed bytes
+//   codes(k), scale(k)       the codes of run k, and what they count
+//   times(k)                 null, or whole numbers that count again for the first and the last sixteen columns
 //   values(k, out)           instead of both, where weights are not integers times a scale
 //   block_bias, row_bias     add bias · Σx, the sums of the activations over a run being known
 #pragma once
@@ -15,11 +17,12 @@ namespace {
 
 using flyweight::Weights;
 
-enum class Kind { floats, codes, unsigned_codes, halves };  // halves: codes with a whole-numbered scale per sixteen columns
+constexpr int signed_bytes = -1, no_codes = -2;
 
-template <Kind What>
+template <int Centre>
 struct Form {
-    static constexpr Kind kind = What;
+    static constexpr int centre = Centre;
+    const int16_t* times(int) const { return nullptr; }
     F8 block_bias(size_t, const float*, F8 sum) const { return sum; }
     F8 row_bias(const float*, F8 sum) const { return sum; }
 };
@@ -31,17 +34,17 @@ inline I8x32 nibbles(const uint8_t* at) {
 
 // Blocks of ggml -------------------------------------------------------------------------------
 
-struct Q4_0 : Form<Kind::codes> {
+struct Q4_0 : Form<8> {
     static constexpr int chunks = 1;
     const uint8_t *row, *at;
 
     Q4_0(const Weights& w, size_t index) : row(w.codes + index * w.stride), at(row) {}
     void open(size_t block) { at = row + 18 * block; }
-    I8x32 codes(int) const { return nibbles(at + 2) - 8; }
+    I8x32 codes(int) const { return nibbles(at + 2); }
     float scale(int) const { return half(at); }
 };
 
-struct Q8_0 : Form<Kind::codes> {
+struct Q8_0 : Form<signed_bytes> {
     static constexpr int chunks = 1;
     const uint8_t *row, *at;
 
@@ -51,7 +54,7 @@ struct Q8_0 : Form<Kind::codes> {
     float scale(int) const { return half(at); }
 };
 
-struct Q4_K : Form<Kind::unsigned_codes> {
+struct Q4_K : Form<0> {
     static constexpr int chunks = 8;
     const uint8_t *row, *at;
     F8 scales, minus;
@@ -81,31 +84,33 @@ struct Q4_K : Form<Kind::unsigned_codes> {
     F8 block_bias(size_t block, const float* sums, F8 sum) const { return fused(minus, load8(sums + 8 * block), sum); }
 };
 
-struct Q6_K : Form<Kind::halves> {
+struct Q6_K : Form<32> {
     static constexpr int chunks = 8;
     const uint8_t *row, *at;
     float d;
+    int16_t steps[16];  // a scale for every sixteen columns
 
-    Q6_K(const Weights& w, size_t index) : row(w.codes + index * w.stride), at(row), d(0) {}
+    Q6_K(const Weights& w, size_t index) : row(w.codes + index * w.stride), at(row), d(0), steps() {}
 
     void open(size_t block) {
         at = row + 210 * block;
         d = half(at + 208);
+        for (int i = 0; i < 16; ++i) steps[i] = int8_t(at[192 + i]);
     }
 
     I8x32 codes(int k) const {
         const uint8_t *low = at + 64 * (k / 4) + 32 * (k % 2), *high = at + 128 + 32 * (k / 4);
-        return I8x32(load32(low) >> k % 4 / 2 * 4 & 15 | (load32(high) >> k % 4 * 2 & 3) << 4) - 32;
+        return I8x32(load32(low) >> k % 4 / 2 * 4 & 15 | (load32(high) >> k % 4 * 2 & 3) << 4);
     }
 
     float scale(int) const { return d; }
-    int times(int k, int half) const { return int8_t(at[192 + 2 * k + half]); }
+    const int16_t* times(int k) const { return steps + 2 * k; }
 };
 
 // The affine codec: a scale, and for scale_bias a bias, per group ------------------------------
 
-template <class Scale, Kind What, size_t ChunkBytes>
-struct Grouped : Form<What> {
+template <class Scale, int Centre, size_t ChunkBytes>
+struct Grouped : Form<Centre> {
     static constexpr int chunks = 1;
     const uint8_t *at, *scales, *biases;
     size_t groups, group_chunks, left = 0, group = 0;
@@ -143,29 +148,29 @@ struct Grouped : Form<What> {
 };
 
 template <class Scale>
-struct Affine4 : Grouped<Scale, Kind::unsigned_codes, 16> {
-    using Grouped<Scale, Kind::unsigned_codes, 16>::Grouped;
+struct Affine4 : Grouped<Scale, 0, 16> {
+    using Grouped<Scale, 0, 16>::Grouped;
     I8x32 codes(int) const { return nibbles(this->at); }
     F8 row_bias(const float* sums, F8 sum) const { return this->add_biases(0, sums, sum); }
 };
 
 template <class Scale>
-struct Affine8 : Grouped<Scale, Kind::codes, 32> {
-    using Grouped<Scale, Kind::codes, 32>::Grouped;
+struct Affine8 : Grouped<Scale, signed_bytes, 32> {
+    using Grouped<Scale, signed_bytes, 32>::Grouped;
     I8x32 codes(int) const { return I8x32(load32(this->at) ^ 128); }
     F8 row_bias(const float* sums, F8 sum) const { return this->add_biases(128, sums, sum); }
 };
 
 template <class Scale>
-struct Symmetric8 : Grouped<Scale, Kind::codes, 32> {
-    using Grouped<Scale, Kind::codes, 32>::Grouped;
+struct Symmetric8 : Grouped<Scale, signed_bytes, 32> {
+    using Grouped<Scale, signed_bytes, 32>::Grouped;
     I8x32 codes(int) const { return I8x32(load32(this->at)); }
 };
 
 // Weights that are floats or stand for floats --------------------------------------------------
 
 template <F8 (*Load)(const uint8_t*)>
-struct Raw16 : Form<Kind::floats> {
+struct Raw16 : Form<no_codes> {
     static constexpr int chunks = 1;
     const uint8_t *row, *at;
 
@@ -179,7 +184,7 @@ struct Raw16 : Form<Kind::floats> {
 using Bf16 = Raw16<brains8>;
 using F16 = Raw16<halves8>;
 
-struct Palette4 : Form<Kind::floats> {
+struct Palette4 : Form<no_codes> {
     static constexpr int chunks = 1;
     const uint8_t *row, *at;
     const float* table;

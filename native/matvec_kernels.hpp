@@ -17,25 +17,22 @@ inline F8 dot8x4(const F8 (&w)[4], const float* x, int from, int to) {
 }
 
 template <class Row>
-inline F8 add_f32(const Row& row, int k, const F8 (&w)[4], const float* x, F8 sum) {
-    if constexpr (Row::kind == Kind::floats) {
-        return sum + dot8x4(w, x, 0, 4);
-    } else if constexpr (Row::kind == Kind::halves) {
-        sum = fused(all8(row.scale(k) * float(row.times(k, 0))), dot8x4(w, x, 0, 2), sum);
-        return fused(all8(row.scale(k) * float(row.times(k, 1))), dot8x4(w, x, 2, 4), sum);
-    } else {
-        return fused(all8(row.scale(k)), dot8x4(w, x, 0, 4), sum);
-    }
+inline void weights32(const Row& row, int k, F8 (&out)[4]) {
+    if constexpr (Row::centre == no_codes)
+        row.values(k, out);
+    else
+        widen32(row.codes(k) - int8_t(Row::centre > 0 ? Row::centre : 0), out);
 }
 
 template <class Row>
-inline F8 add_int8(const Row& row, int k, I8x32 codes, const int8_t* x, float x_scale, F8 sum) {
-    F8 dot;
-    if constexpr (Row::kind == Kind::halves)
-        dot = dot32<false, true>(codes, x, row.times(k, 0), row.times(k, 1));
-    else
-        dot = dot32<Row::kind == Kind::unsigned_codes, false>(codes, x, 1, 1);
-    return fused(all8(row.scale(k) * x_scale), dot, sum);
+inline F8 add_f32(const Row& row, int k, const F8 (&w)[4], const float* x, F8 sum) {
+    if constexpr (Row::centre == no_codes) return sum + dot8x4(w, x, 0, 4);
+    else if (const int16_t* times = row.times(k)) {
+        sum = fused(all8(row.scale(k) * float(times[0])), dot8x4(w, x, 0, 2), sum);
+        return fused(all8(row.scale(k) * float(times[1])), dot8x4(w, x, 2, 4), sum);
+    } else {
+        return fused(all8(row.scale(k)), dot8x4(w, x, 0, 4), sum);
+    }
 }
 
 // Products item to item + N of the row `index`, and of the next one if there are two.
@@ -53,14 +50,12 @@ void matvec_tile(const Weights& w, const Activations& a, size_t index, size_t it
                     const I8x32 codes = row[r].codes(k);
                     for (int n = 0; n < N; ++n) {
                         const size_t at = (item + n) * (a.columns / 32) + chunk;
-                        sums[r][n] = add_int8(row[r], k, codes, a.codes + 32 * at, a.scale[at], sums[r][n]);
+                        const F8 dot = dot32<Row::centre>(codes, a.codes + 32 * at, a.offsets + 16 * at, row[r].times(k));
+                        sums[r][n] = fused(all8(row[r].scale(k)) * all8(a.scale[at]), dot, sums[r][n]);
                     }
                 } else {
                     F8 values[4];
-                    if constexpr (Row::kind == Kind::floats)
-                        row[r].values(k, values);
-                    else
-                        widen32(row[r].codes(k), values);
+                    weights32(row[r], k, values);
                     for (int n = 0; n < N; ++n)
                         sums[r][n] = add_f32(row[r], k, values, a.x + (item + n) * a.columns + 32 * chunk, sums[r][n]);
                 }
@@ -112,6 +107,11 @@ void quantize(const float* __restrict x, size_t columns, bool pairs, int8_t* __r
     }
 }
 
+// What dot32 takes off for codes that are not centred on zero.
+void offset(const int8_t* codes, size_t columns, int centre, int16_t* offsets) {
+    for (size_t i = 0; i < columns / 2; ++i) offsets[i] = int16_t(centre * (codes[2 * i] + codes[2 * i + 1]));
+}
+
 void sum(const float* x, size_t columns, size_t runs, float* sums) {
     const size_t run = runs ? columns / runs : 0;
     for (size_t r = 0; r < runs; ++r, x += run) {
@@ -135,7 +135,7 @@ void sum_int8(const int8_t* codes, const float* scale, size_t columns, size_t ru
 }
 
 constexpr flyweight::MatvecKernels matvec_kernels = {
-#define X(form, type, pairs) matvec<type, false>, matvec<type, true>,
+#define X(form, type, pairs, centre) matvec<type, false>, matvec<type, true>,
     FLYWEIGHT_MATVEC_CODES(X)
 #undef X
 #define X(form, type, pairs) matvec<type, false>,
@@ -143,6 +143,7 @@ constexpr flyweight::MatvecKernels matvec_kernels = {
 #undef X
     reorder,
     quantize,
+    offset,
     sum,
     sum_int8,
 };

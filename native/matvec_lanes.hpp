@@ -62,14 +62,23 @@ inline F8 look_up8(const float* table, const uint8_t* codes) {
     return F8(_mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28))));
 }
 
-// Eight sums of four products code · x, exact: each pair is below 2^15 (|x| ≤ 127; codes of full range are
-// taken as magnitude and sign). The first sixteen columns count `first` times, the others `second` times.
-template <bool Unsigned, bool Weighted>
-inline F8 dot32(I8x32 codes, const int8_t* x, int first, int second) {
+// Two whole numbers, the first for sixteen columns and the second for the next sixteen.
+inline __m256i spread(const int16_t* two) {
+    int32_t both;
+    __builtin_memcpy(&both, two, sizeof both);
+    const __m256i first_then_second = _mm256_set_m128i(_mm_set1_epi16(0x0302), _mm_set1_epi16(0x0100));
+    return _mm256_shuffle_epi8(_mm256_set1_epi32(both), first_then_second);
+}
+
+// Eight sums of four products (code − Centre) · x, exact: each pair is below 2^15, as |x| ≤ 127. Unsigned codes are at most 63
+// and `offsets` holds Centre times the sums of their pairs of x; signed bytes (Centre < 0) are taken as magnitude and sign.
+// `times`, if not null, points to what the first and the last sixteen columns count.
+template <int Centre>
+inline F8 dot32(I8x32 codes, const int8_t* x, const int16_t* offsets, const int16_t* times) {
     const __m256i q = __m256i(codes), a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
-    const __m256i pairs = Unsigned ? _mm256_maddubs_epi16(q, a) : _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(a, q));
-    const __m256i times = Weighted ? _mm256_set_m128i(_mm_set1_epi16(int16_t(second)), _mm_set1_epi16(int16_t(first))) : _mm256_set1_epi16(1);
-    return F8(_mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, times)));
+    __m256i pairs = Centre < 0 ? _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(a, q)) : _mm256_maddubs_epi16(q, a);
+    if (Centre > 0) pairs = _mm256_sub_epi16(pairs, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(offsets)));
+    return F8(_mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, times ? spread(times) : _mm256_set1_epi16(1))));
 }
 
 #else
@@ -111,14 +120,14 @@ inline F8 look_up8(const float* table, const uint8_t* codes) {
     return lanes;
 }
 
-template <bool, bool Weighted>
-inline F8 dot32(I8x32 codes, const int8_t* x, int first, int second) {
+template <int Centre>
+inline F8 dot32(I8x32 codes, const int8_t* x, const int16_t*, const int16_t* times) {
     int8_t lanes[32];
     int32_t sums[8] = {};
     __builtin_memcpy(lanes, &codes, sizeof lanes);
-    for (int i = 0; i < 32; ++i) sums[i / 4] += int32_t(lanes[i]) * int32_t(x[i]);
+    for (int i = 0; i < 32; ++i) sums[i / 4] += (int32_t(lanes[i]) - (Centre > 0 ? Centre : 0)) * int32_t(x[i]);
     F8 out;
-    for (int i = 0; i < 8; ++i) out[i] = float(Weighted ? sums[i] * (i < 4 ? first : second) : sums[i]);
+    for (int i = 0; i < 8; ++i) out[i] = float(times ? sums[i] * times[i / 4] : sums[i]);
     return out;
 }
 

@@ -32,12 +32,13 @@ struct Plan {
     MatvecKernel MatvecKernels::*f32;
     MatvecKernel MatvecKernels::*int8;  // null: there is none
     bool pairs;
+    int centre;
 };
 
-#define X(form, type, pairs) constexpr Plan form##_plan = {&MatvecKernels::form, &MatvecKernels::form##_int8, pairs};
+#define X(form, type, pairs, centre) constexpr Plan form##_plan = {&MatvecKernels::form, &MatvecKernels::form##_int8, pairs, centre};
 FLYWEIGHT_MATVEC_CODES(X)
 #undef X
-#define X(form, type, pairs) constexpr Plan form##_plan = {&MatvecKernels::form, nullptr, pairs};
+#define X(form, type, pairs) constexpr Plan form##_plan = {&MatvecKernels::form, nullptr, pairs, 0};
 FLYWEIGHT_MATVEC_FLOATS(X)
 #undef X
 
@@ -60,14 +61,16 @@ void multiply(const Plan& plan, const Weights& w, size_t runs, Floats x, FloatsO
     const MatvecKernels& kernels = active().matvec;
     thread_local std::vector<float> room;  // kept: it is a few pages, and products come by the thousand
     const size_t chunks = columns / 32, code_floats = columns / 4;
-    const size_t each = runs + (int8 ? chunks + code_floats : plan.pairs ? columns : 0);
+    const size_t each = runs + (int8 ? chunks + code_floats + code_floats : plan.pairs ? columns : 0);
     if (room.size() < count * each) room.resize(count * each);
     float *sums = room.data(), *scale = sums + count * runs, *ordered = scale;
     int8_t* codes = reinterpret_cast<int8_t*>(scale + count * chunks);
+    int16_t* offsets = reinterpret_cast<int16_t*>(codes + count * columns);
     for (size_t i = 0; i < count; ++i) {
         const float* row = from + i * columns;
         if (int8) {
             kernels.quantize(row, columns, plan.pairs, codes + i * columns, scale + i * chunks);
+            if (plan.centre) kernels.offset(codes + i * columns, columns, plan.centre, offsets + i * columns / 2);
             kernels.sum_int8(codes + i * columns, scale + i * chunks, columns, runs, sums + i * runs);
         } else {
             if (plan.pairs) kernels.reorder(row, columns, ordered + i * columns);
@@ -75,7 +78,7 @@ void multiply(const Plan& plan, const Weights& w, size_t runs, Floats x, FloatsO
         }
     }
     const Task task = {kernels.*(int8 ? plan.int8 : plan.f32), w,
-                       {count, columns, runs, plan.pairs && !int8 ? ordered : from, codes, scale, sums}, to};
+                       {count, columns, runs, plan.pairs && !int8 ? ordered : from, codes, offsets, scale, sums}, to};
     const size_t piece = w.stride < piece_bytes ? piece_bytes / (w.stride + 1) + 1 : 1;
     over_rows(w.rows, piece, unsigned(threads), [](const void* what, size_t first, size_t last) {
         const Task& t = *static_cast<const Task*>(what);
