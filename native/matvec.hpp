@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// X(form, type, whether activations come in pairs: the even columns of every 32 first, the code that stands for zero)
+// X(form, type, whether a byte holds a pair of neighbouring columns, the code that stands for zero)
 // The first list has products with f32 and with int8 activations, the second with f32 alone.
 #define FLYWEIGHT_MATVEC_CODES(X)                       \
     X(q4_0, Q4_0, false, 8)                             \
@@ -21,6 +21,7 @@
     X(symmetric8_f16, Symmetric8<F16Scale>, false, 0)   \
     X(symmetric8_bf16, Symmetric8<Bf16Scale>, false, 0)
 
+// X(form, type, whether activations are put in quads, for bytes that hold pairs of columns)
 #define FLYWEIGHT_MATVEC_FLOATS(X) \
     X(bf16, Bf16, false)           \
     X(f16, F16, false)             \
@@ -34,7 +35,7 @@ struct Weights {
     size_t blocks;                 // of a row; groups count as blocks
     const uint8_t *scale = nullptr, *bias = nullptr;  // (rows, groups)
     size_t group = 0, groups = 0;  // columns that share a scale; groups of a row
-    const float* table = nullptr;  // sixteen values
+    const uint8_t* planes = nullptr;  // byte i of sixteen floats, for i = 0 … 3
 };
 
 // Activations made ready, one row per product: as f32, or as int8 with a scale per 32 columns.
@@ -58,7 +59,7 @@ struct MatvecKernels {
     FLYWEIGHT_MATVEC_FLOATS(X)
 #undef X
     // One row of activations: reordered, quantised, summed.
-    void (*reorder)(const float* x, size_t columns, float* out);
+    void (*reorder)(const float* x, size_t columns, bool pairs, float* out);
     void (*quantize)(const float* x, size_t columns, bool pairs, int8_t* codes, float* scale);
     void (*offset)(const int8_t* codes, size_t columns, int centre, int16_t* offsets);
     void (*sum)(const float* x, size_t columns, size_t runs, float* sums);

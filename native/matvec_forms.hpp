@@ -6,7 +6,7 @@
 //   centre                   weights are scale · (code − centre), codes below 64; if negative, codes are signed bytes
 //   codes(k), scale(k)       the codes of run k, and what they count
 //   times(k)                 null, or whole numbers that count again for the first and the last sixteen columns
-//   values(k, out)           instead of both, where weights are not integers times a scale
+//   values(k, out)           instead of these, where weights are not integers times a scale
 //   block_bias, row_bias     add bias · Σx, the sums of the activations over a run being known
 #pragma once
 
@@ -29,7 +29,7 @@ struct Form {
 
 inline I8x32 nibbles(const uint8_t* at) {
     const U8 q = load(at);
-    return join(q, q >> 4) & 15;
+    return join(q, loosely_down(q, 4)) & 15;
 }
 
 // Blocks of ggml -------------------------------------------------------------------------------
@@ -66,18 +66,17 @@ struct Q4_K : Form<0> {
         // Four six-bit numbers to a word of bytes; the last four keep their top bits above those of the first.
         const uint32_t first = load_u32(at + 4), second = load_u32(at + 8), third = load_u32(at + 12);
         constexpr uint32_t six = 0x3f3f3f3f, four = 0x0f0f0f0f, two = 0x30303030;
-        const uint64_t packed[4] = {first & six | uint64_t(third & four | first >> 2 & two) << 32,
-                                    second & six | uint64_t(third >> 4 & four | second >> 2 & two) << 32, 0, 0};
-        I8x32 both;
-        __builtin_memcpy(&both, packed, sizeof both);
+        const uint64_t low = first & six | uint64_t(second & six) << 32;
+        const uint64_t high = (third & four | first >> 2 & two) | uint64_t(third >> 4 & four | second >> 2 & two) << 32;
+        const I8x32 quads = join(U8(U64{low, 0}), U8(U64{high, 0}));
         F8 wide[4];
-        widen32(both, wide);
+        widen32<false>(quads, wide);
         scales = all8(half(at)) * wide[0];
         minus = all8(-half(at + 2)) * wide[1];
     }
 
     I8x32 codes(int k) const {
-        return I8x32(load32(at + 16 + 32 * (k / 2)) >> k % 2 * 4 & 15);
+        return I8x32(loosely_down(load32(at + 16 + 32 * (k / 2)), k % 2 * 4) & 15);
     }
 
     float scale(int k) const { return scales[k]; }
@@ -100,7 +99,7 @@ struct Q6_K : Form<32> {
 
     I8x32 codes(int k) const {
         const uint8_t *low = at + 64 * (k / 4) + 32 * (k % 2), *high = at + 128 + 32 * (k / 4);
-        return I8x32(load32(low) >> k % 4 / 2 * 4 & 15 | (load32(high) >> k % 4 * 2 & 3) << 4);
+        return I8x32(loosely_down(load32(low), k % 4 / 2 * 4) & 15 | loosely_down(load32(high), k % 4 * 2 - 4) & 48);
     }
 
     float scale(int) const { return d; }
@@ -186,17 +185,11 @@ using F16 = Raw16<halves8>;
 
 struct Palette4 : Form<no_codes> {
     static constexpr int chunks = 1;
-    const uint8_t *row, *at;
-    const float* table;
+    const uint8_t *row, *at, *planes;
 
-    Palette4(const Weights& w, size_t index) : row(w.codes + index * w.stride), at(row), table(w.table) {}
+    Palette4(const Weights& w, size_t index) : row(w.codes + index * w.stride), at(row), planes(w.planes) {}
     void open(size_t block) { at = row + 16 * block; }
-    void values(int, F8 (&out)[4]) const {
-        const I8x32 index = nibbles(at);
-        uint8_t codes[32];
-        __builtin_memcpy(codes, &index, sizeof codes);
-        for (int i = 0; i < 4; ++i) out[i] = look_up8(table, codes + 8 * i);
-    }
+    void values(int, F8 (&out)[4]) const { look_up32(planes, nibbles(at), out); }
 };
 
 }  // namespace

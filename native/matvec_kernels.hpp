@@ -10,9 +10,9 @@ namespace {
 
 using flyweight::Activations;
 
-inline F8 dot8x4(const F8 (&w)[4], const float* x, int from, int to) {
-    F8 sum = w[from] * load8(x + 8 * from);
-    for (int i = from + 1; i < to; ++i) sum = fused(w[i], load8(x + 8 * i), sum);
+inline F8 dot8x4(const F8 (&w)[4], const float* x) {
+    F8 sum = w[0] * load8(x);
+    for (int i = 1; i < 4; ++i) sum = fused(w[i], load8(x + 8 * i), sum);
     return sum;
 }
 
@@ -21,17 +21,18 @@ inline void weights32(const Row& row, int k, F8 (&out)[4]) {
     if constexpr (Row::centre == no_codes)
         row.values(k, out);
     else
-        widen32(row.codes(k) - int8_t(Row::centre > 0 ? Row::centre : 0), out);
+        widen32<Row::centre != 0>(row.codes(k) - int8_t(Row::centre > 0 ? Row::centre : 0), out);
 }
 
 template <class Row>
 inline F8 add_f32(const Row& row, int k, const F8 (&w)[4], const float* x, F8 sum) {
-    if constexpr (Row::centre == no_codes) return sum + dot8x4(w, x, 0, 4);
+    const F8 dot = dot8x4(w, x);
+    if constexpr (Row::centre == no_codes) return sum + dot;
     else if (const int16_t* times = row.times(k)) {
-        sum = fused(all8(row.scale(k) * float(times[0])), dot8x4(w, x, 0, 2), sum);
-        return fused(all8(row.scale(k) * float(times[1])), dot8x4(w, x, 2, 4), sum);
+        const float a = row.scale(k) * float(times[0]), b = row.scale(k) * float(times[1]);
+        return fused(F8{a, a, a, a, b, b, b, b}, dot, sum);  // in quads the first half of a register is the first sixteen columns
     } else {
-        return fused(all8(row.scale(k)), dot8x4(w, x, 0, 4), sum);
+        return fused(all8(row.scale(k)), dot, sum);
     }
 }
 
@@ -84,10 +85,15 @@ void matvec(const Weights& w, const Activations& a, size_t first, size_t last, f
 
 // Activations ----------------------------------------------------------------------------------
 
-// Of every 32 columns the even ones first, as the low and the high halves of sixteen bytes give their codes.
-void reorder(const float* __restrict x, size_t columns, float* __restrict out) {
+// To quads, the order of widen32. Where the low and the high halves of sixteen bytes hold the even and the odd columns, that is
+// the even ones of every eight first.
+void reorder(const float* __restrict x, size_t columns, bool pairs, float* __restrict out) {
     for (; columns; columns -= 32, x += 32, out += 32)
-        for (int i = 0; i < 16; ++i) out[i] = x[2 * i], out[16 + i] = x[2 * i + 1];
+        for (int quad = 0; quad < 4; ++quad)
+            for (int i = 0; i < 4; ++i) {
+                out[8 * quad + i] = x[pairs ? 8 * quad + 2 * i : 4 * quad + i];
+                out[8 * quad + 4 + i] = x[pairs ? 8 * quad + 2 * i + 1 : 16 + 4 * quad + i];
+            }
 }
 
 // code = rint(x · (127 / peak)), scale = peak / 127. A peak too small for its inverse gives zeros, one that is not finite a NaN scale.

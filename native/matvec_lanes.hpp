@@ -12,6 +12,12 @@ namespace {
 using F8 = float __attribute__((vector_size(32)));
 using I8x32 = int8_t __attribute__((vector_size(32)));
 using U8x32 = uint8_t __attribute__((vector_size(32)));
+using U16 = uint16_t __attribute__((vector_size(16)));
+using U16x16 = uint16_t __attribute__((vector_size(32)));
+
+// Bytes shifted with bits of their neighbours coming in, which a mask must take away: no machine shifts bytes alone.
+inline U8 loosely_down(U8 bytes, int bits) { return U8(U16(bytes) >> bits); }
+inline U8x32 loosely_down(U8x32 bytes, int bits) { return U8x32(bits < 0 ? U16x16(bytes) << -bits : U16x16(bytes) >> bits); }
 
 inline F8 all8(float value) { return F8{value, value, value, value, value, value, value, value}; }
 
@@ -35,14 +41,20 @@ inline F8 fused(F8 a, F8 b, F8 c) { return F8(_mm256_fmadd_ps(__m256(a), __m256(
 
 inline I8x32 join(U8 low, U8 high) { return I8x32(_mm256_set_m128i(__m128i(high), __m128i(low))); }
 
-inline F8 widen8(__m128i bytes) { return F8(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))); }
-
+// 32 codes as floats in quads: out[i] has the codes 4i … 4i + 3 of the first sixteen, then those of the last sixteen. A shuffle
+// stays within its half of a register; keeping to that order costs one instruction where the natural one costs three.
+template <bool Signed>
 inline void widen32(I8x32 codes, F8 (&out)[4]) {
-    const __m128i low = _mm256_castsi256_si128(__m256i(codes)), high = _mm256_extracti128_si256(__m256i(codes), 1);
-    out[0] = widen8(low);
-    out[1] = widen8(_mm_unpackhi_epi64(low, low));
-    out[2] = widen8(high);
-    out[3] = widen8(_mm_unpackhi_epi64(high, high));
+    for (int i = 0; i < 4; ++i) {
+        const int first = 4 * i, none = -128;
+        const __m128i quad = Signed ? _mm_setr_epi8(none, none, none, first, none, none, none, first + 1, none, none, none, first + 2,
+                                                    none, none, none, first + 3)
+                                    : _mm_setr_epi8(first, none, none, none, first + 1, none, none, none, first + 2, none, none, none,
+                                                    first + 3, none, none, none);
+        __m256i wide = _mm256_shuffle_epi8(__m256i(codes), _mm256_set_m128i(quad, quad));
+        if (Signed) wide = _mm256_srai_epi32(wide, 24);
+        out[i] = F8(_mm256_cvtepi32_ps(wide));
+    }
 }
 
 inline F8 halves8(const uint8_t* at) { return F8(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)))); }
@@ -54,12 +66,17 @@ inline F8 brains8(const uint8_t* at) {
     return F8(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16)));
 }
 
-// table[codes], eight codes below 16
-inline F8 look_up8(const float* table, const uint8_t* codes) {
-    const __m256i index = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
-    const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), index);
-    const __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), index);
-    return F8(_mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28))));
+// The floats 32 codes below 16 stand for, in quads. Plane i holds byte i of the sixteen floats.
+inline void look_up32(const uint8_t* planes, I8x32 codes, F8 (&out)[4]) {
+    __m256i byte[4];
+    for (int i = 0; i < 4; ++i)
+        byte[i] = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(__m128i(load(planes + 16 * i))), __m256i(codes));
+    for (int i = 0; i < 2; ++i) {
+        const __m256i low = i ? _mm256_unpackhi_epi8(byte[0], byte[1]) : _mm256_unpacklo_epi8(byte[0], byte[1]);
+        const __m256i high = i ? _mm256_unpackhi_epi8(byte[2], byte[3]) : _mm256_unpacklo_epi8(byte[2], byte[3]);
+        out[2 * i] = F8(_mm256_unpacklo_epi16(low, high));
+        out[2 * i + 1] = F8(_mm256_unpackhi_epi16(low, high));
+    }
 }
 
 // Two whole numbers, the first for sixteen columns and the second for the next sixteen.
@@ -92,11 +109,12 @@ inline I8x32 join(U8 low, U8 high) {
     return lanes;
 }
 
+template <bool>
 inline void widen32(I8x32 codes, F8 (&out)[4]) {
     int8_t lanes[32];
     float wide[32];
     __builtin_memcpy(lanes, &codes, sizeof lanes);
-    for (int i = 0; i < 32; ++i) wide[i] = float(lanes[i]);
+    for (int i = 0; i < 32; ++i) wide[i % 16 / 4 * 8 + i / 16 * 4 + i % 4] = float(lanes[i]);
     __builtin_memcpy(out, wide, sizeof wide);
 }
 
@@ -114,10 +132,15 @@ inline F8 brains8(const uint8_t* at) {
     return lanes;
 }
 
-inline F8 look_up8(const float* table, const uint8_t* codes) {
-    F8 lanes;
-    for (int i = 0; i < 8; ++i) lanes[i] = table[codes[i]];
-    return lanes;
+inline void look_up32(const uint8_t* planes, I8x32 codes, F8 (&out)[4]) {
+    uint8_t lanes[32];
+    float wide[32];
+    __builtin_memcpy(lanes, &codes, sizeof lanes);
+    for (int i = 0; i < 32; ++i) {
+        const uint8_t* at = planes + lanes[i];
+        wide[i % 16 / 4 * 8 + i / 16 * 4 + i % 4] = float_of(at[0] | at[16] << 8 | at[32] << 16 | uint32_t(at[48]) << 24);
+    }
+    __builtin_memcpy(out, wide, sizeof wide);
 }
 
 template <int Centre>

@@ -31,14 +31,14 @@ void require(bool holds, const char* what) {
 struct Plan {
     MatvecKernel MatvecKernels::*f32;
     MatvecKernel MatvecKernels::*int8;  // null: there is none
-    bool pairs;
+    bool quads, pairs;
     int centre;
 };
 
-#define X(form, type, pairs, centre) constexpr Plan form##_plan = {&MatvecKernels::form, &MatvecKernels::form##_int8, pairs, centre};
+#define X(form, type, pairs, centre) constexpr Plan form##_plan = {&MatvecKernels::form, &MatvecKernels::form##_int8, true, pairs, centre};
 FLYWEIGHT_MATVEC_CODES(X)
 #undef X
-#define X(form, type, pairs) constexpr Plan form##_plan = {&MatvecKernels::form, nullptr, pairs, 0};
+#define X(form, type, pairs) constexpr Plan form##_plan = {&MatvecKernels::form, nullptr, pairs, pairs, 0};
 FLYWEIGHT_MATVEC_FLOATS(X)
 #undef X
 
@@ -61,7 +61,7 @@ void multiply(const Plan& plan, const Weights& w, size_t runs, Floats x, FloatsO
     const MatvecKernels& kernels = active().matvec;
     thread_local std::vector<float> room;  // kept: it is a few pages, and products come by the thousand
     const size_t chunks = columns / 32, code_floats = columns / 4;
-    const size_t each = runs + (int8 ? chunks + code_floats + code_floats : plan.pairs ? columns : 0);
+    const size_t each = runs + (int8 ? chunks + code_floats + code_floats : plan.quads ? columns : 0);
     if (room.size() < count * each) room.resize(count * each);
     float *sums = room.data(), *scale = sums + count * runs, *ordered = scale;
     int8_t* codes = reinterpret_cast<int8_t*>(scale + count * chunks);
@@ -73,12 +73,12 @@ void multiply(const Plan& plan, const Weights& w, size_t runs, Floats x, FloatsO
             if (plan.centre) kernels.offset(codes + i * columns, columns, plan.centre, offsets + i * columns / 2);
             kernels.sum_int8(codes + i * columns, scale + i * chunks, columns, runs, sums + i * runs);
         } else {
-            if (plan.pairs) kernels.reorder(row, columns, ordered + i * columns);
+            if (plan.quads) kernels.reorder(row, columns, plan.pairs, ordered + i * columns);
             kernels.sum(row, columns, runs, sums + i * runs);
         }
     }
     const Task task = {kernels.*(int8 ? plan.int8 : plan.f32), w,
-                       {count, columns, runs, plan.pairs && !int8 ? ordered : from, codes, offsets, scale, sums}, to};
+                       {count, columns, runs, plan.quads && !int8 ? ordered : from, codes, offsets, scale, sums}, to};
     const size_t piece = w.stride < piece_bytes ? piece_bytes / (w.stride + 1) + 1 : 1;
     over_rows(w.rows, piece, unsigned(threads), [](const void* what, size_t first, size_t last) {
         const Task& t = *static_cast<const Task*>(what);
@@ -144,7 +144,9 @@ void palette4(Bytes codes, Table table, Floats x, FloatsOut out, size_t threads)
     require(columns % 32 == 0, "columns must be a multiple of 32");
     require(table.shape(0) == 16, "a palette has sixteen values");
     Weights w = {codes.data(), codes.shape(0), columns, codes.shape(1), columns / 32};
-    w.table = table.data();
+    uint8_t planes[64];
+    for (size_t i = 0; i < 64; ++i) planes[i] = reinterpret_cast<const uint8_t*>(table.data())[i % 16 * 4 + i / 16];
+    w.planes = planes;
     multiply(palette4_plan, w, 0, x, out, false, threads);
 }
 
