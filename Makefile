@@ -54,6 +54,7 @@ bench: $(PEERS)/.ready $(DEMO_MODEL)  ## Measure beside the peers, in one run
 	$(PEERS)/bin/python bench/decode.py
 	$(PEERS)/bin/python bench/convert.py $(DEMO_MODEL)
 	$(PEERS)/bin/python bench/memory.py
+	$(PEERS)/bin/python bench/matvec.py
 
 clean:  ## Remove everything built or downloaded
 	rm -rf $(VENV) $(PEERS) build dist .models .demo .bench

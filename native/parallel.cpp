@@ -1,5 +1,5 @@
 // A product takes some hundred microseconds and a model calls for thousands a second: starting threads, or waking sleeping
-// ones each time, would cost as much as the work. Helpers therefore watch for work for a while before they sleep, and the caller never
+// ones each time, would cost a good part of the work. Helpers therefore watch for work for a while before they sleep, and the caller never
 // waits for one that has not begun: it takes the pieces itself.
 #include "parallel.hpp"
 
@@ -22,6 +22,18 @@ inline void pause() {
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
 #endif
+}
+
+// Watches, then sleeps: on a busy machine the thread waited for may need this very core. Whoever changes it must notify.
+template <typename Done>
+unsigned until_changed(const std::atomic<unsigned>& number, Done done) {
+    const auto begun = std::chrono::steady_clock::now();
+    for (;;) {
+        const unsigned now = number.load();
+        if (done(now)) return now;
+        if (std::chrono::steady_clock::now() - begun > watch) number.wait(now);
+        pause();
+    }
 }
 
 struct Job {
@@ -50,7 +62,7 @@ class Pool {
         take();
         // A helper says it is inside before it looks whether the job is open, so after this none begins and none is missed.
         open_.store(false);
-        while (inside_.load()) pause();
+        until_changed(inside_, [](unsigned inside) { return inside == 0; });
     }
 
   private:
@@ -65,15 +77,11 @@ class Pool {
     [[noreturn]] void help(unsigned index) {
         unsigned seen = 0;
         for (;;) {
-            const auto begun = std::chrono::steady_clock::now();
-            while (called_.load() == seen) {
-                if (std::chrono::steady_clock::now() - begun > watch) called_.wait(seen);
-                pause();
-            }
-            seen = called_.load();
+            seen = until_changed(called_, [seen](unsigned called) { return called != seen; });
             inside_.fetch_add(1);
             if (open_.load() && index < job_.helpers) take();
             inside_.fetch_sub(1);
+            inside_.notify_all();
         }
     }
 
