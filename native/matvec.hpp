@@ -32,7 +32,7 @@ namespace flyweight {
 struct Weights {
     const uint8_t* codes;          // or blocks, or 16-bit floats
     size_t rows, columns, stride;  // stride: bytes of a row of codes
-    size_t blocks;                 // of a row; groups count as blocks
+    size_t blocks;                 // of a row; without blocks, runs of 32 columns
     const uint8_t *scale = nullptr, *bias = nullptr;  // (rows, groups)
     size_t group = 0, groups = 0;  // columns that share a scale; groups of a row
     const uint8_t* planes = nullptr;  // byte i of sixteen floats, for i = 0 … 3
@@ -41,11 +41,11 @@ struct Weights {
 // Activations made ready, one row per product: as f32, or as int8 with a scale per 32 columns.
 struct Activations {
     size_t count, columns, runs;
-    const float* x;        // (count, columns), in the order the form wants; null with int8
-    const int8_t* codes;   // (count, columns)
+    const float* x;          // (count, columns), in the order the form wants
+    const int8_t* codes;     // (count, columns)
     const int16_t* offsets;  // (count, columns / 2): the form's centre times the sum of two codes
-    const float* scale;    // (count, columns / 32)
-    const float* sums;     // (count, runs): Σx over equal shares of the columns
+    const float* scale;      // (count, columns / 32)
+    const float* sums;       // (count, runs): Σx over equal shares of the columns
 };
 
 // Rows first to last of every product; out is (count, rows).

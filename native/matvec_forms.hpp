@@ -111,16 +111,16 @@ struct Q6_K : Form<32> {
 template <class Scale, int Centre, size_t ChunkBytes>
 struct Grouped : Form<Centre> {
     static constexpr int chunks = 1;
-    const uint8_t *at, *scales, *biases;
-    size_t groups, group_chunks, left = 0, group = 0;
+    const uint8_t *row, *at, *scales, *biases;  // biases: of all rows
+    size_t groups, before, group_chunks, left = 0, group = 0;
     float s = 0;
 
     Grouped(const Weights& w, size_t index)
-        : at(w.codes + index * w.stride - ChunkBytes), scales(w.scale + index * w.groups * Scale::bytes),
-          biases(w.bias + index * w.groups * Scale::bytes), groups(w.groups), group_chunks(w.group / 32) {}
+        : row(w.codes + index * w.stride), at(row), scales(w.scale + index * w.groups * Scale::bytes), biases(w.bias),
+          groups(w.groups), before(index * w.groups), group_chunks(w.group / 32) {}
 
-    void open(size_t) {
-        at += ChunkBytes;
+    void open(size_t block) {
+        at = row + block * ChunkBytes;
         if (left-- == 0) {
             s = Scale::one(scales + group++ * Scale::bytes);
             left = group_chunks - 1;
@@ -131,14 +131,15 @@ struct Grouped : Form<Centre> {
 
     // Σ (bias + centre · scale) · Σx: codes taken as code − centre.
     F8 add_biases(float centre, const float* sums, F8 sum) const {
+        const uint8_t* own = biases + before * Scale::bytes;
         size_t g = 0;
         for (; g + 8 <= groups; g += 8) {
-            F8 bias = Scale::eight(biases + g * Scale::bytes);
+            F8 bias = Scale::eight(own + g * Scale::bytes);
             if (centre != 0) bias = fused(all8(centre), Scale::eight(scales + g * Scale::bytes), bias);
             sum = fused(bias, load8(sums + g), sum);
         }
         for (; g < groups; ++g) {
-            F8 bias = {Scale::one(biases + g * Scale::bytes)};
+            F8 bias = {Scale::one(own + g * Scale::bytes)};
             if (centre != 0) bias = fused(all8(centre), F8{Scale::one(scales + g * Scale::bytes)}, bias);
             sum = fused(bias, F8{sums[g]}, sum);
         }

@@ -45,6 +45,9 @@ struct Job {
 
 class Pool {
   public:
+    const pid_t owner = getpid();
+    std::mutex mutex;  // held by the one call that has the helpers
+
     void run(const Job& next) {
         while (started_ < next.helpers) {
             try {
@@ -93,20 +96,13 @@ class Pool {
 };
 
 // Never destroyed: helpers watch it until the process ends. A forked child has none of them and makes its own.
-struct Pools {
-    std::mutex mutex;
-    Pool* pool = nullptr;
-    pid_t owner = 0;
-};
+std::atomic<Pool*> latest = nullptr;
 
-std::atomic<Pools*> pools = nullptr;
-
-Pools& current() {
-    Pools* found = pools.load();
+Pool& current() {
+    Pool* found = latest.load();
     if (found && found->owner == getpid()) return *found;
-    Pools* made = new Pools{.pool = new Pool, .owner = getpid()};
-    if (pools.compare_exchange_strong(found, made)) return *made;
-    delete made->pool;
+    Pool* made = new Pool;
+    if (latest.compare_exchange_strong(found, made)) return *made;
     delete made;
     return *found;
 }
@@ -115,9 +111,9 @@ Pools& current() {
 
 void over_rows(size_t rows, size_t piece, unsigned threads, RowWork work, const void* what) {
     if (threads > 1 && rows > piece) {
-        Pools& here = current();
-        const std::unique_lock<std::mutex> mine(here.mutex, std::try_to_lock);
-        if (mine.owns_lock()) return here.pool->run({work, what, rows, piece, threads - 1});
+        Pool& pool = current();
+        const std::unique_lock<std::mutex> mine(pool.mutex, std::try_to_lock);
+        if (mine.owns_lock()) return pool.run({work, what, rows, piece, threads - 1});
     }
     work(what, 0, rows);
 }
