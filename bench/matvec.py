@@ -6,7 +6,8 @@ runs in turn with the products. On a busy machine neither means much; `core` doe
 its own CPU time, the best of many, is what the instructions allow.
 
 ggml is measured if `--ggml DIRECTORY` names a place with its libggml-base and libggml-cpu shared libraries (the wheel of
-pywhispercpp holds them); it quantises activations too, in blocks of its own. Options of the harness follow.
+pywhispercpp holds them); it quantises activations too, in blocks of its own. Its threads wait awake after their work and slow
+what runs next: for our share of `reading`, leave it out. Options of the harness follow.
 """
 
 from __future__ import annotations
