@@ -60,6 +60,7 @@ bench: $(PEERS)/.ready $(DEMO_MODEL)  ## Measure beside the peers, in one run
 	$(PEERS)/bin/python bench/palette_error.py $(DEMO_MODEL)
 	$(PEERS)/bin/python bench/lossless.py
 	$(PEERS)/bin/python bench/codecs.py
+	$(PEERS)/bin/python bench/matvec.py
 
 quality: setup $(DEMO_MODEL)  ## Measure bits per weight against error and write docs/quality.*
 	$(BIN)/python tools/quality.py $(DEMO_MODEL) docs

@@ -14,6 +14,7 @@
 #include "palette.hpp"
 #include "encode_k.hpp"
 #include "words.hpp"
+#include "matvec_kernels.hpp"
 
 #define FLYWEIGHT_TEXT_OF(name) #name
 #define FLYWEIGHT_TEXT(name) FLYWEIGHT_TEXT_OF(name)
@@ -54,6 +55,7 @@ extern const Kernels FLYWEIGHT_ISA = {
     decode_symmetric<float>, decode_symmetric<uint16_t>,
     encode_scale_bias,
     encode_symmetric,
+    matvec_kernels,
 };
 
 }  // namespace flyweight

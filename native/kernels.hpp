@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "matvec.hpp"
+
 // X(type, elements of a block, bytes of a block)
 #define FLYWEIGHT_DECODED(X) \
     X(q4_0, 32, 18)          \
@@ -112,6 +114,8 @@ struct Kernels {
                               uint8_t* packed, size_t nbytes, float* scale, float* bias);
     void (*encode_symmetric)(const float* values, size_t rows, size_t columns, int bits, size_t group, int stored,
                              uint8_t* packed, size_t nbytes, float* scale);
+
+    MatvecKernels matvec;
 };
 
 extern const Kernels baseline;

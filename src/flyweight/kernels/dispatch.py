@@ -1,7 +1,7 @@
 """Which kernels run, and what is checked before one does.
 
-Every kernel has one name in KERNELS, one definition in NumPy (DEFINITIONS), one native twin that equals it bit
-for bit on every instruction set, and one line in `_native.pyi`. The best set the processor runs is chosen at import.
+Every kernel has one name in KERNELS, one definition in NumPy (DEFINITIONS), one native twin that equals it bit for bit on every
+instruction set (products: within a derived bound), and one line in `_native.pyi`. The best set is chosen at import.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from flyweight.kernels import (
     reference,
     reference_affine,
     reference_casts,
+    reference_matvec,
     reference_palette,
     reference_search,
     reference_words,
@@ -35,6 +36,7 @@ __all__ = [
     "DEFINITIONS",
     "ENCODED",
     "KERNELS",
+    "MATVEC",
     "SEARCHED",
     "WORDS",
     "_native",
@@ -70,6 +72,19 @@ DECODED = tuple(BLOCKS)
 ENCODED = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4")
 SEARCHED = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")
 """Encoders that search for scales and take weights."""
+MATVEC: dict[str, bool] = {
+    # the product with weights in each form, and whether it also takes activations as int8
+    "matvec_q4_0": True,
+    "matvec_q8_0": True,
+    "matvec_q4_k": True,
+    "matvec_q6_k": True,
+    "matvec_affine4": True,
+    "matvec_affine8": True,
+    "matvec_symmetric8": True,
+    "matvec_bf16": False,
+    "matvec_f16": False,
+    "matvec_palette4": False,
+}
 KERNELS: tuple[str, ...] = (
     *(f"decode_{name}" for name in DECODED),
     *(f"encode_{name}" for name in ENCODED),
@@ -93,8 +108,17 @@ KERNELS: tuple[str, ...] = (
     *(f"lossless_{step}_{name}" for name in WORDS for step in ("count", "encode", "decode")),
     *(f"expand_{bits}" for bits in (8, 16, 32)),
     "table_decode",
+    *MATVEC,
 )
-DEFINITIONS = (reference, reference_affine, reference_casts, reference_palette, reference_search, reference_words)
+DEFINITIONS = (
+    reference,
+    reference_affine,
+    reference_casts,
+    reference_matvec,
+    reference_palette,
+    reference_search,
+    reference_words,
+)
 
 U8 = np.dtype(np.uint8)
 U16 = np.dtype(np.uint16)

@@ -1,0 +1,178 @@
+// Eight sums at a time: the steps of a product that name an instruction set.
+//
+// Fused multiply-adds are written out, and the compiler may make no others (-ffp-contract=off holds here too): a sum then
+// depends on the instruction set alone, not on how a loop was unrolled, and a batch equals its single products bit for bit.
+#pragma once
+
+#include "half.hpp"
+#include "lanes.hpp"
+
+namespace {
+
+using F8 = float __attribute__((vector_size(32)));
+using I8x32 = int8_t __attribute__((vector_size(32)));
+using U8x32 = uint8_t __attribute__((vector_size(32)));
+using U16 = uint16_t __attribute__((vector_size(16)));
+using U16x16 = uint16_t __attribute__((vector_size(32)));
+
+// Bytes shifted with bits of their neighbours coming in, which a mask must take away: no machine shifts bytes alone.
+inline U8 loosely_down(U8 bytes, int bits) { return U8(U16(bytes) >> bits); }
+inline U8x32 loosely_down(U8x32 bytes, int bits) { return U8x32(bits < 0 ? U16x16(bytes) << -bits : U16x16(bytes) >> bits); }
+
+inline F8 all8(float value) { return F8{value, value, value, value, value, value, value, value}; }
+
+inline F8 load8(const float* at) {
+    F8 lanes;
+    __builtin_memcpy(&lanes, at, sizeof lanes);
+    return lanes;
+}
+
+inline U8x32 load32(const uint8_t* at) {
+    U8x32 lanes;
+    __builtin_memcpy(&lanes, at, sizeof lanes);
+    return lanes;
+}
+
+inline float sum8(F8 v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
+
+#ifdef __AVX2__
+
+inline F8 fused(F8 a, F8 b, F8 c) { return F8(_mm256_fmadd_ps(__m256(a), __m256(b), __m256(c))); }
+
+inline I8x32 join(U8 low, U8 high) { return I8x32(_mm256_set_m128i(__m128i(high), __m128i(low))); }
+
+// 32 codes as floats in quads: out[i] has the codes 4i … 4i + 3 of the first sixteen, then those of the last sixteen. A shuffle
+// stays within its half of a register; keeping to that order costs one instruction where the natural one costs three.
+template <bool Signed>
+inline void widen32(I8x32 codes, F8 (&out)[4]) {
+    for (int i = 0; i < 4; ++i) {
+        const int first = 4 * i, none = -128;
+        const __m128i quad = Signed ? _mm_setr_epi8(none, none, none, first, none, none, none, first + 1, none, none, none, first + 2,
+                                                    none, none, none, first + 3)
+                                    : _mm_setr_epi8(first, none, none, none, first + 1, none, none, none, first + 2, none, none, none,
+                                                    first + 3, none, none, none);
+        __m256i wide = _mm256_shuffle_epi8(__m256i(codes), _mm256_set_m128i(quad, quad));
+        if (Signed) wide = _mm256_srai_epi32(wide, 24);
+        out[i] = F8(_mm256_cvtepi32_ps(wide));
+    }
+}
+
+inline F8 halves8(const uint8_t* at) { return F8(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)))); }
+
+inline float half(const uint8_t* at) { return _cvtsh_ss(uint16_t(load_u16(at))); }
+
+inline F8 brains8(const uint8_t* at) {
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+    return F8(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16)));
+}
+
+// The floats 32 codes below 16 stand for, in quads. Plane i holds byte i of the sixteen floats.
+inline void look_up32(const uint8_t* planes, I8x32 codes, F8 (&out)[4]) {
+    __m256i byte[4];
+    for (int i = 0; i < 4; ++i)
+        byte[i] = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(__m128i(load(planes + 16 * i))), __m256i(codes));
+    for (int i = 0; i < 2; ++i) {
+        const __m256i low = i ? _mm256_unpackhi_epi8(byte[0], byte[1]) : _mm256_unpacklo_epi8(byte[0], byte[1]);
+        const __m256i high = i ? _mm256_unpackhi_epi8(byte[2], byte[3]) : _mm256_unpacklo_epi8(byte[2], byte[3]);
+        out[2 * i] = F8(_mm256_unpacklo_epi16(low, high));
+        out[2 * i + 1] = F8(_mm256_unpackhi_epi16(low, high));
+    }
+}
+
+// Two whole numbers, the first for sixteen columns and the second for the next sixteen.
+inline __m256i spread(const int16_t* two) {
+    int32_t both;
+    __builtin_memcpy(&both, two, sizeof both);
+    const __m256i first_then_second = _mm256_set_m128i(_mm_set1_epi16(0x0302), _mm_set1_epi16(0x0100));
+    return _mm256_shuffle_epi8(_mm256_set1_epi32(both), first_then_second);
+}
+
+// Eight sums of four products (code − Centre) · x, exact: each pair is below 2^15, as |x| ≤ 127. Unsigned codes are at most 63
+// and `offsets` holds Centre times the sums of their pairs of x; signed bytes (Centre < 0) are taken as magnitude and sign.
+// `times`, if not null, points to what the first and the last sixteen columns count.
+template <int Centre>
+inline F8 dot32(I8x32 codes, const int8_t* x, const int16_t* offsets, const int16_t* times) {
+    const __m256i q = __m256i(codes), a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+    __m256i pairs = Centre < 0 ? _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(a, q)) : _mm256_maddubs_epi16(q, a);
+    if (Centre > 0) pairs = _mm256_sub_epi16(pairs, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(offsets)));
+    return F8(_mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, times ? spread(times) : _mm256_set1_epi16(1))));
+}
+
+#else
+
+inline F8 fused(F8 a, F8 b, F8 c) { return a * b + c; }
+
+inline I8x32 join(U8 low, U8 high) {
+    I8x32 lanes;
+    __builtin_memcpy(&lanes, &low, sizeof low);
+    __builtin_memcpy(reinterpret_cast<uint8_t*>(&lanes) + 16, &high, sizeof high);
+    return lanes;
+}
+
+template <bool>
+inline void widen32(I8x32 codes, F8 (&out)[4]) {
+    int8_t lanes[32];
+    float wide[32];
+    __builtin_memcpy(lanes, &codes, sizeof lanes);
+    for (int i = 0; i < 32; ++i) wide[i % 16 / 4 * 8 + i / 16 * 4 + i % 4] = float(lanes[i]);
+    __builtin_memcpy(out, wide, sizeof wide);
+}
+
+inline float half(const uint8_t* at) { return load_f16(at); }
+
+inline F8 halves8(const uint8_t* at) {
+    F8 lanes;
+    for (int i = 0; i < 8; ++i) lanes[i] = load_f16(at + 2 * i);
+    return lanes;
+}
+
+inline F8 brains8(const uint8_t* at) {
+    F8 lanes;
+    for (int i = 0; i < 8; ++i) lanes[i] = float_of(load_u16(at + 2 * i) << 16);
+    return lanes;
+}
+
+inline void look_up32(const uint8_t* planes, I8x32 codes, F8 (&out)[4]) {
+    uint8_t lanes[32];
+    float wide[32];
+    __builtin_memcpy(lanes, &codes, sizeof lanes);
+    for (int i = 0; i < 32; ++i) {
+        const uint8_t* at = planes + lanes[i];
+        wide[i % 16 / 4 * 8 + i / 16 * 4 + i % 4] = float_of(at[0] | at[16] << 8 | at[32] << 16 | uint32_t(at[48]) << 24);
+    }
+    __builtin_memcpy(out, wide, sizeof wide);
+}
+
+template <int Centre>
+inline F8 dot32(I8x32 codes, const int8_t* x, const int16_t*, const int16_t* times) {
+    int8_t lanes[32];
+    int32_t sums[8] = {};
+    __builtin_memcpy(lanes, &codes, sizeof lanes);
+    for (int i = 0; i < 32; ++i) sums[i / 4] += (int32_t(lanes[i]) - (Centre > 0 ? Centre : 0)) * int32_t(x[i]);
+    F8 out;
+    for (int i = 0; i < 8; ++i) out[i] = float(times ? sums[i] * times[i / 4] : sums[i]);
+    return out;
+}
+
+#endif
+
+// Scales in the three types they are stored in.
+struct F32Scale {
+    static constexpr size_t bytes = 4;
+    static float one(const uint8_t* at) { return float_of(load_u32(at)); }
+    static F8 eight(const uint8_t* at) { return load8(reinterpret_cast<const float*>(at)); }
+};
+
+struct F16Scale {
+    static constexpr size_t bytes = 2;
+    static float one(const uint8_t* at) { return half(at); }
+    static F8 eight(const uint8_t* at) { return halves8(at); }
+};
+
+struct Bf16Scale {
+    static constexpr size_t bytes = 2;
+    static float one(const uint8_t* at) { return float_of(load_u16(at) << 16); }
+    static F8 eight(const uint8_t* at) { return brains8(at); }
+};
+
+}  // namespace
