@@ -11,7 +11,7 @@ NATIVE := $(wildcard native/*) CMakeLists.txt
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(VENV)/.ready  ## Create the environment, build the native kernels
 $(VENV)/.ready: pyproject.toml $(NATIVE)
@@ -35,6 +35,15 @@ check: setup  ## Format, lint, types, layers, tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n 2
+
+SANITIZED := .venv-sanitized
+SANITIZERS = $(shell $(CXX) -print-file-name=libasan.so) $(shell $(CXX) -print-file-name=libstdc++.so)
+check-native:  ## Run the law and native tests under the address and undefined-behaviour sanitizers
+	test -x $(SANITIZED)/bin/python || $(PYTHON) -m venv $(SANITIZED)
+	$(SANITIZED)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(SANITIZED)/bin/python -m pip install --quiet --group dev . \
+		-C cmake.define.FLYWEIGHT_SANITIZE=ON -C cmake.define.FLYWEIGHT_NATIVE=ON -C build-dir=build/sanitized
+	LD_PRELOAD="$(SANITIZERS)" ASAN_OPTIONS=detect_leaks=0 $(SANITIZED)/bin/python -m pytest tests/native tests/laws -n 2
 
 format: setup  ## Rewrite the code in the project's style
 	$(BIN)/ruff format
@@ -66,4 +75,4 @@ quality: setup $(DEMO_MODEL)  ## Measure bits per weight against error and write
 	$(BIN)/python tools/quality.py $(DEMO_MODEL) docs
 
 clean:  ## Remove everything built or downloaded
-	rm -rf $(VENV) $(PEERS) build dist .models .demo .bench
+	rm -rf $(VENV) $(PEERS) $(SANITIZED) build dist .models .demo .bench

@@ -10,7 +10,7 @@ from flyweight.bench.harness import Case
 from flyweight.codecs import CODECS, Codec
 from flyweight.dtypes import DType
 from flyweight.quantizers import QUANTIZERS, default_for
-from flyweight.tensor import TensorSpec
+from flyweight.tensor import RAW, TensorSpec
 
 __all__ = ["codec_cases"]
 
@@ -29,6 +29,7 @@ def codec_cases(only: str = "", megabytes: int = 64) -> Iterator[Case]:
 def _cases(codec: Codec, weights: np.ndarray[tuple[int, int], np.dtype[np.float32]]) -> Iterator[Case]:
     spec = TensorSpec(weights.shape, codec.decoded_dtype(DType.F32))
     if codec.encodes:
+        codec = codec.fit(spec, weights)
         quantize = QUANTIZERS[default_for(codec)]
         parts = quantize(weights, codec, spec)
     else:
@@ -39,5 +40,5 @@ def _cases(codec: Codec, weights: np.ndarray[tuple[int, int], np.dtype[np.float3
     notes: dict[str, float | str] = {"bits_per_weight": round(bits, 3)}
     size = weights.nbytes
     yield Case(f"decode {codec.name}", size, {"flyweight": lambda: codec.decode(spec, parts, out)}, "write", notes=notes)
-    if codec.encodes and not codec.exact:  # encoding to plain numbers copies nothing
+    if codec.encodes and codec.spec != RAW:  # encoding to plain numbers copies nothing
         yield Case(f"encode {codec.name}", size, {"flyweight": lambda: quantize(weights, codec, spec)}, "read", notes=notes)
