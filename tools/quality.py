@@ -48,6 +48,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"bits": 8, "group": 0, "scale": "f32", "form": "symmetric"},
     ],
     "hqq": [{"bits": bits} for bits in (2, 4, 8)],
+    "palette": [{"bits": bits} for bits in (2, 3, 4, 6, 8)],
 }
 
 Array = np.ndarray[Any, Any]
@@ -79,6 +80,7 @@ def measure(codec: Codec, quantizer: str, tensors: list[Array]) -> dict[str, Any
         spec = TensorSpec(values.shape, DType.F32)
         start = time.perf_counter()
         try:
+            codec = codec.fit(spec, values)
             parts = QUANTIZERS[quantizer](values, codec, spec)
         except UnsupportedError as error:
             if error.code == "E_QUANTIZER":
@@ -109,11 +111,11 @@ def told(codec: Codec, key: str) -> bool:
 
 def results(tensors: list[Array]) -> Iterator[dict[str, Any]]:
     for kind in CODECS:
-        if not kind.encodes or kind.exact:
-            continue
-        for params in SETTINGS.get(kind.name, [{}]):
+        for codec in (kind(**params) for params in SETTINGS.get(kind.name, [{}])):
+            if not codec.encodes or codec.exact:
+                continue
             for quantizer in QUANTIZERS:
-                row = measure(kind(**params), quantizer, tensors)
+                row = measure(codec, quantizer, tensors)
                 if row is not None:
                     print(f"{label(row):44} {row['bits_per_weight']:7.3f} {row['relative_error']:9.5f}", flush=True)
                     yield row

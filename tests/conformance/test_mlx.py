@@ -127,7 +127,7 @@ def test_we_read_what_mlx_writes(bits: int, group: int, scale: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("bits", "group", "scale"), CASES)
-@pytest.mark.parametrize("quantizer", QUANTIZERS)
+@pytest.mark.parametrize("quantizer", ["nearest", "edge", "clip", "hqq"])
 def test_mlx_reads_what_we_write(quantizer: str, bits: int, group: int, scale: str, tmp_path: Path) -> None:
     values = weights(bits)
     codec, spec = Affine(bits, group, "scale_bias", scale, word="u32"), TensorSpec(values.shape, DType.F32)
