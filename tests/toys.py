@@ -141,6 +141,19 @@ def toy_llama_files(*, dtype: type = ml_dtypes.bfloat16, seed: int = 7, layers: 
     }
 
 
+def write_sparse_model(path: Path, layers: int, rows: int, columns: int) -> Path:
+    """A safetensors file of bf16 matrices that are holes: full size to every reader, nothing on disk."""
+    size = rows * columns * 2
+    entry = {"dtype": "BF16", "shape": [rows, columns]}
+    header = {f"layer.{i}.weight": {**entry, "data_offsets": [i * size, (i + 1) * size]} for i in range(layers)}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + layers * size)
+    return path
+
+
 def write_files(root: Path, files: dict[str, bytes]) -> Path:
     for name, data in files.items():
         path = root / name

@@ -11,25 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from toys import write_sparse_model
+
 LAYERS, ROWS, COLUMNS = 80, 512, 2048
-
-
-def write_model(path: Path) -> Path:
-    """Weights that are holes in the file: enough work to be interrupted in."""
-    size = ROWS * COLUMNS * 2
-    entry = {"dtype": "BF16", "shape": [ROWS, COLUMNS]}
-    header = {f"layer.{i}.weight": {**entry, "data_offsets": [i * size, (i + 1) * size]} for i in range(LAYERS)}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + LAYERS * size)
-    return path
 
 
 @pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 7)])
 def test_interrupted_run_resumes(tmp_path: Path, stop: signal.Signals, code: int) -> None:
-    source, target = write_model(tmp_path / "m.safetensors"), tmp_path / "out.safetensors"
+    source, target = write_sparse_model(tmp_path / "m.safetensors", LAYERS, ROWS, COLUMNS), tmp_path / "out.safetensors"
     command = [
         sys.executable,
         "-m",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from flyweight.pipeline.rows import SLAB_BYTES
+from toys import write_sparse_model
 
 TENSOR = (1024, 2048)  # bf16: 4 MiB
 WORKERS = 2
@@ -26,23 +27,8 @@ print(json.dumps(int(peak[1]) * 1024))
 """
 
 
-def write_sparse_model(path: Path, layers: int) -> Path:
-    """A safetensors file whose weights are holes: full size to every reader, nothing on disk."""
-    size = TENSOR[0] * TENSOR[1] * 2
-    header = {
-        f"layer.{i}.weight": {"dtype": "BF16", "shape": TENSOR, "data_offsets": [i * size, (i + 1) * size]}
-        for i in range(layers)
-    }
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + layers * size)
-    return path
-
-
 def peak(tmp_path: Path, layers: int) -> int:
-    source = write_sparse_model(tmp_path / f"{layers}.safetensors", layers)
+    source = write_sparse_model(tmp_path / f"{layers}.safetensors", layers, *TENSOR)
     target = tmp_path / f"{layers}.q8.safetensors"
     environment = {"OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
     command = [sys.executable, "-c", CHILD, str(source), str(target), str(LIMIT)]
@@ -63,7 +49,7 @@ def test_disk_holds_no_second_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     import flyweight
     from flyweight.pipeline import staging
 
-    source = write_sparse_model(tmp_path / "m.safetensors", 4)
+    source = write_sparse_model(tmp_path / "m.safetensors", 4, *TENSOR)
     allocated: list[int] = []
     publish = staging.Staging.publish
 

@@ -13,14 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from flyweight.kernels.reference_palette import (  # noqa: F401  found here by name
-    palette_cuts,
-    palette_decode,
-    palette_histogram,
-    palette_nearest,
-    palette_nearest_vector,
-)
-
 __all__: list[str] = []  # named by `flyweight.kernels.KERNELS`
 
 Array = np.ndarray[Any, Any]
