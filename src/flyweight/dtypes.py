@@ -62,7 +62,9 @@ class DType(Enum):
         try:
             return _BY_LABEL[label]
         except KeyError:
-            raise UnsupportedError(f"unknown element type '{label}'", code="E_DTYPE") from None
+            raise UnsupportedError(
+                f"unknown element type '{label}'", code="E_DTYPE", hint=f"known: {', '.join(_BY_LABEL)}"
+            ) from None
 
     @property
     def is_float(self) -> bool:

@@ -8,8 +8,7 @@
     │   └── UnknownFormatError  no container recognises the path
     ├── ResourceError           not enough RAM or disk, found before starting   exit 5
     ├── OutputError             the destination exists, is locked, or broke     exit 6
-    ├── InterruptedRunError     stopped half-way; `--resume` continues          exit 7
-    └── VerificationError       readable, but not what it claims to be          exit 1
+    └── InterruptedRunError     stopped half-way; `--resume` continues          exit 7
 
 Untrusted bytes may raise only this tree. Mistakes of the caller stay TypeError and
 ValueError, and OSError passes through untouched (exit 6 on the command line).
@@ -30,7 +29,6 @@ __all__ = [
     "TruncatedError",
     "UnknownFormatError",
     "UnsupportedError",
-    "VerificationError",
     "printable",
 ]
 
@@ -136,8 +134,3 @@ class OutputError(FlyweightError):
 class InterruptedRunError(FlyweightError):
     exit_code = 7
     default_code = "E_INTERRUPTED"
-
-
-class VerificationError(FlyweightError):
-    exit_code = 1
-    default_code = "E_VERIFY"

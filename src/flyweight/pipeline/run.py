@@ -154,13 +154,18 @@ def check_resources(plan: Plan, folder: Path, *, jobs: int | None, max_ram: int 
     workers = min(wanted, (ram - _BASE_RAM) // one)
     if workers < 1:
         raise ResourceError(
-            f"one worker needs {(one + _BASE_RAM) >> 20} MiB of memory and {ram >> 20} MiB are allowed", code="E_RAM"
+            f"one worker needs {(one + _BASE_RAM) >> 20} MiB of memory and {ram >> 20} MiB are allowed",
+            code="E_RAM",
+            hint="allow more with --max-ram, or choose a codec whose rows stand alone",
         )
     if not resume and folder.is_dir():
         free, need = shutil.disk_usage(folder).free, plan.nbytes + plan.nbytes // 100
         if need > free:
             raise ResourceError(
-                f"the output needs {need >> 20} MiB of disk and {free >> 20} MiB are free", code="E_DISK", file=str(folder)
+                f"the output needs {need >> 20} MiB of disk and {free >> 20} MiB are free",
+                code="E_DISK",
+                file=str(folder),
+                hint="free some, or write elsewhere",
             )
     return int(workers)
 

@@ -53,7 +53,7 @@ class Staging:
         journal = self.root / "journal.jsonl"
         resumes = resume and journal.exists()
         if not destination.parent.is_dir():
-            raise OutputError("its directory does not exist", code="E_NO_PARENT", file=str(destination))
+            raise OutputError("its directory does not exist", code="E_NO_PARENT", file=str(destination), hint="create it first")
         if not force and os.path.lexists(destination) and not resumes:
             raise OutputError("already exists", code="E_EXISTS", file=str(destination), hint="use --force to replace it")
         self.root.mkdir(mode=0o700, exist_ok=True)
