@@ -36,7 +36,7 @@ __all__ = [
     "DEFINITIONS",
     "ENCODED",
     "KERNELS",
-    "MATVEC",
+    "PRODUCTS",
     "SEARCHED",
     "WORDS",
     "_native",
@@ -72,19 +72,8 @@ DECODED = tuple(BLOCKS)
 ENCODED = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4")
 SEARCHED = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")
 """Encoders that search for scales and take weights."""
-MATVEC: dict[str, bool] = {
-    # the product with weights in each form, and whether it also takes activations as int8
-    "matvec_q4_0": True,
-    "matvec_q8_0": True,
-    "matvec_q4_k": True,
-    "matvec_q6_k": True,
-    "matvec_affine4": True,
-    "matvec_affine8": True,
-    "matvec_symmetric8": True,
-    "matvec_bf16": False,
-    "matvec_f16": False,
-    "matvec_palette4": False,
-}
+PRODUCTS = ("multiply", "gated")
+"""Products with stored weights: the one family that is held to a bound, not to equal bits."""
 KERNELS: tuple[str, ...] = (
     *(f"decode_{name}" for name in DECODED),
     *(f"encode_{name}" for name in ENCODED),
@@ -108,7 +97,7 @@ KERNELS: tuple[str, ...] = (
     *(f"lossless_{step}_{name}" for name in WORDS for step in ("count", "encode", "decode")),
     *(f"expand_{bits}" for bits in (8, 16, 32)),
     "table_decode",
-    *MATVEC,
+    *PRODUCTS,
 )
 DEFINITIONS = (
     reference,
@@ -175,7 +164,7 @@ def use(name: str) -> None:
         running.update({kernel: quiet(definition(kernel)) for kernel in KERNELS})
     else:
         _native.use(name)
-        running.update({kernel: getattr(_native, kernel) for kernel in KERNELS})
+        running.update({kernel: getattr(_native, kernel, None) or definition(kernel) for kernel in KERNELS})
     _set = name
 
 

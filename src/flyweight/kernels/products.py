@@ -1,121 +1,191 @@
-"""Products with stored weights: x · Wᵀ straight from their packed form, docs/formats/matvec.md."""
+"""Products with stored weights: f(x) · Wᵀ straight from their packed form, docs/formats/matvec.md."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import numpy as np
 
-from flyweight.kernels.dispatch import BF16, BLOCKS, F16, F32, U8, U16, Array, check, running
+from flyweight.kernels import dispatch
+from flyweight.kernels.dispatch import BF16, BLOCKS, F16, F32, U8, U16, Array, _native, running
 
-BATCH = 16
-"""The most products of one call."""
+U32 = np.dtype(np.uint32)
 
+FORMS: dict[str, tuple[tuple[str, ...], int, int]] = {
+    # the parts of a matrix, and the columns and bytes of a block of the first
+    **{name: (("blocks",), *BLOCKS[name]) for name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")},
+    "affine4": (("codes", "scale", "bias"), 2, 1),
+    "affine8": (("codes", "scale", "bias"), 1, 1),
+    "symmetric8": (("codes", "scale"), 1, 1),
+    "palette4": (("codes", "table"), 2, 1),
+    "f32": (("weights",), 1, 4),
+    "f16": (("weights",), 1, 2),
+    "bf16": (("weights",), 1, 2),
+}
+"""The forms a matrix may be stored in."""
 
-def _check_product(rows: int, columns: int, x: Array, out: Array, threads: int) -> None:
-    check("x", x, F32, (None, columns))
-    check("out", out, F32, (len(x), rows), written=True)
-    if not 1 <= len(x) <= BATCH:
-        raise ValueError(f"x must have 1 to {BATCH} rows, not {len(x)}")
-    if columns % 32:
-        raise ValueError(f"products take columns in multiples of 32, not {columns}")
-    if not 1 <= threads <= 256:
-        raise ValueError(f"threads must be 1 to 256, not {threads}")
-
-
-def _bits(array: Array) -> Array:
-    """The extension takes bf16 as u16."""
-    return array.view(U16) if isinstance(array, np.ndarray) and array.dtype == BF16 else array
-
-
-def _blocks_product(name: str) -> Callable[..., None]:
-    size, nbytes = BLOCKS[name]
-    kernel = f"matvec_{name}"
-
-    def matvec(blocks: Array, x: Array, out: Array, int8: bool = False, threads: int = 1) -> None:
-        check("blocks", blocks, U8, (None, None))
-        rows, stride = blocks.shape
-        if stride % nbytes:
-            raise ValueError(f"rows of {stride} bytes are not whole {name} blocks of {nbytes}")
-        _check_product(rows, stride // nbytes * size, x, out, threads)
-        running[kernel](blocks, x, out, int8, threads)
-
-    matvec.__name__ = matvec.__qualname__ = kernel
-    matvec.__doc__ = f"x · Wᵀ, W in {name}. blocks: u8 (rows, bytes), x: f32 (n, columns), out: f32 (n, rows)."
-    return matvec
+FLOATS = {"f32": F32, "f16": F16, "bf16": U16}
+SCALES = {F32: "f32", F16: "f16", U16: "bf16"}
 
 
-matvec_q4_0 = _blocks_product("q4_0")
-matvec_q8_0 = _blocks_product("q8_0")
-matvec_q4_k = _blocks_product("q4_k")
-matvec_q6_k = _blocks_product("q6_k")
+class Matrix:
+    """Weights as stored, checked once: (rows, columns), in one of FORMS. Made by `matrix`; m[a:b] are some of its rows."""
+
+    __slots__ = ("columns", "form", "native", "parts", "rows")
+
+    def __init__(self, form: str, parts: tuple[Array, ...]) -> None:
+        _, elements, nbytes = FORMS[form]
+        self.form, self.parts, self.rows = form, parts, len(parts[0])
+        self.columns = parts[0].shape[1] * parts[0].itemsize // nbytes * elements
+        self.native = None
+        if _native and hasattr(_native, "_Matrix"):
+            kind = f"{form}_{SCALES[parts[1].dtype]}" if len(parts) > 1 and form != "palette4" else form
+            self.native = _native._Matrix(kind, *(_bytes(part) for part in parts))
+
+    def __getitem__(self, rows: slice) -> Matrix:
+        if not isinstance(rows, slice) or rows.step not in (None, 1):
+            raise TypeError("a matrix gives whole rows: m[first:last]")
+        first, last, _ = rows.indices(self.rows)
+        table = self.form == "palette4"
+        return Matrix(self.form, tuple(part if table and i else part[first:last] for i, part in enumerate(self.parts)))
+
+    def __repr__(self) -> str:
+        return f"Matrix({self.form}, {self.rows} × {self.columns})"
 
 
-def _check_groups(columns: int, group: int, codes: Array, **parts: Array) -> None:
-    if group < 32 or group % 32 or columns % group:
-        raise ValueError(f"products take groups of a multiple of 32 that divides {columns} columns, not {group}")
-    kinds = [array.dtype for array in parts.values() if isinstance(array, np.ndarray)]
-    kind = kinds[0] if kinds and kinds[0] in (F32, F16, U16) else F32
-    for label, array in parts.items():
-        check(label, array, kind, (len(codes), columns // group))
+def _bytes(part: Array) -> Array:
+    """Rows of bytes: what is stored may lie at any address."""
+    return part.view(U8) if part.size else np.empty((len(part), part.shape[1] * part.itemsize), U8)
 
 
-def matvec_affine4(
-    codes: Array, scale: Array, bias: Array, group: int, x: Array, out: Array, int8: bool = False, threads: int = 1
-) -> None:
-    """x · Wᵀ, W = code · scale + bias, two codes a byte, the low one first.
+def matrix(form: str, **arrays: Array) -> Matrix:
+    """A matrix of weights in one of FORMS, from the arrays that form has; they are kept, not copied.
 
-    codes: u8 (rows, columns / 2), scale and bias: f32, f16 or bf16 (rows, columns / group).
+    q*: `blocks` u8 (rows, bytes). affine4, affine8: `codes` u8 or u32 words, `scale`, `bias` f32, f16 or bf16 (rows, groups).
+    symmetric8: `codes` u8 or i8, `scale`. palette4: `codes`, `table` f32 (16,). f32, f16, bf16: `weights` (rows, columns).
     """
-    check("codes", codes, U8, (None, None))
-    scale, bias, columns = _bits(scale), _bits(bias), codes.shape[1] * 2
-    _check_groups(columns, group, codes, scale=scale, bias=bias)
-    _check_product(len(codes), columns, x, out, threads)
-    running["matvec_affine4"](codes, scale, bias, group, x, out, int8, threads)
+    if form not in FORMS:
+        raise ValueError(f"no products with weights in the form '{form}': choose one of {', '.join(FORMS)}")
+    names, elements, nbytes = FORMS[form]
+    if set(arrays) != set(names):
+        raise TypeError(f"a matrix in {form} is made of {', '.join(names)}, not of {', '.join(arrays) or 'nothing'}")
+    parts = [_stored(name, arrays[name]) for name in names]
+    if form in FLOATS:
+        _require(parts[0].dtype == FLOATS[form], TypeError, f"weights must be of {form}, not {arrays['weights'].dtype}")
+    else:
+        parts[0] = _codes(names[0], parts[0])
+    stride = parts[0].shape[1] * parts[0].itemsize
+    _require(stride % nbytes == 0, ValueError, f"rows of {stride} bytes are not whole {form} blocks of {nbytes}")
+    columns = stride // nbytes * elements
+    _require(columns % 32 == 0, ValueError, f"products take columns in multiples of 32, not {columns}")
+    if form == "palette4":
+        table = parts[1]
+        _require(table.dtype == F32, TypeError, f"table must be an array of float32, not {table.dtype}")
+        _require(table.shape == (1, 16), ValueError, f"table must have sixteen values, not {table.size}")
+    elif len(parts) > 1:
+        _check_scales(columns, *parts)
+    return Matrix(form, tuple(parts))
 
 
-def matvec_affine8(
-    codes: Array, scale: Array, bias: Array, group: int, x: Array, out: Array, int8: bool = False, threads: int = 1
+def _require(holds: bool, kind: type[Exception], what: str) -> None:
+    if not holds:
+        raise kind(what)
+
+
+def _stored(label: str, array: Array) -> Array:
+    """Two dimensions, rows one after the other; bf16 as its bits."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{label} must be an array, not {type(array).__name__}")
+    if label == "table":
+        array = array.reshape(1, -1) if array.ndim == 1 else array
+    _require(array.ndim == 2 and array.flags.c_contiguous, ValueError, f"{label} must be C-contiguous, of two dimensions")
+    return array.view(U16) if array.dtype == BF16 else array
+
+
+def _codes(label: str, array: Array) -> Array:
+    _require(array.dtype in (U8, np.int8, U32), TypeError, f"{label} must be bytes or 32-bit words, not {array.dtype}")
+    return _bytes(array)
+
+
+def _check_scales(columns: int, codes: Array, scale: Array, *bias: Array) -> None:
+    _require(scale.dtype in SCALES, TypeError, f"scale must be f32, f16 or bf16, not {scale.dtype}")
+    rows, groups = scale.shape
+    _require(rows == len(codes), ValueError, f"codes and scale disagree: {len(codes)} and {rows} rows")
+    whole = columns == 0 if groups == 0 else columns % groups == 0 and columns // groups % 32 == 0
+    _require(whole, ValueError, f"{groups} scales do not cut {columns} columns into groups of a multiple of 32")
+    for part in bias:
+        _require(part.dtype == scale.dtype, TypeError, f"scale and bias differ in type: {scale.dtype}, {part.dtype}")
+        _require(part.shape == scale.shape, ValueError, f"scale and bias differ in shape: {scale.shape}, {part.shape}")
+
+
+# Products -------------------------------------------------------------------------------------
+
+
+def multiply(
+    matrices: Sequence[Matrix],
+    x: Array,
+    out: Array,
+    *,
+    gain: Array | None = None,
+    eps: float = 0.0,
+    bias: Array | None = None,
+    add: bool = False,
+    int8: bool = True,
+    threads: int = 2,
 ) -> None:
-    """x · Wᵀ, W = code · scale + bias, a code a byte. Shapes as in `matvec_affine4`, codes: u8 (rows, columns)."""
-    check("codes", codes, U8, (None, None))
-    scale, bias, columns = _bits(scale), _bits(bias), codes.shape[1]
-    _check_groups(columns, group, codes, scale=scale, bias=bias)
-    _check_product(len(codes), columns, x, out, threads)
-    running["matvec_affine8"](codes, scale, bias, group, x, out, int8, threads)
+    """out = f(x) · [W1; W2; …]ᵀ + bias, or out += …; f is RMS normalisation where there is a gain.
+
+    x: f32 (n, columns), out: f32 (n, all rows), gain: f32 (columns,), bias: f32 (all rows,).
+    """
+    if dispatch.active() == "reference":
+        _check_products(matrices, x, out, sum(m.rows for m in matrices), gain, bias, threads)
+    try:
+        running["multiply"](matrices, x, out, gain=gain, eps=eps, bias=bias, add=add, int8=int8, threads=threads)
+    except (TypeError, ValueError, AttributeError):
+        _check_products(matrices, x, out, sum(m.rows for m in matrices), gain, bias, threads)  # says it in words
+        raise
 
 
-def matvec_symmetric8(
-    codes: Array, scale: Array, group: int, x: Array, out: Array, int8: bool = False, threads: int = 1
+def gated(
+    gate: Matrix,
+    up: Matrix,
+    x: Array,
+    out: Array,
+    *,
+    activation: str = "silu",
+    gain: Array | None = None,
+    eps: float = 0.0,
+    int8: bool = True,
+    threads: int = 2,
 ) -> None:
-    """x · Wᵀ, W = code · scale, codes two's complement in u8 (rows, columns); group = columns for one scale a row."""
-    check("codes", codes, U8, (None, None))
-    scale, columns = _bits(scale), codes.shape[1]
-    _check_groups(columns, group, codes, scale=scale)
-    _check_product(len(codes), columns, x, out, threads)
-    running["matvec_symmetric8"](codes, scale, group, x, out, int8, threads)
+    """out = act(f(x) · gateᵀ) ⊙ (f(x) · upᵀ), act being silu or gelu_tanh. Shapes as in `multiply`, out: f32 (n, gate.rows)."""
+    if dispatch.active() == "reference":
+        _check_gated(gate, up, x, out, activation, gain, threads)
+    try:
+        running["gated"](gate, up, x, out, activation=activation, gain=gain, eps=eps, int8=int8, threads=threads)
+    except (TypeError, ValueError, AttributeError):
+        _check_gated(gate, up, x, out, activation, gain, threads)
+        raise
 
 
-def matvec_bf16(weights: Array, x: Array, out: Array, threads: int = 1) -> None:
-    """x · Wᵀ, W in bf16, as that or as u16 (rows, columns)."""
-    weights = _bits(weights)
-    check("weights", weights, U16, (None, None))
-    _check_product(weights.shape[0], weights.shape[1], x, out, threads)
-    running["matvec_bf16"](weights, x, out, threads)
+def _check_gated(gate: Matrix, up: Matrix, x: Array, out: Array, activation: str, gain: Array | None, threads: int) -> None:
+    _check_products((gate, up), x, out, gate.rows, gain, None, threads)
+    _require(gate.rows == up.rows, ValueError, f"gate and up differ in rows: {gate.rows}, {up.rows}")
+    _require(activation in ("silu", "gelu_tanh"), ValueError, f"activation must be silu or gelu_tanh, not {activation!r}")
 
 
-def matvec_f16(weights: Array, x: Array, out: Array, threads: int = 1) -> None:
-    """x · Wᵀ, W in f16 (rows, columns)."""
-    check("weights", weights, F16, (None, None))
-    _check_product(weights.shape[0], weights.shape[1], x, out, threads)
-    running["matvec_f16"](weights.view(U16), x, out, threads)
-
-
-def matvec_palette4(codes: Array, table: Array, x: Array, out: Array, threads: int = 1) -> None:
-    """x · Wᵀ, W = table[code], two codes a byte, the low one first. codes: u8 (rows, columns / 2), table: f32 (16,)."""
-    check("codes", codes, U8, (None, None))
-    if not isinstance(table, np.ndarray) or table.ndim != 1:
-        raise TypeError("table must be an array of one dimension")
-    check("table", table.reshape(1, -1), F32, (1, 16))
-    _check_product(len(codes), codes.shape[1] * 2, x, out, threads)
-    running["matvec_palette4"](codes, table, x, out, threads)
+def _check_products(
+    matrices: Sequence[Matrix], x: Array, out: Array, rows: int, gain: Array | None, bias: Array | None, threads: int
+) -> None:
+    _require(len(matrices) > 0, ValueError, "a product needs a matrix")
+    columns = matrices[0].columns
+    for m in matrices:
+        _require(m.columns == columns, ValueError, f"matrices differ in columns: {columns}, {m.columns}")
+    dispatch.check("x", x, F32, (None, columns))
+    dispatch.check("out", out, F32, (len(x), rows), written=True)
+    for label, vector, length in (("gain", gain, columns), ("bias", bias, rows)):
+        if vector is not None:
+            dispatch.check(label, np.reshape(vector, (1, -1)), F32, (1, length))
+            _require(vector.ndim == 1, ValueError, f"{label} must have one dimension")
+    _require(len(x) > 0, ValueError, "x has no rows")
+    _require(1 <= threads <= 256, ValueError, f"threads must be 1 to 256, not {threads}")

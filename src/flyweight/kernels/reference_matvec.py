@@ -1,4 +1,4 @@
-"""Products with stored weights, in NumPy: decode some rows, multiply in f32. out = x · Wᵀ.
+"""Products with stored weights, in NumPy: decode some rows, multiply in f32. out = f(x) · [W1; W2; …]ᵀ.
 
 These say what a product means; unlike the other kernels, native ones equal them only within the bound derived in
 docs/formats/matvec.md, because sums of floats depend on their order.
@@ -8,19 +8,92 @@ Nothing is checked here: callers come through `flyweight.kernels`, which has che
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from flyweight.kernels import reference, reference_affine
 
-__all__: list[str] = []  # named by `flyweight.kernels.MATVEC`
+__all__: list[str] = []  # named by `flyweight.kernels.PRODUCTS`
 
 Array = np.ndarray[Any, Any]
 
 SLAB = 1 << 20
 """Weights decoded at a time."""
+
+
+class Stored(Protocol):
+    """What a twin reads of `flyweight.kernels.Matrix`."""
+
+    form: str
+    parts: tuple[Array, ...]
+    rows: int
+    columns: int
+
+
+# Decoding -------------------------------------------------------------------------------------
+
+
+def _nibbles(codes: Array) -> Array:
+    """Two codes a byte, the low one first."""
+    return np.stack([codes & 15, codes >> 4], axis=2).reshape(len(codes), -1)
+
+
+def _widen(values: Array) -> Array:
+    """f32 and f16 as they are, u16 as the bf16 it holds."""
+    if values.dtype == np.uint16:
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(np.float32)
+
+
+def _blocks(form: str, columns: int, blocks: Array) -> Array:
+    size = 256 if form.endswith("_k") else 32
+    values = np.empty((blocks.shape[0] * columns // size, size), np.float32)
+    getattr(reference, f"decode_{form}")(blocks.reshape(len(values), -1), values)
+    return values.reshape(-1, columns)
+
+
+def _affine(codes: Array, scale: Array, bias: Array) -> Array:
+    values = np.empty(codes.shape, np.float32)
+    group = codes.shape[1] // scale.shape[1] if scale.shape[1] else 1
+    reference_affine.decode_scale_bias(np.ascontiguousarray(codes), 8, _widen(scale), _widen(bias), group, values)
+    return values
+
+
+def _symmetric(codes: Array, scale: Array) -> Array:
+    group = codes.shape[1] // scale.shape[1] if scale.shape[1] else 1
+    return np.asarray(codes.view(np.int8).astype(np.float32) * np.repeat(_widen(scale), group, axis=1))
+
+
+DECODERS: dict[str, Callable[..., Array]] = {
+    "affine4": lambda codes, scale, bias: _affine(_nibbles(codes), scale, bias),
+    "affine8": _affine,
+    "symmetric8": _symmetric,
+    "palette4": lambda codes, table: table[0][_nibbles(codes)],
+    "f32": _widen,
+    "f16": _widen,
+    "bf16": _widen,
+}
+
+
+def decode_rows(matrix: Stored, rows: slice) -> Array:
+    """Some rows of a matrix as f32. Every part has a row per row of weights, but for a palette's table."""
+    parts = [part if matrix.form == "palette4" and i else part[rows] for i, part in enumerate(matrix.parts)]
+    if matrix.form in DECODERS:
+        return DECODERS[matrix.form](*parts)
+    return _blocks(matrix.form, matrix.columns, *parts)
+
+
+# Activations ----------------------------------------------------------------------------------
+
+
+def normalize(x: Array, gain: Array | None, eps: float) -> Array:
+    """x · gain / √(mean x² + eps), or x where there is no gain."""
+    if gain is None:
+        return x
+    mean = np.mean(np.square(x), axis=1, keepdims=True, dtype=np.float32)
+    return np.asarray(x * (np.float32(1) / np.sqrt(mean + np.float32(eps))) * gain)
 
 
 def quantize_activations(x: Array) -> tuple[Array, Array]:
@@ -38,96 +111,73 @@ def quantize_activations(x: Array) -> tuple[Array, Array]:
     return whole.astype(np.int8).reshape(x.shape), scale.astype(np.float32)
 
 
-def _activations(x: Array, int8: bool) -> Array:
-    """What the weights are multiplied with: x, or x as its int8 codes stand for it."""
-    if not int8:
-        return x
+def _rounded(x: Array) -> Array:
+    """x as its int8 codes stand for it."""
     codes, scale = quantize_activations(x)
     return np.asarray(codes.astype(np.float32) * np.repeat(scale, 32, axis=1))
 
 
-def _multiply(decode: Callable[[slice], Array], x: Array, out: Array) -> None:
-    rows = out.shape[1]
-    step = max(1, SLAB // max(1, x.shape[1]))
-    for start in range(0, rows, step):
-        here = slice(start, min(start + step, rows))
-        np.matmul(x, decode(here).T, out=out[:, here])
+# Products -------------------------------------------------------------------------------------
+
+FLOATS = ("f32", "f16", "bf16", "palette4")
+"""Forms whose weights are not whole numbers times a scale: their activations stay f32."""
 
 
-def _blocks(name: str, size: int, blocks: Array, x: Array, out: Array, int8: bool) -> None:
-    nbytes = blocks.shape[1] * size // x.shape[1] if x.shape[1] else 1
-    decode_blocks = getattr(reference, f"decode_{name}")
-
-    def decode(rows: slice) -> Array:
-        some = blocks[rows].reshape(-1, nbytes)
-        values = np.empty((len(some), size), np.float32)
-        decode_blocks(some, values)
-        return values.reshape(-1, x.shape[1])
-
-    _multiply(decode, _activations(x, int8), out)
+def _product(matrix: Stored, x: Array, int8: bool) -> Array:
+    x = _rounded(x) if int8 and matrix.form not in FLOATS else x
+    out = np.empty((len(x), matrix.rows), np.float32)
+    step = max(1, SLAB // max(1, matrix.columns))
+    for start in range(0, matrix.rows, step):
+        here = slice(start, min(start + step, matrix.rows))
+        out[:, here] = x @ decode_rows(matrix, here).T
+    return out
 
 
-def matvec_q4_0(blocks: Array, x: Array, out: Array, int8: bool, threads: int) -> None:
-    _blocks("q4_0", 32, blocks, x, out, int8)
+def multiply(
+    matrices: Sequence[Stored],
+    x: Array,
+    out: Array,
+    *,
+    gain: Array | None,
+    eps: float,
+    bias: Array | None,
+    add: bool,
+    int8: bool,
+    threads: int,
+) -> None:
+    x = normalize(x, gain, eps)
+    products = np.concatenate([_product(matrix, x, int8) for matrix in matrices], axis=1)
+    if bias is not None:
+        products += bias
+    if add:
+        out += products
+    else:
+        out[...] = products
 
 
-def matvec_q8_0(blocks: Array, x: Array, out: Array, int8: bool, threads: int) -> None:
-    _blocks("q8_0", 32, blocks, x, out, int8)
+def silu(z: Array) -> Array:
+    return np.asarray(z / (np.float32(1) + np.exp(-z)))
 
 
-def matvec_q4_k(blocks: Array, x: Array, out: Array, int8: bool, threads: int) -> None:
-    _blocks("q4_k", 256, blocks, x, out, int8)
+def gelu_tanh(z: Array) -> Array:
+    """½z·(1 + tanh u) = z / (1 + e^(−2u)), u = √(2/π)·(z + 0.044715·z³)."""
+    return np.asarray(z / (np.float32(1) + np.exp(np.float32(-1.5957691216) * (z + np.float32(0.044715) * z * z * z))))
 
 
-def matvec_q6_k(blocks: Array, x: Array, out: Array, int8: bool, threads: int) -> None:
-    _blocks("q6_k", 256, blocks, x, out, int8)
+ACTIVATIONS = {"silu": silu, "gelu_tanh": gelu_tanh}
 
 
-def _nibbles(codes: Array) -> Array:
-    """Two codes a byte, the low one first."""
-    return np.stack([codes & 15, codes >> 4], axis=2).reshape(len(codes), -1)
-
-
-def _widen(values: Array) -> Array:
-    """f32 and f16 as they are, u16 as the bf16 it holds."""
-    if values.dtype == np.uint16:
-        return (values.astype(np.uint32) << 16).view(np.float32)
-    return values.astype(np.float32)
-
-
-def _affine(codes: Array, scale: Array, bias: Array | None, group: int, x: Array, out: Array, int8: bool) -> None:
-    def decode(rows: slice) -> Array:
-        some = _nibbles(codes[rows]) if codes.shape[1] < x.shape[1] else codes[rows]
-        if bias is None:
-            return np.asarray(some.view(np.int8).astype(np.float32) * np.repeat(_widen(scale[rows]), group, axis=1))
-        values = np.empty(some.shape, np.float32)
-        reference_affine.decode_scale_bias(
-            np.ascontiguousarray(some), 8, _widen(scale[rows]), _widen(bias[rows]), group, values
-        )
-        return values
-
-    _multiply(decode, _activations(x, int8), out)
-
-
-def matvec_affine4(codes: Array, scale: Array, bias: Array, group: int, x: Array, out: Array, int8: bool, threads: int) -> None:
-    _affine(codes, scale, bias, group, x, out, int8)
-
-
-def matvec_affine8(codes: Array, scale: Array, bias: Array, group: int, x: Array, out: Array, int8: bool, threads: int) -> None:
-    _affine(codes, scale, bias, group, x, out, int8)
-
-
-def matvec_symmetric8(codes: Array, scale: Array, group: int, x: Array, out: Array, int8: bool, threads: int) -> None:
-    _affine(codes, scale, None, group, x, out, int8)
-
-
-def matvec_bf16(weights: Array, x: Array, out: Array, threads: int) -> None:
-    _multiply(lambda rows: _widen(weights[rows]), x, out)
-
-
-def matvec_f16(weights: Array, x: Array, out: Array, threads: int) -> None:
-    _multiply(lambda rows: weights[rows].view(np.float16).astype(np.float32), x, out)
-
-
-def matvec_palette4(codes: Array, table: Array, x: Array, out: Array, threads: int) -> None:
-    _multiply(lambda rows: table[_nibbles(codes[rows])], x, out)
+def gated(
+    gate: Stored,
+    up: Stored,
+    x: Array,
+    out: Array,
+    *,
+    activation: str,
+    gain: Array | None,
+    eps: float,
+    int8: bool,
+    threads: int,
+) -> None:
+    x = normalize(x, gain, eps)
+    out[...] = ACTIVATIONS[activation](_product(gate, x, int8)) * _product(up, x, int8)
