@@ -22,7 +22,7 @@ from flyweight.manifest import Entry, Extent, Manifest
 from flyweight.sources import Bundle, Source, open_bundle
 from flyweight.tensor import EncodedTensor, TensorSpec
 
-__all__ = ["Checkpoint", "open_checkpoint"]
+__all__ = ["Checkpoint", "as_array", "open_checkpoint"]
 
 
 class Checkpoint(Mapping[str, Array]):
@@ -56,7 +56,7 @@ class Checkpoint(Mapping[str, Array]):
         for part, spec in entry.parts.items():
             extent = entry.extents[part]
             raw = self.source(extent.file).read(extent.offset, extent.nbytes)
-            parts[part] = _as_array(raw, spec)
+            parts[part] = as_array(raw, spec)
         return EncodedTensor(entry.spec, entry.codec, parts)
 
     def slab(self, name: str, start: int, stop: int) -> EncodedTensor:
@@ -69,7 +69,7 @@ class Checkpoint(Mapping[str, Array]):
             buffer = memoryview(bytearray(rows.nbytes))
             extent = entry.extents[part]
             self.source(extent.file).read_into(extent.offset + start * width, buffer)
-            parts[part] = _as_array(buffer, rows)
+            parts[part] = as_array(buffer, rows)
         return EncodedTensor(TensorSpec((stop - start, entry.spec.columns), entry.spec.dtype), entry.codec, parts)
 
     def source(self, file: str) -> Source:
@@ -103,7 +103,8 @@ def _check_layout(entry: Entry) -> None:
             raise error.at(tensor=entry.name) from None
 
 
-def _as_array(raw: memoryview, spec: TensorSpec) -> Array:
+def as_array(raw: memoryview, spec: TensorSpec) -> Array:
+    """Bytes as the part they are; copied only where they are not aligned."""
     if not len(raw):
         shape = (0,) if spec.dtype.bits % 8 else spec.shape
         return np.zeros(shape, spec.dtype.storage)

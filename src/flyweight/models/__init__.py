@@ -4,6 +4,8 @@ A family is one file named after its `model_type`, holding one table (see `famil
 says how their values move, and rewrites settings, tokenizer and chat template; it touches no weights.
 """
 
+from flyweight.models.blueprint import Blueprint, blueprint
+from flyweight.models.config import Config
 from flyweight.models.family import Family
 from flyweight.models.names import Renamed, dense_by_default
 from flyweight.models.transform import Transform
@@ -11,10 +13,13 @@ from flyweight.models.translation import FAMILIES, Translation, family_of, renam
 
 __all__ = [
     "FAMILIES",
+    "Blueprint",
+    "Config",
     "Family",
     "Renamed",
     "Transform",
     "Translation",
+    "blueprint",
     "dense_by_default",
     "family_of",
     "rename_tensors",

@@ -22,7 +22,7 @@ from flyweight.models import rope
 from flyweight.models.family import Dims, Family, Field
 from flyweight.models.record import Record
 
-__all__ = ["CONFIG_JSON", "Config", "read_gguf", "read_hf", "write_gguf", "write_hf"]
+__all__ = ["CONFIG_JSON", "Config", "implied_scalar", "read_gguf", "read_hf", "write_gguf", "write_hf"]
 
 CONFIG_JSON = "config.json"
 
@@ -66,7 +66,7 @@ class Config:
         return float(self.values["rope_theta"])
 
 
-def _implied_scalar(family: Family, dims: Dims) -> int:
+def implied_scalar(family: Family, dims: Dims) -> int:
     """What Gemma's scores are divided by the root of, as GGUF readers derive it."""
     return dims.hidden // dims.heads if dims.layers == family.wide_layers else dims.head
 
@@ -184,7 +184,7 @@ def _extra(config: Record, family: Family, dims: Dims, scaling: rope.Scaling | N
     ]
     extra = {key: config.get(key) for key in family.unheld if config.says(key)} | config.unused()
     scalar = extra.get("query_pre_attn_scalar")
-    implied = _implied_scalar(family, dims)
+    implied = implied_scalar(family, dims)
     if family.wide_layers and scalar in (None, implied):
         extra.pop("query_pre_attn_scalar", None)
     elif family.wide_layers:
@@ -256,7 +256,7 @@ def write_hf(config: Config, dense: DType | None, switches: Mapping[str, bool]) 
             "sliding_attention" if (i + 1) % config.period else "full_attention" for i in range(config.dims.layers)
         ]
     if family.wide_layers:
-        made["query_pre_attn_scalar"] = _implied_scalar(family, config.dims)
+        made["query_pre_attn_scalar"] = implied_scalar(family, config.dims)
     if dense in _TORCH_NAMES:
         made["torch_dtype"] = _TORCH_NAMES[dense]
     kept = {key: value for key, value in config.extra.items() if key not in made or key == "query_pre_attn_scalar"}

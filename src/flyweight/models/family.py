@@ -24,6 +24,7 @@ __all__ = [
     "Dims",
     "Family",
     "Field",
+    "Graph",
     "TensorRule",
     "Window",
 ]
@@ -111,6 +112,21 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class Graph:
+    """How the model computes, where families differ; the defaults are Llama's."""
+
+    activation: str = "silu"
+    """What the gate of the MLP goes through: "silu", or "gelu_tanh"."""
+    scaled_embedding: bool = False
+    """Whether embeddings are multiplied by √hidden_size."""
+    attention_norm: str = "input_layernorm"
+    mlp_norm: str = "post_attention_layernorm"
+    attention_post_norm: str = ""
+    """The norm of what attention adds to the residual; empty when there is none."""
+    mlp_post_norm: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     model_type: str
     architecture: str
@@ -135,6 +151,7 @@ class Family:
     """Whether RoPE may turn only the first part of each head."""
     scalings: tuple[str, ...] = ("linear", "yarn")
     """The kinds of `rope_scaling` that have a form in GGUF (see `rope`)."""
+    graph: Graph = Graph()
 
 
 COMMON_FIELDS = (

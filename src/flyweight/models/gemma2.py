@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from flyweight.models.family import ATTENTION, COMMON_FIELDS, EMBEDDINGS, MLP, Family, Field, TensorRule, Window
+from flyweight.models.family import ATTENTION, COMMON_FIELDS, EMBEDDINGS, MLP, Family, Field, Graph, TensorRule, Window
 
-__all__ = ["FAMILY", "GEMMA_TENSORS"]
+__all__ = ["FAMILY", "GEMMA_GRAPH", "GEMMA_TENSORS"]
 
 _embedding, _final_norm, _output = EMBEDDINGS
 
@@ -18,6 +18,14 @@ GEMMA_TENSORS = (
     TensorRule("model.layers.{i}.post_feedforward_layernorm.weight", "blk.{i}.post_ffw_norm.weight", ("hidden",), add=1.0),
     *ATTENTION,
     *MLP,
+)
+
+GEMMA_GRAPH = Graph(
+    activation="gelu_tanh",
+    scaled_embedding=True,
+    attention_post_norm="post_attention_layernorm",
+    mlp_norm="pre_feedforward_layernorm",
+    mlp_post_norm="post_feedforward_layernorm",
 )
 
 FAMILY = Family(
@@ -37,4 +45,5 @@ FAMILY = Family(
     window=Window(period=2),
     wide_layers=46,
     scalings=("linear",),
+    graph=GEMMA_GRAPH,
 )

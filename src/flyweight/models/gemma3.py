@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from flyweight.models.family import COMMON_FIELDS, QK_NORMS, Family, Field, Window
-from flyweight.models.gemma2 import GEMMA_TENSORS
+from flyweight.models.gemma2 import GEMMA_GRAPH, GEMMA_TENSORS
 
 __all__ = ["FAMILY"]
 
@@ -31,4 +31,5 @@ FAMILY = Family(
     window=Window(period=6, key="attention.sliding_window_pattern"),
     wide_layers=62,
     scalings=("linear",),
+    graph=GEMMA_GRAPH,
 )

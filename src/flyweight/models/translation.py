@@ -21,7 +21,7 @@ from flyweight.models.names import ROTARY_TENSORS, Renamed, rename, switches
 from flyweight.models.record import Record
 from flyweight.models.tokenizer_json import TOKENIZER_JSON
 
-__all__ = ["FAMILIES", "Translation", "family_of", "rename_tensors", "translate"]
+__all__ = ["FAMILIES", "Model", "Read", "Translation", "family_of", "read_settings", "rename_tensors", "translate"]
 
 Read = Callable[[Extent], bytes]
 
@@ -106,6 +106,13 @@ def rename_tensors(manifest: Manifest, dialect: str, read: Read) -> Mapping[str,
     return (_read_hf if dialect == "gguf" else _read_gguf)(manifest, read).tensors
 
 
+def read_settings(manifest: Manifest, read: Read) -> Model:
+    """What a checkpoint of a known family says of itself, its tensors checked against it."""
+    if manifest.dialect not in ("hf", "gguf"):
+        raise UnsupportedError("the checkpoint does not follow the tensor names of HF or GGUF", code="E_DIALECT")
+    return (_read_hf if manifest.dialect == "hf" else _read_gguf)(manifest, read)
+
+
 def _usual_dtype(manifest: Manifest) -> DType | None:
     """The element type of most weights."""
     sizes = Counter[DType]()
@@ -123,7 +130,7 @@ def _json(manifest: Manifest, name: str, read: Read) -> Record:
     return Record(strict_json.loads(_bytes(manifest, name, read), file=name), name)
 
 
-class _Model(NamedTuple):
+class Model(NamedTuple):
     """What the settings of a checkpoint say of it."""
 
     record: Record
@@ -134,12 +141,12 @@ class _Model(NamedTuple):
     dropped: Mapping[str, str]
 
 
-def _read_hf(manifest: Manifest, read: Read) -> _Model:
+def _read_hf(manifest: Manifest, read: Read) -> Model:
     if CONFIG_JSON not in manifest.files:
         raise UnsupportedError(
-            f"GGUF needs the settings of {CONFIG_JSON}, which is not there",
+            f"the settings of {CONFIG_JSON} are needed, and it is not there",
             code="E_CONFIG",
-            hint="convert the model's directory",
+            hint="name the model's directory instead of the file",
         )
     record = _json(manifest, CONFIG_JSON, read)
     family = _known(family_of(manifest, read), record.get("model_type"), gguf=False)
@@ -147,7 +154,7 @@ def _read_hf(manifest: Manifest, read: Read) -> _Model:
     config = settings.read_hf(record, family)
     on = switches(family, manifest.entries, gguf=False)
     tensors, dropped = rename(family, config.dims, manifest.entries, on, tied=config.tied, to_gguf=True)
-    return _Model(record, config, on, tensors, dropped)
+    return Model(record, config, on, tensors, dropped)
 
 
 def _to_gguf(manifest: Manifest, read: Read) -> Translation:
@@ -165,7 +172,7 @@ def _to_gguf(manifest: Manifest, read: Read) -> Translation:
     return Translation("gguf", tensors, metadata, {}, dropped, added, config.notes + notes + reasons)
 
 
-def _read_gguf(manifest: Manifest, read: Read) -> _Model:
+def _read_gguf(manifest: Manifest, read: Read) -> Model:
     family = _known(_gguf_family(manifest), manifest.value("general.architecture"), gguf=True)
     embedding = manifest.entries.get("token_embd.weight")
     if embedding is None or len(embedding.spec.shape) != 2:
@@ -177,7 +184,7 @@ def _read_gguf(manifest: Manifest, read: Read) -> _Model:
     values = {name: rope.tensor_values(entry, read) for name, entry in rotary.items()}
     config = settings.read_gguf(record, family, vocab, not on[UNTIED], values)
     tensors, dropped = rename(family, config.dims, manifest.entries, on, tied=config.tied, to_gguf=False)
-    return _Model(record, config, on, tensors, dropped)
+    return Model(record, config, on, tensors, dropped)
 
 
 def _to_hf(manifest: Manifest, read: Read, dense: DType | None) -> Translation:

@@ -1,0 +1,183 @@
+"""A decoder-only transformer over weights as they are stored.
+
+    x = embedding[tokens]                                        (n, hidden)
+    for each layer:
+        x += O · attention(rope(Q · norm(x)), rope(K · norm(x)), V · norm(x))
+        x += down · (act(gate · norm(x)) ⊙ up · norm(x))
+    logits = output · norm(x)                                    (n, vocab)
+
+Families differ in the table `models.family.Graph` and in which tensors they have; the graph is this file. Norms are part of the
+product that follows them, so that a layer is five calls: qkv, attention, o, gate and up, down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from flyweight import kernels
+from flyweight.codecs import codec_for
+from flyweight.models import Blueprint, Config
+from flyweight.runtime.kv import KeyValues
+from flyweight.runtime.linear import Gated, Linear, decoded_rows
+from flyweight.runtime.rotary import Rotary
+from flyweight.runtime.tensors import Tensors
+from flyweight.tensor import EncodedTensor
+
+__all__ = ["BLOCK", "Decoder", "Layer", "Settings"]
+
+Array = np.ndarray[Any, Any]
+
+BLOCK = 256
+"""Tokens computed at a time when there are many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What does not change the function of a model."""
+
+    int8: bool = True
+    """Whether products take activations as int8 (a scale for every 32), or as f32."""
+    threads: int = 1
+
+
+def _vector(tensors: Mapping[str, EncodedTensor], name: str, add: float = 0.0) -> Array:
+    tensor = tensors[name]
+    values = codec_for(tensor.codec).decode(tensor.spec, tensor.parts)
+    return np.ascontiguousarray(values, np.float32) + np.float32(add)
+
+
+class Layer:
+    """One layer; `__call__` adds its two halves to x, in place."""
+
+    def __init__(
+        self, tensors: Mapping[str, EncodedTensor], blueprint: Blueprint, index: int, rotary: Rotary, settings: Settings
+    ) -> None:
+        prefix = f"model.layers.{index}."
+        config, graph = blueprint.config, blueprint.config.family.graph
+        self.index, self.rotary, self.threads = index, rotary, settings.threads
+        self.eps = float(config.values["rms_norm_eps"])
+        self.heads, self.kv_heads, self.head = config.dims.heads, config.dims.kv_heads, config.dims.head
+        self.scale, self.window, self.pairs = blueprint.attention_scale, blueprint.window(index), blueprint.pairs
+        self.softcap = float(config.values.get("attn_logit_softcapping") or 0.0)
+
+        def norm(name: str) -> Array | None:
+            full = f"{prefix}{name}.weight"
+            return _vector(tensors, full, blueprint.gain) if name and full in tensors else None
+
+        def bias(*names: str) -> Array | None:
+            full = [f"{prefix}{name}.bias" for name in names]
+            return np.concatenate([_vector(tensors, name) for name in full]) if full[0] in tensors else None
+
+        def linear(*names: str) -> Linear:
+            found = [tensors[f"{prefix}{name}.weight"] for name in names]
+            return Linear(found, bias(*names), int8=settings.int8, threads=settings.threads)
+
+        def fused(whole: str, *parts: str) -> Linear:
+            return linear(whole) if f"{prefix}{whole}.weight" in tensors else linear(*parts)
+
+        self.attention_norm, self.mlp_norm = norm(graph.attention_norm), norm(graph.mlp_norm)
+        self.attention_post, self.mlp_post = norm(graph.attention_post_norm), norm(graph.mlp_post_norm)
+        self.q_norm, self.k_norm = norm("self_attn.q_norm"), norm("self_attn.k_norm")
+        self.qkv = fused("self_attn.qkv_proj", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+        self.o = linear("self_attn.o_proj")
+        self.gated = Gated(fused("mlp.gate_up_proj", "mlp.gate_proj", "mlp.up_proj"), graph.activation)
+        self.down = linear("mlp.down_proj")
+
+    def __call__(self, x: Array, cache: KeyValues, room: Room) -> None:
+        n = len(x)
+        qkv, heads, ffn = room.qkv[:n], room.heads[:n], room.ffn[:n]
+        self.qkv(x, qkv, gain=self.attention_norm, eps=self.eps)
+        cos, sin = self.rotary.tables(cache.length + n)
+        cache.attend(
+            self.index, qkv, heads, cos=cos, sin=sin, pairs=self.pairs, q_gain=self.q_norm, k_gain=self.k_norm, eps=self.eps,
+            scale=self.scale, softcap=self.softcap, window=self.window, threads=self.threads,
+        )  # fmt: skip
+        self._add(self.o, heads, x, self.attention_post, room)
+        self.gated(x, ffn, gain=self.mlp_norm, eps=self.eps)
+        self._add(self.down, ffn, x, self.mlp_post, room)
+
+    def _add(self, linear: Linear, values: Array, x: Array, post_norm: Array | None, room: Room) -> None:
+        """x += linear(values), which Gemma normalises first."""
+        if post_norm is None:
+            linear(values, x, add=True)
+            return
+        change = room.hidden[: len(x)]
+        linear(values, change)
+        kernels.rms_norm(change, post_norm, self.eps, x, add=True)
+
+
+class Room:
+    """Buffers for the values between products, used again by every layer and token."""
+
+    def __init__(self, config: Config, tokens: int) -> None:
+        dims = config.dims
+
+        def room(width: int) -> Array:
+            return np.empty((tokens, width), np.float32)
+
+        self.tokens = tokens
+        self.qkv, self.heads = room(dims.size("qkv")), room(dims.size("q"))
+        self.ffn, self.hidden = room(dims.ffn), room(dims.hidden)
+
+
+class Decoder:
+    """A model ready to run. `forward` takes tokens into a cache and gives the logits that follow them."""
+
+    def __init__(self, tensors: Tensors, context: int, settings: Settings) -> None:
+        self.tensors, self.context, self.settings = tensors, context, settings
+        self.blueprint = tensors.blueprint
+        self.config = config = tensors.blueprint.config
+        rotaries = {theta: Rotary(config, theta, context) for theta in map(self.blueprint.theta, range(config.dims.layers))}
+        self._layers = tensors.layers(
+            lambda held, index: Layer(held, self.blueprint, index, rotaries[self.blueprint.theta(index)], settings)
+        )
+        self._embedding = tensors["model.embed_tokens.weight"]
+        self._norm = _vector(tensors, "model.norm.weight", self.blueprint.gain)
+        self._output = tensors.output(lambda held: Linear([held], int8=settings.int8, threads=settings.threads))
+        self._factor = np.float32(sqrt(config.dims.hidden)) if config.family.graph.scaled_embedding else None
+        self._softcap = float(config.values.get("final_logit_softcapping") or 0.0)
+        self._room = Room(config, 1)
+
+    @property
+    def vocabulary(self) -> int:
+        return self.config.dims.vocab
+
+    def cache(self, kind: str = "f16") -> KeyValues:
+        """An empty context for this model."""
+        dims = self.config.dims
+        return KeyValues(dims.layers, dims.kv_heads, dims.head, self.context, kind)
+
+    def forward(self, tokens: Sequence[int] | Array, cache: KeyValues, *, every: bool = False) -> Array:
+        """The logits after the last token, f32 (1, vocab), or after each of them, (n, vocab). All tokens join the cache."""
+        ids = np.asarray(tokens, np.int64)
+        if ids.ndim != 1 or not len(ids) or ids.min() < 0 or ids.max() >= self.vocabulary:
+            raise ValueError(f"tokens must be one or more ids below {self.vocabulary}")
+        blocks = [self._block(ids[at : at + BLOCK], cache, every) for at in range(0, len(ids), BLOCK)]
+        return np.concatenate(blocks) if every and len(blocks) > 1 else blocks[-1]
+
+    def _block(self, ids: Array, cache: KeyValues, every: bool) -> Array:
+        if len(ids) > self._room.tokens:
+            self._room = Room(self.config, max(len(ids), BLOCK))
+        x = np.ascontiguousarray(decoded_rows(self._embedding, ids), np.float32)
+        if self._factor is not None:
+            x = x * self._factor
+        cache.reserve(len(ids))
+        for layer in self._layers:
+            layer(x, cache, self._room)
+        cache.advance(len(ids))
+        wanted = x if every else x[-1:]
+        logits = np.empty((len(wanted), self.vocabulary), np.float32)
+        for rows, product in self._output:
+            part = logits if product.rows == self.vocabulary else np.empty((len(wanted), product.rows), np.float32)
+            product(wanted, part, gain=self._norm, eps=float(self.config.values["rms_norm_eps"]))
+            if part is not logits:
+                logits[:, rows] = part
+        if self._softcap:
+            np.tanh(logits / self._softcap, out=logits)
+            logits *= self._softcap
+        return logits
