@@ -1,0 +1,1 @@
+"""Running a model: what a forward pass needs beyond its weights."""
