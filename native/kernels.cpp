@@ -15,6 +15,7 @@
 #include "encode_k.hpp"
 #include "words.hpp"
 #include "matvec_kernels.hpp"
+#include "attention_kernels.hpp"
 
 #define FLYWEIGHT_TEXT_OF(name) #name
 #define FLYWEIGHT_TEXT(name) FLYWEIGHT_TEXT_OF(name)
@@ -56,6 +57,7 @@ extern const Kernels FLYWEIGHT_ISA = {
     encode_scale_bias,
     encode_symmetric,
     matvec_kernels,
+    attention_kernels,
 };
 
 }  // namespace flyweight

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention.hpp"
 #include "matvec.hpp"
 
 // X(type, elements of a block, bytes of a block)
@@ -116,6 +117,7 @@ struct Kernels {
                              uint8_t* packed, size_t nbytes, float* scale);
 
     MatvecKernels matvec;
+    AttentionKernels attention;
 };
 
 extern const Kernels baseline;

@@ -11,6 +11,7 @@ using namespace nb::literals;
 
 namespace flyweight {
 void bind_matvec(nb::module_& module);
+void bind_attention(nb::module_& module);
 }
 
 namespace {
@@ -390,4 +391,5 @@ NB_MODULE(_native, module) {
     module.def("encode_symmetric", encode_symmetric, "values"_a.noconvert(), "bits"_a, "group"_a, "stored"_a,
                "packed"_a.noconvert(), "scale"_a.noconvert());
     flyweight::bind_matvec(module);
+    flyweight::bind_attention(module);
 }

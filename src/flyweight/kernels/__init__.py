@@ -10,6 +10,7 @@ reference, baseline, avx2, avx512; asking for one that is not there is an error,
 
 from __future__ import annotations
 
+from flyweight.kernels.attention import attend, attend_int8, rms_norm, softcap
 from flyweight.kernels.blocks import (
     decode_iq4_nl,
     decode_iq4_xs,
@@ -110,6 +111,8 @@ __all__ = [
     "Matrix",
     "_native",
     "active",
+    "attend",
+    "attend_int8",
     "available",
     "bf16_to_f32",
     "decode_iq4_nl",
@@ -169,6 +172,8 @@ __all__ = [
     "palette_histogram",
     "palette_nearest",
     "palette_nearest_vector",
+    "rms_norm",
+    "softcap",
     "table_decode",
     "unpack_bits",
     "use",

@@ -87,3 +87,44 @@ def matvec_symmetric8(codes: _Array, scale: _Array, group: int, x: _Array, out: 
 def matvec_bf16(weights: _Array, x: _Array, out: _Array, threads: int) -> None: ...
 def matvec_f16(weights: _Array, x: _Array, out: _Array, threads: int) -> None: ...
 def matvec_palette4(codes: _Array, table: _Array, x: _Array, out: _Array, threads: int) -> None: ...
+def attend(
+    qkv: _Array,
+    heads: int,
+    keys: _Array,
+    values: _Array,
+    start: int,
+    cos: _Array,
+    sin: _Array,
+    out: _Array,
+    pairs: bool,
+    q_gain: _Array | None,
+    k_gain: _Array | None,
+    eps: float,
+    scale: float,
+    cap: float,
+    window: int,
+    threads: int,
+) -> None: ...
+def attend_int8(
+    qkv: _Array,
+    heads: int,
+    keys: _Array,
+    values: _Array,
+    key_grid: _Array,
+    value_grid: _Array,
+    tail: _Array,
+    start: int,
+    cos: _Array,
+    sin: _Array,
+    out: _Array,
+    pairs: bool,
+    q_gain: _Array | None,
+    k_gain: _Array | None,
+    eps: float,
+    scale: float,
+    cap: float,
+    window: int,
+    threads: int,
+) -> None: ...
+def rms_norm(x: _Array, gain: _Array, eps: float, out: _Array, add: bool) -> None: ...
+def softcap(x: _Array, cap: float) -> None: ...

@@ -17,6 +17,7 @@ import numpy as np
 from flyweight.kernels import (
     reference,
     reference_affine,
+    reference_attention,
     reference_casts,
     reference_matvec,
     reference_palette,
@@ -98,10 +99,15 @@ KERNELS: tuple[str, ...] = (
     *(f"expand_{bits}" for bits in (8, 16, 32)),
     "table_decode",
     *PRODUCTS,
+    "attend",
+    "attend_int8",
+    "rms_norm",
+    "softcap",
 )
 DEFINITIONS = (
     reference,
     reference_affine,
+    reference_attention,
     reference_casts,
     reference_matvec,
     reference_palette,

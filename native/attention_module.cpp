@@ -1,0 +1,166 @@
+// The bindings of attention: check the arrays, append the tokens, share tiles or chunks between threads.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+
+#include <optional>
+#include <vector>
+
+#include "dispatch.hpp"
+#include "parallel.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace flyweight {
+namespace {
+
+template <typename T, size_t Dimensions>
+using Array = nb::ndarray<T, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
+using Floats = Array<const float, 2>;
+using FloatsOut = Array<float, 2>;
+using Gain = std::optional<Array<const float, 1>>;
+using Stored = nb::ndarray<nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+
+constexpr size_t most_threads = 256, most_context = size_t(1) << 30, most_group = 32;
+constexpr size_t worth_sharing = 1 << 17;  // multiplications below which waking a helper costs more than it takes over
+constexpr size_t tokens_at_once = 16;
+
+void require(bool holds, const char* what) {
+    if (!holds) throw nb::value_error(what);
+}
+
+template <typename A>
+void require_aligned(const A& array) {
+    require(reinterpret_cast<uintptr_t>(array.data()) % 4 == 0, "an array is not aligned");
+}
+
+float* working_memory(size_t floats) {
+    thread_local std::vector<float> room;  // kept: attention comes by the thousand
+    if (room.size() < floats) room.resize(floats);
+    return room.data();
+}
+
+struct Task {
+    const AttentionKernels& kernels;
+    const AttentionKernels::Kind& kind;
+    const Attention& attention;
+    float* partials;
+};
+
+void run(const Attention& a, const AttentionKernels::Kind AttentionKernels::*which, size_t threads) {
+    const AttentionKernels& kernels = active().attention;
+    thread_local std::vector<float> partials;
+    Task task = {kernels, kernels.*which, a, nullptr};
+    over_rows(a.tokens, tokens_at_once, unsigned(threads), [](const void* what, size_t first, size_t last) {
+        const Task& t = *static_cast<const Task*>(what);
+        t.kind.append(t.attention, first, last);
+    }, &task);
+    if (a.tail) kernels.close_groups(a);
+    if (a.tokens > 1) {
+        over_rows(a.tiles() * a.kv_heads, 1, unsigned(threads), [](const void* what, size_t first, size_t last) {
+            const Task& t = *static_cast<const Task*>(what);
+            t.kind.block(t.attention, first, last, working_memory(attention_room(t.attention.head)));
+        }, &task);
+    } else {
+        const size_t floats = a.chunks() * a.heads * partial_floats(a.head), seen = a.end() - a.first_key(a.start);
+        if (partials.size() < floats) partials.resize(floats);
+        task.partials = partials.data();
+        if (seen * a.heads * a.head * 2 < worth_sharing) threads = 1;
+        over_rows(a.chunks() * a.kv_heads, 1, unsigned(threads), [](const void* what, size_t first, size_t last) {
+            const Task& t = *static_cast<const Task*>(what);
+            t.kind.one(t.attention, first, last, working_memory(attention_room(t.attention.head)), t.partials);
+        }, &task);
+        kernels.combine(a, task.partials);
+    }
+    if (a.tail) kernels.keep_tail(a);
+}
+
+// What both kinds of cache share; keys is (kv_heads, context, head).
+template <typename Keys, typename Values>
+Attention checked(const FloatsOut& qkv, size_t heads, const Keys& keys, const Values& values, size_t start, const Floats& cos, const Floats& sin,
+                  const FloatsOut& out, bool pairs, const Gain& q_gain, const Gain& k_gain, float eps, float scale, float cap, size_t window,
+                  size_t threads) {
+    Attention a = {};
+    a.tokens = qkv.shape(0), a.heads = heads, a.kv_heads = keys.shape(0), a.context = keys.shape(1), a.head = keys.shape(2);
+    a.start = start, a.window = window ? window : most_context, a.half = cos.shape(1), a.pairs = pairs;
+    require(threads >= 1 && threads <= most_threads, "threads must be 1 to 256");
+    require(a.head >= 8 && a.head % 8 == 0 && a.head <= most_heads, "a head has a multiple of 8 elements, at most 512");
+    require(a.kv_heads >= 1 && heads >= 1 && heads % a.kv_heads == 0 && heads / a.kv_heads <= most_group, "1 to 32 heads share a key-value head");
+    require(a.tokens >= 1 && qkv.shape(1) == a.stride(), "qkv is not (tokens, (heads + 2 kv_heads) head)");
+    require(out.shape(0) == a.tokens && out.shape(1) == heads * a.head, "out is not (tokens, heads head)");
+    require(values.shape(0) == a.kv_heads && values.shape(1) == a.context && values.shape(2) == a.head, "keys and values differ in shape");
+    require(a.context <= most_context && start <= a.context && a.tokens <= a.context - start, "the tokens do not fit the cache");
+    require(sin.shape(0) == cos.shape(0) && sin.shape(1) == a.half && 2 * a.half <= a.head, "cos and sin are not (positions, up to half a head)");
+    require(!a.half || cos.shape(0) >= a.end(), "cos and sin end before the last position");
+    require(!q_gain || q_gain->shape(0) == a.head, "q_gain is not one head");
+    require(!k_gain || k_gain->shape(0) == a.head, "k_gain is not one head");
+    require_aligned(qkv), require_aligned(out), require_aligned(keys), require_aligned(values), require_aligned(cos), require_aligned(sin);
+    if (q_gain) require_aligned(*q_gain);
+    if (k_gain) require_aligned(*k_gain);
+    a.qkv = qkv.data(), a.out = out.data(), a.cos = cos.data(), a.sin = sin.data();
+    a.q_gain = q_gain ? q_gain->data() : nullptr, a.k_gain = k_gain ? k_gain->data() : nullptr;
+    a.eps = eps, a.scale = scale, a.cap = cap;
+    a.keys = static_cast<uint8_t*>(static_cast<void*>(keys.data())), a.values = static_cast<uint8_t*>(static_cast<void*>(values.data()));
+    return a;
+}
+
+void attend(FloatsOut qkv, size_t heads, Stored keys, Stored values, size_t start, Floats cos, Floats sin, FloatsOut out, bool pairs,
+            Gain q_gain, Gain k_gain, float eps, float scale, float cap, size_t window, size_t threads) {
+    const bool f32 = keys.dtype() == nb::dtype<float>();
+    const bool f16 = keys.dtype() == nb::dlpack::dtype{uint8_t(nb::dlpack::dtype_code::Float), 16, 1};
+    if (!(f32 || f16) || values.dtype() != keys.dtype()) throw nb::type_error("keys and values are both f32 or both f16");
+    const Attention a = checked(qkv, heads, keys, values, start, cos, sin, out, pairs, q_gain, k_gain, eps, scale, cap, window, threads);
+    nb::gil_scoped_release release;
+    run(a, f32 ? &AttentionKernels::f32 : &AttentionKernels::f16, threads);
+}
+
+void attend_int8(FloatsOut qkv, size_t heads, Array<uint8_t, 3> keys, Array<uint8_t, 3> values, Array<float, 4> key_grid, Array<float, 3> value_grid,
+                 Array<float, 3> tail, size_t start, Floats cos, Floats sin, FloatsOut out, bool pairs, Gain q_gain, Gain k_gain, float eps,
+                 float scale, float cap, size_t window, size_t threads) {
+    Attention a = checked(qkv, heads, keys, values, start, cos, sin, out, pairs, q_gain, k_gain, eps, scale, cap, window, threads);
+    require(a.context % key_group == 0, "an int8 cache holds whole groups of 64 tokens");
+    require(key_grid.shape(0) == a.kv_heads && key_grid.shape(1) == a.context / key_group && key_grid.shape(2) == 2 && key_grid.shape(3) == a.head,
+            "key_grid is not (kv_heads, context / 64, 2, head)");
+    require(value_grid.shape(0) == a.kv_heads && value_grid.shape(1) == a.context && value_grid.shape(2) == 2, "value_grid is not (kv_heads, context, 2)");
+    require(tail.shape(0) == a.kv_heads && tail.shape(1) == key_group && tail.shape(2) == a.head, "tail is not (kv_heads, 64, head)");
+    require_aligned(key_grid), require_aligned(value_grid), require_aligned(tail);
+    a.key_grid = key_grid.data(), a.value_grid = value_grid.data(), a.tail = tail.data();
+    nb::gil_scoped_release release;
+    run(a, &AttentionKernels::int8, threads);
+}
+
+void rms_norm(Floats x, Array<const float, 1> gain, float eps, FloatsOut out, bool add) {
+    require(gain.shape(0) == x.shape(1) && out.shape(0) == x.shape(0) && out.shape(1) == x.shape(1), "x, gain and out differ in shape");
+    require(x.shape(1) >= 1, "a row has at least one column");
+    require_aligned(x), require_aligned(gain), require_aligned(out);
+    const float *from = x.data(), *by = gain.data();
+    float* to = out.data();
+    const size_t rows = x.shape(0), columns = x.shape(1);
+    nb::gil_scoped_release release;
+    active().attention.rms_norm(from, rows, columns, by, eps, to, add);
+}
+
+void softcap(FloatsOut x, float cap) {
+    require_aligned(x);
+    float* values = x.data();
+    const size_t count = x.shape(0) * x.shape(1);
+    nb::gil_scoped_release release;
+    active().attention.softcap(values, count, cap);
+}
+
+}  // namespace
+
+void bind_attention(nb::module_& module) {
+    module.def("attend", attend, "qkv"_a.noconvert(), "heads"_a, "keys"_a.noconvert(), "values"_a.noconvert(), "start"_a, "cos"_a.noconvert(),
+               "sin"_a.noconvert(), "out"_a.noconvert(), "pairs"_a, "q_gain"_a.noconvert().none(), "k_gain"_a.noconvert().none(), "eps"_a,
+               "scale"_a, "cap"_a, "window"_a, "threads"_a);
+    module.def("attend_int8", attend_int8, "qkv"_a.noconvert(), "heads"_a, "keys"_a.noconvert(), "values"_a.noconvert(),
+               "key_grid"_a.noconvert(), "value_grid"_a.noconvert(), "tail"_a.noconvert(), "start"_a, "cos"_a.noconvert(), "sin"_a.noconvert(),
+               "out"_a.noconvert(), "pairs"_a, "q_gain"_a.noconvert().none(), "k_gain"_a.noconvert().none(), "eps"_a, "scale"_a, "cap"_a,
+               "window"_a, "threads"_a);
+    module.def("rms_norm", rms_norm, "x"_a.noconvert(), "gain"_a.noconvert(), "eps"_a, "out"_a.noconvert(), "add"_a);
+    module.def("softcap", softcap, "x"_a.noconvert(), "cap"_a);
+}
+
+}  // namespace flyweight
