@@ -1,0 +1,1 @@
+"""What we compress also runs: a small decoder over packed weights."""
