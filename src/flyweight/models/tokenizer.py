@@ -21,7 +21,18 @@ from flyweight.models.record import Record
 from flyweight.models.tokenizer_json import TOKENIZER_JSON
 from flyweight.models.vocabulary import SPECIAL_TOKENS, Vocabulary
 
-__all__ = ["CHAT_TEMPLATE", "READ_FILES", "Templates", "from_files", "read_templates", "template_metadata", "to_files"]
+__all__ = [
+    "CHAT_TEMPLATE",
+    "READ_FILES",
+    "SPECIAL_TOKENS_MAP",
+    "TOKENIZER_CONFIG",
+    "Templates",
+    "from_files",
+    "hf_templates",
+    "read_templates",
+    "template_metadata",
+    "to_files",
+]
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"
@@ -105,7 +116,7 @@ def from_files(
 
     config, roles = load(TOKENIZER_CONFIG), load(SPECIAL_TOKENS_MAP)
     config = config.extended({role: roles.get(role) for role in SPECIAL_TOKENS if role in roles and role not in config})
-    made = template_metadata(_hf_templates(config, present))
+    made = template_metadata(hf_templates(config, present))
     if TOKENIZER_JSON not in present:
         note = f"no {TOKENIZER_JSON}: the GGUF file has no tokenizer, and programs need one beside it"
         return None, made | vocabulary.write_gguf(None), (note,)
@@ -118,7 +129,7 @@ def from_files(
     return words, vocabulary.write_gguf(words) | made, ()
 
 
-def _hf_templates(config: Record, present: Mapping[str, Callable[[], bytes]]) -> Templates:
+def hf_templates(config: Record, present: Mapping[str, Callable[[], bytes]]) -> Templates:
     """chat_template.jinja, chat_template.json, or the older key, which may also list several by name."""
     if CHAT_TEMPLATE in present:
         return {"default": utf8(present[CHAT_TEMPLATE](), "the chat template", file=CHAT_TEMPLATE)}
