@@ -24,6 +24,8 @@ VERBS = {
     "convert": "Turn a checkpoint into another format or quantization.",
     "verify": "Check that a checkpoint is sound.",
     "diff": "Compare two checkpoints, across formats.",
+    "run": "Let a model answer a prompt.",
+    "chat": "Talk with a model.",
     "formats": "List what can be read, written and carried.",
     "bench": "Measure every codec beside the machine's limits.",
     "completion": "Print a shell completion script.",
@@ -51,7 +53,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="flyweight")
 def cli() -> None:
-    """The ffmpeg of model weights: inspect, convert, verify and compare checkpoints of any format.
+    """The ffmpeg of model weights: inspect, convert, verify, compare and run checkpoints of any format.
 
     \b
     Examples:
@@ -59,6 +61,7 @@ def cli() -> None:
       flyweight convert model.gguf model-hf --dtype bf16
       flyweight convert model-hf model.q8_0.gguf --quant q8_0
       flyweight diff model.gguf model-hf
+      flyweight run model.gguf "Why is the sky blue?"
     """
 
 

@@ -61,8 +61,7 @@ class Layer:
         config, graph = blueprint.config, blueprint.config.family.graph
         self.index, self.rotary, self.threads = index, rotary, settings.threads
         self.eps = float(config.values["rms_norm_eps"])
-        self.heads, self.kv_heads, self.head = config.dims.heads, config.dims.kv_heads, config.dims.head
-        self.scale, self.window, self.pairs = blueprint.attention_scale, blueprint.window(index), blueprint.pairs
+        self.heads, self.scale, self.pairs = config.dims.heads, blueprint.attention_scale, blueprint.pairs
         self.softcap = float(config.values.get("attn_logit_softcapping") or 0.0)
 
         def norm(name: str) -> Array | None:
@@ -94,8 +93,8 @@ class Layer:
         self.qkv(x, qkv, gain=self.attention_norm, eps=self.eps)
         cos, sin = self.rotary.tables(cache.length + n)
         cache.attend(
-            self.index, qkv, heads, cos=cos, sin=sin, pairs=self.pairs, q_gain=self.q_norm, k_gain=self.k_norm, eps=self.eps,
-            scale=self.scale, softcap=self.softcap, window=self.window, threads=self.threads,
+            self.index, qkv, self.heads, cos, sin, heads, scale=self.scale, pairs=self.pairs, q_gain=self.q_norm,
+            k_gain=self.k_norm, eps=self.eps, cap=self.softcap, threads=self.threads,
         )  # fmt: skip
         self._add(self.o, heads, x, self.attention_post, room)
         self.gated(x, ffn, gain=self.mlp_norm, eps=self.eps)
@@ -150,7 +149,8 @@ class Decoder:
     def cache(self, kind: str = "f16") -> KeyValues:
         """An empty context for this model."""
         dims = self.config.dims
-        return KeyValues(dims.layers, dims.kv_heads, dims.head, self.context, kind)
+        windows = [self.blueprint.window(layer) for layer in range(dims.layers)]
+        return KeyValues(dims.layers, dims.kv_heads, dims.head, self.context, kind, windows)
 
     def forward(self, tokens: Sequence[int] | Array, cache: KeyValues, *, every: bool = False) -> Array:
         """The logits after the last token, f32 (1, vocab), or after each of them, (n, vocab). All tokens join the cache."""
@@ -166,7 +166,6 @@ class Decoder:
         x = np.ascontiguousarray(decoded_rows(self._embedding, ids), np.float32)
         if self._factor is not None:
             x = x * self._factor
-        cache.reserve(len(ids))
         for layer in self._layers:
             layer(x, cache, self._room)
         cache.advance(len(ids))
@@ -178,6 +177,5 @@ class Decoder:
             if part is not logits:
                 logits[:, rows] = part
         if self._softcap:
-            np.tanh(logits / self._softcap, out=logits)
-            logits *= self._softcap
+            kernels.softcap(logits, self._softcap)
         return logits

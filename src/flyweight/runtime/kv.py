@@ -102,7 +102,7 @@ class KeyValues:
         for arrays, forgotten in zip(self._layers, self._forgotten, strict=True):
             for (_, _, each, _), array in zip(self._layout, arrays, strict=True):
                 row = array[0, 0].nbytes
-                first = forgotten * row if each == 1 and array.dtype != np.float32 or self.kind == "f32" else 0
+                first = forgotten * row if (each == 1 and array.dtype != np.float32) or self.kind == "f32" else 0
                 last = (-(-self.length // each) if each else min(self.length, GROUP)) * row
                 pages = -(-last // mmap.PAGESIZE) - first // mmap.PAGESIZE
                 total += self.kv_heads * max(0, pages) * mmap.PAGESIZE

@@ -1,0 +1,82 @@
+"""`flyweight chat`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flyweight.cli.output import note
+from flyweight.cli.run import model_options, sampling_options
+
+
+@click.command(name="chat", short_help="Talk with a model.")
+@click.argument("model", type=click.Path(path_type=Path))
+@sampling_options
+@model_options
+def command(
+    model: Path, system: str | None, max_tokens: int, context: int | None, kv: str, threads: int | None, exact: bool,
+    max_ram: int | None, **sampling: Any,
+) -> None:  # fmt: skip
+    """Talk with MODEL, line by line. What was said stays in mind until the context is full.
+
+    \b
+    /reset  forgets the conversation    /exit or end of input  leaves    Ctrl-C  stops an answer
+    Examples:
+      flyweight chat model.gguf
+      flyweight chat model-hf --system "Answer in rhymes." --temperature 0.7
+    """
+    from flyweight.runtime import Generation, Sampler, open_model
+    from flyweight.runtime.chat import Renderer
+
+    opening = [{"role": "system", "content": system}] if system else []
+    with Renderer() as renderer, open_model(
+        model, context=context, kv=kv, int8=not exact, threads=threads, max_ram=max_ram
+    ) as opened:  # fmt: skip
+        sampler, cache, messages = Sampler(**sampling), opened.cache(), list(opening)
+        read: list[int] = []  # the tokens in the cache
+        while True:
+            line = _line()
+            if line is None or line.strip() == "/exit":
+                return
+            if line.strip() == "/reset":
+                messages, read = list(opening), []
+                cache.truncate(0)
+                continue
+            if not line.strip():
+                continue
+            messages.append({"role": "user", "content": line})
+            tokens = opened.prompt(messages, renderer)
+            same = _shared(tokens, read)
+            cache.truncate(same)
+            answer = Generation(opened, tokens[same:], sampler, max_tokens, cache=cache)
+            said = []
+            try:
+                for piece in answer.pieces():
+                    said.append(piece)
+                    sys.stdout.write(piece)
+                    sys.stdout.flush()
+            except KeyboardInterrupt:
+                note("…")
+            sys.stdout.write("\n")
+            if answer.finish == "context":
+                note(f"the context of {opened.context} tokens is full; /reset begins anew")
+            messages.append({"role": "assistant", "content": "".join(said)})
+            read = (tokens + answer.tokens)[: cache.length]
+
+
+def _line() -> str | None:
+    """The next line of the person, or None when there is none."""
+    if sys.stdin.isatty():
+        sys.stderr.write("> ")
+        sys.stderr.flush()
+    line = sys.stdin.readline()
+    return line.rstrip("\n") if line else None
+
+
+def _shared(tokens: list[int], read: list[int]) -> int:
+    """How many tokens the cache holds already; the last one is always read again, for its logits."""
+    most = min(len(tokens) - 1, len(read))
+    return next((at for at in range(most) if tokens[at] != read[at]), most)

@@ -1,0 +1,113 @@
+"""`flyweight run`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from flyweight.cli.output import json_option, note, print_json, size_argument
+
+__all__ = ["command", "model_options", "sampling_options", "since_start"]
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+def _all(*options: Callable[[Any], Any]) -> Callable[[C], C]:
+    def decorate(function: C) -> C:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+model_options = _all(
+    click.option("--context", type=click.IntRange(1), help="Tokens to remember.  [default: 4096 or what the model has]"),
+    click.option(
+        "--kv", type=click.Choice(["f16", "f32", "int8"]), default="f16", show_default=True, help="How they are held."
+    ),
+    click.option("--threads", type=click.IntRange(1, 256), help="[default: all cores]"),
+    click.option("--exact", is_flag=True, help="Multiply with f32 activations instead of int8 ones: slower, closer."),
+    click.option("--max-ram", callback=size_argument, metavar="SIZE", help="Bound memory; layers are streamed if need be."),
+)
+sampling_options = _all(
+    click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="The longest answer."),
+    click.option(
+        "--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0 takes the likeliest token."
+    ),
+    click.option("--top-k", type=click.IntRange(0), default=0, help="Draw from the K likeliest; 0 for all."),
+    click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, help="Draw from this much probability."),
+    click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, help="Draw from tokens this likely beside the best."),
+    click.option("--repetition-penalty", type=click.FloatRange(0, min_open=True), default=1.0, help="Above 1: repeat less."),
+    click.option(
+        "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same text."
+    ),
+    click.option("--system", metavar="TEXT", help="What the model is told beforehand."),
+)
+
+
+def since_start() -> float:
+    """Seconds since this process began, the interpreter's own start included."""
+    import psutil
+
+    return time.time() - float(psutil.Process().create_time())
+
+
+@click.command(name="run", short_help="Let a model answer a prompt.")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("prompt", required=False)
+@click.option("--raw", is_flag=True, help="Continue the prompt as it is, without the chat template.")
+@click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated.")
+@sampling_options
+@model_options
+@json_option
+def command(
+    model: Path, prompt: str | None, raw: bool, stop: tuple[str, ...], system: str | None, max_tokens: int, context: int | None,
+    kv: str, threads: int | None, exact: bool, max_ram: int | None, as_json: bool, **sampling: Any,
+) -> None:  # fmt: skip
+    """Answer PROMPT (or standard input) with MODEL, any checkpoint of a known family. Text appears as it is made.
+
+    \b
+    Examples:
+      flyweight run model.gguf "Why is the sky blue?"
+      flyweight run model-hf "Once upon a time" --raw --temperature 0.8 --seed 7
+      flyweight run big-model-hf "Hello" --max-ram 4G --json
+      cat question.txt | flyweight run model.gguf
+    """
+    text = prompt if prompt is not None else click.get_text_stream("stdin").read()
+    if not text:
+        raise click.UsageError("there is no prompt: give PROMPT, or text on standard input")
+    if raw and system:
+        raise click.UsageError("--system needs the chat template, which --raw leaves out")
+    from flyweight.runtime import Generation, Sampler, open_model
+    from flyweight.runtime.chat import Renderer
+
+    renderer = None if raw else Renderer()
+    with open_model(model, context=context, kv=kv, int8=not exact, threads=threads, max_ram=max_ram) as opened:
+        loaded_ms = 1e3 * since_start()
+        messages = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": text})
+        tokens = opened.tokenizer.encode(text) if raw else opened.prompt(messages, renderer)
+        if renderer:
+            renderer.close()
+        answer = Generation(opened, tokens, Sampler(**sampling), max_tokens, stop)
+        begun, clock = since_start(), time.perf_counter()
+        said = []
+        for piece in answer.pieces():
+            said.append(piece)
+            if not as_json:
+                sys.stdout.write(piece)
+                sys.stdout.flush()
+        if not as_json:
+            sys.stdout.write("\n")
+            if answer.finish == "context":
+                note(f"the context of {opened.context} tokens is full")
+            return
+        first_ms = 1e3 * (begun + answer.first_token_at - clock)
+        figures = {"load_ms": loaded_ms, "first_token_ms": first_ms} | answer.as_json()
+        print_json({"text": "".join(said)} | figures | {"streamed": opened.streamed, "context": opened.context})

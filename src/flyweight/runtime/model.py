@@ -1,0 +1,132 @@
+"""A model opened to be run: its weights, its words, its manners.
+
+Opening decides about memory before any is taken: weights stay in their files unless `max_ram` is too little to hold them, and
+then come layer by layer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+
+from flyweight.checkpoint import Checkpoint, open_checkpoint
+from flyweight.errors import FlyweightError, ResourceError
+from flyweight.runtime.chat import Renderer, template_for
+from flyweight.runtime.decoder import Decoder, Settings
+from flyweight.runtime.kv import KeyValues
+from flyweight.runtime.tensors import Streamed, Tensors
+from flyweight.runtime.tokenizer import Tokenizer
+
+__all__ = ["DEFAULT_CONTEXT", "Model", "open_model", "usable_cores"]
+
+DEFAULT_CONTEXT = 4096
+_BASE_RAM = 96 << 20
+"""The interpreter, NumPy, the tokenizer and a block of activations, as measured, rounded up."""
+
+
+def usable_cores() -> int:
+    """The processors this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Model:
+    """Use as a context manager, or let it be collected."""
+
+    def __init__(self, checkpoint: Checkpoint, tensors: Tensors, context: int, settings: Settings, kv: str) -> None:
+        self.checkpoint, self.kv = checkpoint, kv
+        self.decoder = Decoder(tensors, context, settings)
+
+    @property
+    def streamed(self) -> bool:
+        """Whether layers are read when they are needed and dropped again."""
+        return isinstance(self.decoder.tensors, Streamed)
+
+    @property
+    def context(self) -> int:
+        return self.decoder.context
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.of(self.checkpoint)
+
+    def cache(self) -> KeyValues:
+        return self.decoder.cache(self.kv)
+
+    def prompt(self, messages: Sequence[Mapping[str, str]], renderer: Renderer | None = None) -> list[int]:
+        """A conversation as tokens, in the model's own template, up to where its answer begins."""
+        words = self.tokenizer
+        rendering = renderer or Renderer()
+        try:
+            text = rendering(
+                template_for(self.checkpoint),
+                list(messages),
+                add_generation_prompt=True,
+                bos_token=words.text(words.bos) if words.bos is not None else None,
+                eos_token=words.text(words.eos) if words.eos is not None else None,
+            )
+        finally:
+            if renderer is None:
+                rendering.close()
+        return words.encode(text, special=False)
+
+    def close(self) -> None:
+        self.checkpoint.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def open_model(
+    path: Path | str,
+    *,
+    context: int | None = None,
+    kv: str = "f16",
+    int8: bool = True,
+    threads: int | None = None,
+    max_ram: int | None = None,
+) -> Model:
+    """Open anything that can be run. Nothing is read but headers and settings.
+
+    `context` is at most what the model was made for, by default also at most 4096. `max_ram` bounds the memory of the process.
+    """
+    checkpoint = open_checkpoint(path)
+    try:
+        tensors = Tensors(checkpoint)
+        longest = tensors.blueprint.config.context
+        if context is not None and context > longest:
+            raise ResourceError(
+                f"a context of {context} tokens is longer than the {longest} the model was made for",
+                code="E_CONTEXT",
+                hint=f"ask for at most {longest}",
+            )
+        length = context or min(longest, DEFAULT_CONTEXT)
+        if max_ram is not None:
+            tensors = _within(max_ram, checkpoint, tensors, length, kv)
+        return Model(checkpoint, tensors, length, Settings(int8, threads or usable_cores()), kv)
+    except FlyweightError as error:
+        checkpoint.close()
+        raise error.at(file=checkpoint.bundle.name) from None
+
+
+def _within(max_ram: int, checkpoint: Checkpoint, tensors: Tensors, context: int, kv: str) -> Tensors:
+    """The tensors in a way that fits, or a refusal that says what would."""
+    dims = tensors.blueprint.config.dims
+    element = {"f32": 4, "f16": 2}.get(kv, 1.2)
+    fixed = _BASE_RAM + int(2 * dims.layers * dims.kv_heads * dims.head * element * context)
+    if fixed + checkpoint.manifest.nbytes <= max_ram:
+        return tensors
+    streamed = Streamed(checkpoint)
+    needed = fixed + 2 * streamed.buffer_nbytes
+    if needed > max_ram:
+        raise ResourceError(
+            f"running layer by layer needs {needed} bytes, of which {2 * streamed.buffer_nbytes} are for two layers",
+            code="E_RAM",
+            hint="raise --max-ram, shorten --context, or choose --kv int8",
+        )
+    return streamed
