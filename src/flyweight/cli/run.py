@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +15,7 @@ import click
 
 from flyweight.cli.output import json_option, note, print_json, size_argument
 
-__all__ = ["command", "model_options", "sampling_options", "since_start"]
+__all__ = ["command", "leave_promptly", "model_options", "sampling_options", "since_start"]
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -58,6 +61,25 @@ def since_start() -> float:
     return time.time() - float(psutil.Process().create_time())
 
 
+def leave_promptly(seconds: float = 0.05) -> None:
+    """End the program on Ctrl-C even in the middle of a long product.
+
+    Python handles a signal between two of its own steps, and a product of a large model is one step. What is notified at once
+    is this thread; it gives Python the time to end in its own way, and then ends everything.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer)
+
+    def wait() -> None:
+        while os.read(reader, 1) != bytes([signal.SIGINT]):
+            pass
+        time.sleep(seconds)
+        os._exit(130)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 @click.command(name="run", short_help="Let a model answer a prompt.")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("prompt", required=False)
@@ -79,7 +101,7 @@ def command(
       flyweight run big-model-hf "Hello" --max-ram 4G --json
       cat question.txt | flyweight run model.gguf
     """
-    text = prompt if prompt is not None else click.get_text_stream("stdin").read()
+    text = prompt if prompt is not None else sys.stdin.read()
     if not text:
         raise click.UsageError("there is no prompt: give PROMPT, or text on standard input")
     if raw and system:
@@ -87,6 +109,7 @@ def command(
     from flyweight.runtime import Generation, Sampler, open_model
     from flyweight.runtime.chat import Renderer
 
+    leave_promptly()
     renderer = None if raw else Renderer()
     with open_model(model, context=context, kv=kv, int8=not exact, threads=threads, max_ram=max_ram) as opened:
         loaded_ms = 1e3 * since_start()

@@ -9,8 +9,8 @@ no larger than a layer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
+from threading import Thread
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -87,8 +87,7 @@ class Streamed(Tensors):
         self.buffer_nbytes = max(largest, *(self._nbytes(((self.output_name, *rows),)) for rows in self._outputs))
         self._pieces += [((self.output_name, *rows),) for rows in self._outputs]
         self._buffers = [np.empty(self.buffer_nbytes, np.uint8) for _ in range(2)]
-        self._reader = ThreadPoolExecutor(1, "layers")
-        self._next: tuple[int, Future[Held]] | None = None
+        self._next: tuple[int, _Reading] | None = None
         self._turn = count()
 
     def layers(self, make: Callable[[Held, int], L]) -> Iterable[L]:
@@ -141,16 +140,43 @@ class Streamed(Tensors):
             at += -(-share.nbytes // _ALIGNMENT) * _ALIGNMENT
         return held
 
-    def _begin(self, index: int) -> Future[Held]:
-        return self._reader.submit(self._read, self._pieces[index], self._buffers[next(self._turn) % 2])
+    def _begin(self, index: int) -> _Reading:
+        if self._next:
+            self._next[1].join()  # one reader at a time, and none in a buffer that is given away
+        buffer = self._buffers[next(self._turn) % 2]
+        return _Reading(lambda: self._read(self._pieces[index], buffer))
 
     def _take(self, index: int) -> Held:
-        """A piece, its buffer kept until the next but one is asked for; the one that follows is being read meanwhile."""
+        """A piece, its buffer kept until the next is asked for; the one that follows is being read meanwhile."""
         pending = self._next[1] if self._next and self._next[0] == index else self._begin(index)
         held = pending.result()
         following = (index + 1) % len(self._pieces)
         self._next = following, self._begin(following)
         return held
+
+
+class _Reading(Thread):
+    """A read under way. A daemon: whoever stops the program does not wait for a layer that nobody will use."""
+
+    def __init__(self, read: Callable[[], Held]) -> None:
+        super().__init__(name="layer", daemon=True)
+        self._read = read
+        self._held: Held | None = None
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._held = self._read()
+        except BaseException as error:  # noqa: BLE001  whatever it is, it is the caller's
+            self._error = error
+
+    def result(self) -> Held:
+        self.join()
+        if self._error:
+            raise self._error
+        assert self._held is not None
+        return self._held
 
 
 class _Stream(Generic[L]):
