@@ -1,69 +1,91 @@
-// out = x · Wᵀ with W as it is stored: what the kernels take, and the forms there are.
+// out = f(x) · Wᵀ with W as it is stored: what the kernels take, and the forms there are.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-// X(form, type, whether a byte holds a pair of neighbouring columns, the code that stands for zero)
+// X(form, type, the order of its columns, elements and bytes of a block, bytes of a scale or 0)
 // The first list has products with f32 and with int8 activations, the second with f32 alone.
-#define FLYWEIGHT_MATVEC_CODES(X)                       \
-    X(q4_0, Q4_0, false, 8)                             \
-    X(q8_0, Q8_0, false, 0)                             \
-    X(q4_k, Q4_K, false, 0)                             \
-    X(q6_k, Q6_K, false, 32)                            \
-    X(affine4_f32, Affine4<F32Scale>, true, 0)          \
-    X(affine4_f16, Affine4<F16Scale>, true, 0)          \
-    X(affine4_bf16, Affine4<Bf16Scale>, true, 0)        \
-    X(affine8_f32, Affine8<F32Scale>, false, 0)         \
-    X(affine8_f16, Affine8<F16Scale>, false, 0)         \
-    X(affine8_bf16, Affine8<Bf16Scale>, false, 0)       \
-    X(symmetric8_f32, Symmetric8<F32Scale>, false, 0)   \
-    X(symmetric8_f16, Symmetric8<F16Scale>, false, 0)   \
-    X(symmetric8_bf16, Symmetric8<Bf16Scale>, false, 0)
+#define FLYWEIGHT_MATVEC_CODES(X)                             \
+    X(q4_0, Q4_0, halves, 32, 18, 0)                          \
+    X(q4_1, Q4_1, halves, 32, 20, 0)                          \
+    X(q5_0, Q5_0, halves, 32, 22, 0)                          \
+    X(q5_1, Q5_1, halves, 32, 24, 0)                          \
+    X(q8_0, Q8_0, halves, 32, 34, 0)                          \
+    X(q4_k, Q4_K, halves, 256, 144, 0)                        \
+    X(q5_k, Q5_K, halves, 256, 176, 0)                        \
+    X(q6_k, Q6_K, halves, 256, 210, 0)                        \
+    X(affine4_f32, Affine4<F32Scale>, pairs, 2, 1, 4)         \
+    X(affine4_f16, Affine4<F16Scale>, pairs, 2, 1, 2)         \
+    X(affine4_bf16, Affine4<Bf16Scale>, pairs, 2, 1, 2)       \
+    X(affine8_f32, Affine8<F32Scale>, halves, 1, 1, 4)        \
+    X(affine8_f16, Affine8<F16Scale>, halves, 1, 1, 2)        \
+    X(affine8_bf16, Affine8<Bf16Scale>, halves, 1, 1, 2)      \
+    X(symmetric8_f32, Symmetric8<F32Scale>, halves, 1, 1, 4)  \
+    X(symmetric8_f16, Symmetric8<F16Scale>, halves, 1, 1, 2)  \
+    X(symmetric8_bf16, Symmetric8<Bf16Scale>, halves, 1, 1, 2)
 
-// X(form, type, whether activations are put in quads, for bytes that hold pairs of columns)
-#define FLYWEIGHT_MATVEC_FLOATS(X) \
-    X(bf16, Bf16, false)           \
-    X(f16, F16, false)             \
-    X(palette4, Palette4, true)
+#define FLYWEIGHT_MATVEC_FLOATS(X)       \
+    X(f32, F32, straight, 1, 4, 0)       \
+    X(f16, F16, straight, 1, 2, 0)       \
+    X(bf16, Bf16, straight, 1, 2, 0)     \
+    X(palette4, Palette4, pairs, 2, 1, 0)
 
 namespace flyweight {
 
+// The order in which a form gives 32 columns as floats: as they are; the first half of a register from the first sixteen
+// columns and the second from the last sixteen; or that with the even and the odd columns for halves.
+enum Order { straight, halves, pairs, orders };
+
+enum MatvecForm {
+#define X(form, ...) form_##form,
+    FLYWEIGHT_MATVEC_CODES(X) FLYWEIGHT_MATVEC_FLOATS(X)
+#undef X
+    matvec_forms
+};
+
 struct Weights {
-    const uint8_t* codes;          // or blocks, or 16-bit floats
+    MatvecForm form;
+    const uint8_t* codes;          // or blocks, or floats
     size_t rows, columns, stride;  // stride: bytes of a row of codes
-    size_t blocks;                 // of a row; without blocks, runs of 32 columns
     const uint8_t *scale = nullptr, *bias = nullptr;  // (rows, groups)
-    size_t group = 0, groups = 0;  // columns that share a scale; groups of a row
-    const uint8_t* planes = nullptr;  // byte i of sixteen floats, for i = 0 … 3
+    size_t groups = 0, group_chunks = 0;              // groups of a row; runs of 32 columns in one
+    uint8_t planes[64] = {};                          // byte i of sixteen floats, for i = 0 … 3
 };
 
-// Activations made ready, one row per product: as f32, or as int8 with a scale per 32 columns.
+// Activations made ready, one row per product: as f32, or as int8 with a scale per 32 columns. What no form of the call asks for is null.
 struct Activations {
-    size_t count, columns, runs;
-    const float* x;          // (count, columns), in the order the form wants
-    const int8_t* codes;     // (count, columns)
-    const int16_t* offsets;  // (count, columns / 2): the form's centre times the sum of two codes
-    const float* scale;      // (count, columns / 32)
-    const float* sums;       // (count, runs): Σx over equal shares of the columns
+    size_t count, columns, runs;  // runs: columns / 32, rounded up to whole eights; what is beyond is zero
+    const float* x[orders];       // (count, columns)
+    const int8_t* codes[orders];  // (count, columns), as halves or pairs
+    const float* scale;           // (count, runs)
+    const float* sums;            // (count, runs): Σx over each 32 columns
+    const float* half_sums;       // (count, 2 · runs): and over each 16
 };
 
-// Rows first to last of every product; out is (count, rows).
-using MatvecKernel = void (*)(const Weights&, const Activations&, size_t first, size_t last, float* out);
+struct Products {
+    float* out;          // (count, stride)
+    size_t stride;
+    const float* bias;   // per row of weights, or null
+    bool add;            // to what is there
+};
+
+// Rows first to last of every product.
+using MatvecKernel = void (*)(const Weights&, const Activations&, size_t first, size_t last, const Products&);
 
 struct MatvecKernels {
-#define X(form, type, pairs, centre) MatvecKernel form, form##_int8;
-    FLYWEIGHT_MATVEC_CODES(X)
-#undef X
-#define X(form, type, pairs) MatvecKernel form;
-    FLYWEIGHT_MATVEC_FLOATS(X)
-#undef X
-    // One row of activations: reordered, quantised, summed.
+    struct { MatvecKernel f32, int8; } of[matvec_forms];
+
+    // One row of activations.
+    void (*normalize)(const float* x, size_t columns, const float* gain, float eps, float* out);
     void (*reorder)(const float* x, size_t columns, bool pairs, float* out);
-    void (*quantize)(const float* x, size_t columns, bool pairs, int8_t* codes, float* scale);
-    void (*offset)(const int8_t* codes, size_t columns, int centre, int16_t* offsets);
-    void (*sum)(const float* x, size_t columns, size_t runs, float* sums);
-    void (*sum_int8)(const int8_t* codes, const float* scale, size_t columns, size_t runs, float* sums);
+    void (*sum)(const float* x, size_t columns, float* sums, float* half_sums);
+    void (*quantize)(const float* x, size_t columns, int8_t* codes, float* scale, float* sums, float* half_sums);
+    void (*pair)(const int8_t* codes, size_t columns, int8_t* out);
+
+    // gate = act(gate) · up
+    void (*silu)(float* gate, const float* up, size_t count);
+    void (*gelu_tanh)(float* gate, const float* up, size_t count);
 };
 
 }  // namespace flyweight

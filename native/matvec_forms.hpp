@@ -1,13 +1,14 @@
-// How each form of weights gives 32 columns at a time. The definition is in kernels/reference_matvec.py.
+// How each form of weights gives its columns. The definition is in kernels/reference_matvec.py.
 //
-// A form's Row walks one row of weights, block by block:
-//   open(block)              read the block's scales
-//   chunks                   runs of 32 columns in a block
-//   centre                   weights are scale · (code − centre), codes below 64; if negative, codes are signed bytes
-//   codes(k), scale(k)       the codes of run k, and what they count
-//   times(k)                 null, or whole numbers that count again for the first and the last sixteen columns
-//   values(k, out)           instead of these, where weights are not integers times a scale
-//   block_bias, row_bias     add bias · Σx, the sums of the activations over a run being known
+// A form's Row walks one row of weights in stretches of eight chunks, a chunk being 32 columns. A weight is s·q + b, q a code
+// of at most six bits or a signed byte. So that a centre (q − 8) costs nothing per code, it is part of b, and b counts Σx:
+//   open<Full>(stretch, n)     read the scales of its n chunks (eight if Full); what is beyond n is zero
+//   scales                     s of the eight chunks
+//   codes(k)                   the codes of chunk k
+//   times(k)                   null, or whole numbers that count again for the first and the last sixteen columns
+//   add_bias(sums, half_sums)  add Σ b·Σx over the stretch
+//   at, stretch_bytes          where the stretch begins, for prefetches
+// A Row of floats has only values(chunk, out).
 #pragma once
 
 #include "matvec.hpp"
@@ -17,52 +18,102 @@ namespace {
 
 using flyweight::Weights;
 
-constexpr int signed_bytes = -1, no_codes = -2;
-
-template <int Centre>
-struct Form {
-    static constexpr int centre = Centre;
-    const int16_t* times(int) const { return nullptr; }
-    F8 block_bias(size_t, const float*, F8 sum) const { return sum; }
-    F8 row_bias(const float*, F8 sum) const { return sum; }
-};
+constexpr int stretch = 8;
 
 inline I8x32 nibbles(const uint8_t* at) {
     const U8 q = load(at);
     return join(q, loosely_down(q, 4)) & 15;
 }
 
+struct Codes {
+    static constexpr bool floats = false, is_signed = false;
+    const uint8_t *row, *at;
+    F8 scales = {}, biases = {};
+
+    Codes(const Weights& w, size_t index) : row(w.codes + index * w.stride), at(row) {}
+    const int16_t* times(int) const { return nullptr; }
+    F8 add_bias(const float* sums, const float*, F8 sum) const { return fused(biases, load8(sums), sum); }
+};
+
 // Blocks of ggml -------------------------------------------------------------------------------
 
-struct Q4_0 : Form<8> {
-    static constexpr int chunks = 1;
-    const uint8_t *row, *at;
+// Blocks of 32 begin with a half, the scale; some have another one, the bias, and some a fifth bit for every code.
+template <size_t Bytes, size_t CodesAt>
+struct Blocks32 : Codes {
+    static constexpr size_t stretch_bytes = stretch * Bytes;
+    using Codes::Codes;
 
-    Q4_0(const Weights& w, size_t index) : row(w.codes + index * w.stride), at(row) {}
-    void open(size_t block) { at = row + 18 * block; }
-    I8x32 codes(int) const { return nibbles(at + 2); }
-    float scale(int) const { return half(at); }
+    template <bool Full>
+    void open(size_t which, int chunks) {
+        at = row + stretch_bytes * which;
+        scales = some<Full>(0, chunks);
+    }
+
+    template <bool Full>
+    F8 some(size_t offset, int chunks) const {
+        if (Full) return halves_apart(at + offset, Bytes);
+        F8 found = {};
+        for (int k = 0; k < chunks; ++k) found[k] = half(at + offset + k * Bytes);
+        return found;
+    }
+
+    const uint8_t* packed(int k) const { return at + k * Bytes + CodesAt; }
 };
 
-struct Q8_0 : Form<signed_bytes> {
-    static constexpr int chunks = 1;
-    const uint8_t *row, *at;
+template <size_t Bytes, size_t CodesAt, int Centre>
+struct Centred32 : Blocks32<Bytes, CodesAt> {
+    using Blocks32<Bytes, CodesAt>::Blocks32;
 
-    Q8_0(const Weights& w, size_t index) : row(w.codes + index * w.stride), at(row) {}
-    void open(size_t block) { at = row + 34 * block; }
-    I8x32 codes(int) const { return I8x32(load32(at + 2)); }
-    float scale(int) const { return half(at); }
+    template <bool Full>
+    void open(size_t which, int chunks) {
+        Blocks32<Bytes, CodesAt>::template open<Full>(which, chunks);
+        this->biases = all8(-Centre) * this->scales;
+    }
 };
 
-struct Q4_K : Form<0> {
-    static constexpr int chunks = 8;
-    const uint8_t *row, *at;
-    F8 scales, minus;
+template <size_t Bytes, size_t CodesAt>
+struct Biased32 : Blocks32<Bytes, CodesAt> {
+    using Blocks32<Bytes, CodesAt>::Blocks32;
 
-    Q4_K(const Weights& w, size_t index) : row(w.codes + index * w.stride), at(row), scales(), minus() {}
+    template <bool Full>
+    void open(size_t which, int chunks) {
+        Blocks32<Bytes, CodesAt>::template open<Full>(which, chunks);
+        this->biases = this->template some<Full>(2, chunks);
+    }
+};
 
-    void open(size_t block) {
-        at = row + 144 * block;
+template <class Base>
+struct FourBits : Base {
+    using Base::Base;
+    I8x32 codes(int k) const { return nibbles(this->packed(k)); }
+};
+
+template <class Base>
+struct FiveBits : Base {
+    using Base::Base;
+    I8x32 codes(int k) const { return nibbles(this->packed(k)) | I8x32(sixteens(load_u32(this->packed(k) - 4))); }
+};
+
+using Q4_0 = FourBits<Centred32<18, 2, 8>>;
+using Q4_1 = FourBits<Biased32<20, 4>>;
+using Q5_0 = FiveBits<Centred32<22, 6, 16>>;
+using Q5_1 = FiveBits<Biased32<24, 8>>;
+
+struct Q8_0 : Blocks32<34, 2> {
+    static constexpr bool is_signed = true;
+    using Blocks32::Blocks32;
+    I8x32 codes(int k) const { return I8x32(load32(packed(k))); }
+    F8 add_bias(const float*, const float*, F8 sum) const { return sum; }
+};
+
+template <size_t Bytes>
+struct ScaledTwice : Codes {
+    static constexpr size_t stretch_bytes = Bytes;
+    using Codes::Codes;
+
+    template <bool>
+    void open(size_t which, int) {
+        at = row + Bytes * which;
         // Four six-bit numbers to a word of bytes; the last four keep their top bits above those of the first.
         const uint32_t first = load_u32(at + 4), second = load_u32(at + 8), third = load_u32(at + 12);
         constexpr uint32_t six = 0x3f3f3f3f, four = 0x0f0f0f0f, two = 0x30303030;
@@ -72,28 +123,32 @@ struct Q4_K : Form<0> {
         F8 wide[4];
         widen32<false>(quads, wide);
         scales = all8(half(at)) * wide[0];
-        minus = all8(-half(at + 2)) * wide[1];
+        biases = all8(-half(at + 2)) * wide[1];
     }
-
-    I8x32 codes(int k) const {
-        return I8x32(loosely_down(load32(at + 16 + 32 * (k / 2)), k % 2 * 4) & 15);
-    }
-
-    float scale(int k) const { return scales[k]; }
-    F8 block_bias(size_t block, const float* sums, F8 sum) const { return fused(minus, load8(sums + 8 * block), sum); }
 };
 
-struct Q6_K : Form<32> {
-    static constexpr int chunks = 8;
-    const uint8_t *row, *at;
-    float d;
+struct Q4_K : ScaledTwice<144> {
+    using ScaledTwice::ScaledTwice;
+    I8x32 codes(int k) const { return I8x32(loosely_down(load32(at + 16 + 32 * (k / 2)), k % 2 * 4) & 15); }
+};
+
+struct Q5_K : ScaledTwice<176> {
+    using ScaledTwice::ScaledTwice;
+    I8x32 codes(int k) const {
+        return I8x32(loosely_down(load32(at + 48 + 32 * (k / 2)), k % 2 * 4) & 15 | loosely_down(load32(at + 16), k - 4) & 16);
+    }
+};
+
+struct Q6_K : Codes {
+    static constexpr size_t stretch_bytes = 210;
     int16_t steps[16];  // a scale for every sixteen columns
 
-    Q6_K(const Weights& w, size_t index) : row(w.codes + index * w.stride), at(row), d(0), steps() {}
+    Q6_K(const Weights& w, size_t index) : Codes(w, index), steps() {}
 
-    void open(size_t block) {
-        at = row + 210 * block;
-        d = half(at + 208);
+    template <bool>
+    void open(size_t which, int) {
+        at = row + 210 * which;
+        scales = all8(half(at + 208));
         for (int i = 0; i < 16; ++i) steps[i] = int8_t(at[192 + i]);
     }
 
@@ -102,95 +157,110 @@ struct Q6_K : Form<32> {
         return I8x32(loosely_down(load32(low), k % 4 / 2 * 4) & 15 | loosely_down(load32(high), k % 4 * 2 - 4) & 48);
     }
 
-    float scale(int) const { return d; }
     const int16_t* times(int k) const { return steps + 2 * k; }
+
+    F8 add_bias(const float*, const float* half_sums, F8 sum) const {
+        const Widened wide(I8(load(at + 192)));
+        const F8 centre = all8(-32) * scales;
+        sum = fused(centre * wide.low, load8(half_sums), sum);
+        return fused(centre * wide.high, load8(half_sums + 8), sum);
+    }
 };
 
 // The affine codec: a scale, and for scale_bias a bias, per group ------------------------------
 
-template <class Scale, int Centre, size_t ChunkBytes>
-struct Grouped : Form<Centre> {
-    static constexpr int chunks = 1;
-    const uint8_t *row, *at, *scales, *biases;  // biases: of all rows
-    size_t groups, before, group_chunks, left = 0, group = 0;
-    float s = 0;
+template <class Scale, size_t ChunkBytes>
+struct Grouped : Codes {
+    static constexpr size_t stretch_bytes = stretch * ChunkBytes;
+    const uint8_t *own_scales, *own_biases;
+    size_t group_chunks;
 
     Grouped(const Weights& w, size_t index)
-        : row(w.codes + index * w.stride), at(row), scales(w.scale + index * w.groups * Scale::bytes), biases(w.bias),
-          groups(w.groups), before(index * w.groups), group_chunks(w.group / 32) {}
+        : Codes(w, index), own_scales(w.scale + index * w.groups * Scale::bytes),
+          own_biases(w.bias ? w.bias + index * w.groups * Scale::bytes : nullptr), group_chunks(w.group_chunks) {}
 
-    void open(size_t block) {
-        at = row + block * ChunkBytes;
-        if (left-- == 0) {
-            s = Scale::one(scales + group++ * Scale::bytes);
-            left = group_chunks - 1;
+    // The scales of eight chunks, each as often as its group has chunks.
+    template <bool Full>
+    F8 some(const uint8_t* from, size_t which, int chunks) const {
+        const size_t first = stretch * which;
+        if (Full && group_chunks == 1) return Scale::eight(from + first * Scale::bytes);
+        if (Full && group_chunks == 2) {
+            const F8 four = Scale::four(from + first / 2 * Scale::bytes);
+            return __builtin_shufflevector(four, four, 0, 0, 1, 1, 2, 2, 3, 3);
         }
+        if (Full && group_chunks % stretch == 0) return all8(Scale::one(from + first / group_chunks * Scale::bytes));
+        F8 found = {};
+        for (int k = 0; k < (Full ? stretch : chunks); ++k) found[k] = Scale::one(from + (first + k) / group_chunks * Scale::bytes);
+        return found;
     }
 
-    float scale(int) const { return s; }
-
-    // Σ (bias + centre · scale) · Σx: codes taken as code − centre.
-    F8 add_biases(float centre, const float* sums, F8 sum) const {
-        const uint8_t* own = biases + before * Scale::bytes;
-        size_t g = 0;
-        for (; g + 8 <= groups; g += 8) {
-            F8 bias = Scale::eight(own + g * Scale::bytes);
-            if (centre != 0) bias = fused(all8(centre), Scale::eight(scales + g * Scale::bytes), bias);
-            sum = fused(bias, load8(sums + g), sum);
-        }
-        for (; g < groups; ++g) {
-            F8 bias = {Scale::one(own + g * Scale::bytes)};
-            if (centre != 0) bias = fused(all8(centre), F8{Scale::one(scales + g * Scale::bytes)}, bias);
-            sum = fused(bias, F8{sums[g]}, sum);
-        }
-        return sum;
+    template <bool Full>
+    void open(size_t which, int chunks) {
+        at = row + which * stretch_bytes;
+        scales = some<Full>(own_scales, which, chunks);
     }
 };
 
 template <class Scale>
-struct Affine4 : Grouped<Scale, 0, 16> {
-    using Grouped<Scale, 0, 16>::Grouped;
-    I8x32 codes(int) const { return nibbles(this->at); }
-    F8 row_bias(const float* sums, F8 sum) const { return this->add_biases(0, sums, sum); }
+struct Affine4 : Grouped<Scale, 16> {
+    using Grouped<Scale, 16>::Grouped;
+
+    template <bool Full>
+    void open(size_t which, int chunks) {
+        Grouped<Scale, 16>::template open<Full>(which, chunks);
+        this->biases = this->template some<Full>(this->own_biases, which, chunks);
+    }
+
+    I8x32 codes(int k) const { return nibbles(this->at + 16 * k); }
 };
 
 template <class Scale>
-struct Affine8 : Grouped<Scale, signed_bytes, 32> {
-    using Grouped<Scale, signed_bytes, 32>::Grouped;
-    I8x32 codes(int) const { return I8x32(load32(this->at) ^ 128); }
-    F8 row_bias(const float* sums, F8 sum) const { return this->add_biases(128, sums, sum); }
+struct Affine8 : Grouped<Scale, 32> {
+    static constexpr bool is_signed = true;
+    using Grouped<Scale, 32>::Grouped;
+
+    template <bool Full>
+    void open(size_t which, int chunks) {
+        Grouped<Scale, 32>::template open<Full>(which, chunks);
+        this->biases = fused(all8(128), this->scales, this->template some<Full>(this->own_biases, which, chunks));
+    }
+
+    I8x32 codes(int k) const { return I8x32(load32(this->at + 32 * k) ^ 128); }
 };
 
 template <class Scale>
-struct Symmetric8 : Grouped<Scale, signed_bytes, 32> {
-    using Grouped<Scale, signed_bytes, 32>::Grouped;
-    I8x32 codes(int) const { return I8x32(load32(this->at)); }
+struct Symmetric8 : Grouped<Scale, 32> {
+    static constexpr bool is_signed = true;
+    using Grouped<Scale, 32>::Grouped;
+    I8x32 codes(int k) const { return I8x32(load32(this->at + 32 * k)); }
+    F8 add_bias(const float*, const float*, F8 sum) const { return sum; }
 };
 
 // Weights that are floats or stand for floats --------------------------------------------------
 
-template <F8 (*Load)(const uint8_t*)>
-struct Raw16 : Form<no_codes> {
-    static constexpr int chunks = 1;
-    const uint8_t *row, *at;
+template <size_t Bytes, F8 (*Load)(const uint8_t*)>
+struct Raw {
+    static constexpr bool floats = true;
+    static constexpr size_t chunk_bytes = 32 * Bytes;
+    const uint8_t* row;
 
-    Raw16(const Weights& w, size_t index) : row(w.codes + index * w.stride), at(row) {}
-    void open(size_t block) { at = row + 64 * block; }
-    void values(int, F8 (&out)[4]) const {
-        for (int i = 0; i < 4; ++i) out[i] = Load(at + 16 * i);
+    Raw(const Weights& w, size_t index) : row(w.codes + index * w.stride) {}
+    void values(size_t chunk, F8 (&out)[4]) const {
+        for (int i = 0; i < 4; ++i) out[i] = Load(row + chunk_bytes * chunk + 8 * Bytes * i);
     }
 };
 
-using Bf16 = Raw16<brains8>;
-using F16 = Raw16<halves8>;
+using F32 = Raw<4, floats8>;
+using F16 = Raw<2, halves8>;
+using Bf16 = Raw<2, brains8>;
 
-struct Palette4 : Form<no_codes> {
-    static constexpr int chunks = 1;
-    const uint8_t *row, *at, *planes;
+struct Palette4 {
+    static constexpr bool floats = true;
+    static constexpr size_t chunk_bytes = 16;
+    const uint8_t *row, *planes;
 
-    Palette4(const Weights& w, size_t index) : row(w.codes + index * w.stride), at(row), planes(w.planes) {}
-    void open(size_t block) { at = row + 16 * block; }
-    void values(int, F8 (&out)[4]) const { look_up32(planes, nibbles(at), out); }
+    Palette4(const Weights& w, size_t index) : row(w.codes + index * w.stride), planes(w.planes) {}
+    void values(size_t chunk, F8 (&out)[4]) const { look_up32(planes, nibbles(row + 16 * chunk), out); }
 };
 
 }  // namespace

@@ -27,6 +27,8 @@ inline F8 load8(const float* at) {
     return lanes;
 }
 
+inline void store8(float* at, F8 lanes) { __builtin_memcpy(at, &lanes, sizeof lanes); }
+
 inline U8x32 load32(const uint8_t* at) {
     U8x32 lanes;
     __builtin_memcpy(&lanes, at, sizeof lanes);
@@ -57,14 +59,11 @@ inline void widen32(I8x32 codes, F8 (&out)[4]) {
     }
 }
 
-inline F8 halves8(const uint8_t* at) { return F8(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)))); }
+inline F8 halves8(U8 bits) { return F8(_mm256_cvtph_ps(__m128i(bits))); }
 
 inline float half(const uint8_t* at) { return _cvtsh_ss(uint16_t(load_u16(at))); }
 
-inline F8 brains8(const uint8_t* at) {
-    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
-    return F8(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16)));
-}
+inline F8 brains8(U8 bits) { return F8(_mm256_slli_epi32(_mm256_cvtepu16_epi32(__m128i(bits)), 16)); }
 
 // The floats 32 codes below 16 stand for, in quads. Plane i holds byte i of the sixteen floats.
 inline void look_up32(const uint8_t* planes, I8x32 codes, F8 (&out)[4]) {
@@ -87,15 +86,41 @@ inline __m256i spread(const int16_t* two) {
     return _mm256_shuffle_epi8(_mm256_set1_epi32(both), first_then_second);
 }
 
-// Eight sums of four products (code − Centre) · x, exact: each pair is below 2^15, as |x| ≤ 127. Unsigned codes are at most 63
-// and `offsets` holds Centre times the sums of their pairs of x; signed bytes (Centre < 0) are taken as magnitude and sign.
-// `times`, if not null, points to what the first and the last sixteen columns count.
-template <int Centre>
-inline F8 dot32(I8x32 codes, const int8_t* x, const int16_t* offsets, const int16_t* times) {
+// Eight sums of four products code · x, exact: each pair is below 2^15, as |x| ≤ 127 and unsigned codes are at most 63. Signed
+// bytes are taken as magnitude and sign. `times`, if not null, points to what the first and the last sixteen columns count.
+template <bool Signed>
+inline F8 dot32(I8x32 codes, const int8_t* x, const int16_t* times) {
     const __m256i q = __m256i(codes), a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
-    __m256i pairs = Centre < 0 ? _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(a, q)) : _mm256_maddubs_epi16(q, a);
-    if (Centre > 0) pairs = _mm256_sub_epi16(pairs, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(offsets)));
+    const __m256i pairs = Signed ? _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(a, q)) : _mm256_maddubs_epi16(q, a);
     return F8(_mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, times ? spread(times) : _mm256_set1_epi16(1))));
+}
+
+// Eight halves, `step` bytes apart.
+inline F8 halves_apart(const uint8_t* at, size_t step) {
+    const auto h = [=](int i) { return short(load_u16(at + i * step)); };
+    return F8(_mm256_cvtph_ps(_mm_setr_epi16(h(0), h(1), h(2), h(3), h(4), h(5), h(6), h(7))));
+}
+
+// Sixteen whole numbers nearest to x · steps, which must be within ±127; and their sum.
+inline int32_t round16(const float* x, float steps, int8_t* codes) {
+    const __m256 times = _mm256_set1_ps(steps);
+    const __m256i low = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), times));
+    const __m256i high = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), times));
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8);
+    const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(codes), bytes);
+    __m256i both = _mm256_add_epi32(low, high);
+    __m128i sums = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+    sums = _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0xb1)));
+}
+
+// 32 bits to bytes of 16 where set.
+inline U8x32 sixteens(uint32_t bits) {
+    const __m256i each = _mm256_shuffle_epi8(_mm256_set1_epi32(int(bits)),
+        _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
+    const __m256i own = _mm256_set1_epi64x(int64_t(0x8040201008040201));
+    return U8x32(_mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(each, own), own), _mm256_set1_epi8(16)));
 }
 
 #else
@@ -120,15 +145,15 @@ inline void widen32(I8x32 codes, F8 (&out)[4]) {
 
 inline float half(const uint8_t* at) { return load_f16(at); }
 
-inline F8 halves8(const uint8_t* at) {
+inline F8 halves8(U8 bits) {
     F8 lanes;
-    for (int i = 0; i < 8; ++i) lanes[i] = load_f16(at + 2 * i);
+    for (int i = 0; i < 8; ++i) lanes[i] = f16_value(uint32_t(bits[2 * i] | bits[2 * i + 1] << 8));
     return lanes;
 }
 
-inline F8 brains8(const uint8_t* at) {
+inline F8 brains8(U8 bits) {
     F8 lanes;
-    for (int i = 0; i < 8; ++i) lanes[i] = float_of(load_u16(at + 2 * i) << 16);
+    for (int i = 0; i < 8; ++i) lanes[i] = float_of(uint32_t(bits[2 * i] | bits[2 * i + 1] << 8) << 16);
     return lanes;
 }
 
@@ -143,36 +168,82 @@ inline void look_up32(const uint8_t* planes, I8x32 codes, F8 (&out)[4]) {
     __builtin_memcpy(out, wide, sizeof wide);
 }
 
-template <int Centre>
-inline F8 dot32(I8x32 codes, const int8_t* x, const int16_t*, const int16_t* times) {
+template <bool Signed>
+inline F8 dot32(I8x32 codes, const int8_t* x, const int16_t* times) {
     int8_t lanes[32];
     int32_t sums[8] = {};
     __builtin_memcpy(lanes, &codes, sizeof lanes);
-    for (int i = 0; i < 32; ++i) sums[i / 4] += (int32_t(lanes[i]) - (Centre > 0 ? Centre : 0)) * int32_t(x[i]);
+    for (int i = 0; i < 32; ++i) sums[i / 4] += int32_t(lanes[i]) * int32_t(x[i]);
     F8 out;
     for (int i = 0; i < 8; ++i) out[i] = float(times ? sums[i] * times[i / 4] : sums[i]);
     return out;
 }
 
+inline F8 halves_apart(const uint8_t* at, size_t step) {
+    F8 lanes;
+    for (int i = 0; i < 8; ++i) lanes[i] = load_f16(at + i * step);
+    return lanes;
+}
+
+inline int32_t round16(const float* x, float steps, int8_t* codes) {
+    constexpr float round = 0x1.8p23f;  // added and taken away, it leaves a whole number, ties to even
+    int32_t sum = 0;
+    for (int i = 0; i < 16; ++i) {
+        codes[i] = int8_t(int32_t(x[i] * steps + round - round));
+        sum += codes[i];
+    }
+    return sum;
+}
+
+inline U8x32 sixteens(uint32_t bits) {
+    const U8 low = where_set(bits & 0xffff, 16), high = where_set(bits >> 16, 16);
+    U8x32 lanes;
+    __builtin_memcpy(&lanes, &low, sizeof low);
+    __builtin_memcpy(reinterpret_cast<uint8_t*>(&lanes) + 16, &high, sizeof high);
+    return lanes;
+}
+
 #endif
 
-// Scales in the three types they are stored in.
+inline F8 halves8(const uint8_t* at) { return halves8(load(at)); }
+inline F8 brains8(const uint8_t* at) { return brains8(load(at)); }
+
+inline F8 floats8(const uint8_t* at) {
+    F8 lanes;
+    __builtin_memcpy(&lanes, at, sizeof lanes);
+    return lanes;
+}
+
+// Scales in the three types they are stored in; `four` leaves the second half of its lanes zero.
 struct F32Scale {
     static constexpr size_t bytes = 4;
     static float one(const uint8_t* at) { return float_of(load_u32(at)); }
-    static F8 eight(const uint8_t* at) { return load8(reinterpret_cast<const float*>(at)); }
+    static F8 eight(const uint8_t* at) { return floats8(at); }
+    static F8 four(const uint8_t* at) {
+        F8 lanes = {};
+        __builtin_memcpy(&lanes, at, 16);
+        return lanes;
+    }
 };
+
+inline U8 low_eight(const uint8_t* at) {
+    uint64_t low;
+    __builtin_memcpy(&low, at, sizeof low);
+    return U8(U64{low, 0});
+}
 
 struct F16Scale {
     static constexpr size_t bytes = 2;
     static float one(const uint8_t* at) { return half(at); }
     static F8 eight(const uint8_t* at) { return halves8(at); }
+    static F8 four(const uint8_t* at) { return halves8(low_eight(at)); }
 };
 
 struct Bf16Scale {
     static constexpr size_t bytes = 2;
     static float one(const uint8_t* at) { return float_of(load_u16(at) << 16); }
     static F8 eight(const uint8_t* at) { return brains8(at); }
+    static F8 four(const uint8_t* at) { return brains8(low_eight(at)); }
 };
 
 }  // namespace

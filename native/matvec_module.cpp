@@ -1,7 +1,12 @@
 // The bindings of the products: check the arrays, make the activations ready, share the rows between threads.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
 
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
 #include <vector>
 
 #include "dispatch.hpp"
@@ -13,163 +18,292 @@ using namespace nb::literals;
 namespace flyweight {
 namespace {
 
-template <typename T>
-using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Bytes = Matrix<const uint8_t>;
-using Halves = Matrix<const uint16_t>;
-using Floats = Matrix<const float>;
-using FloatsOut = Matrix<float>;
-using Table = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Scales = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;  // f32, f16, or bf16 as u16
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-constexpr size_t most_items = 16, most_threads = 256, piece_bytes = 64 << 10;
+constexpr size_t most_threads = 256, most_matrices = 64, few_items = 8;
 
 void require(bool holds, const char* what) {
     if (!holds) throw nb::value_error(what);
 }
 
-struct Plan {
-    MatvecKernel MatvecKernels::*f32;
-    MatvecKernel MatvecKernels::*int8;  // null: there is none
-    bool quads, pairs;
-    int centre;
+struct FormFacts {
+    const char* name;
+    Order order;
+    size_t elements, bytes, scale_bytes;
+    bool whole;  // codes, which int8 activations multiply
 };
 
-#define X(form, type, pairs, centre) constexpr Plan form##_plan = {&MatvecKernels::form, &MatvecKernels::form##_int8, true, pairs, centre};
-FLYWEIGHT_MATVEC_CODES(X)
+constexpr FormFacts facts[matvec_forms] = {
+#define X(form, Row, order, elements, bytes, scale) {#form, order, elements, bytes, scale, true},
+    FLYWEIGHT_MATVEC_CODES(X)
 #undef X
-#define X(form, type, pairs) constexpr Plan form##_plan = {&MatvecKernels::form, nullptr, pairs, pairs, 0};
-FLYWEIGHT_MATVEC_FLOATS(X)
+#define X(form, Row, order, elements, bytes, scale) {#form, order, elements, bytes, scale, false},
+    FLYWEIGHT_MATVEC_FLOATS(X)
 #undef X
+};
 
-struct Task {
-    MatvecKernel kernel;
+// Weights and the arrays that hold them -------------------------------------------------------------
+
+struct Matrix {
     Weights weights;
-    Activations activations;
-    float* out;
-};
+    std::array<nb::object, 3> parts;  // keep what the weights point to
 
-void multiply(const Plan& plan, const Weights& w, size_t runs, Floats x, FloatsOut out, bool int8, size_t threads) {
-    const size_t count = x.shape(0), columns = w.columns;
-    require(count >= 1 && count <= most_items, "x has 1 to 16 rows");
-    require(x.shape(1) == columns && out.shape(0) == count && out.shape(1) == w.rows, "x, out and the weights disagree in shape");
-    require(threads >= 1 && threads <= most_threads, "threads must be 1 to 256");
-    const float* from = x.data();
-    float* to = out.data();
-
-    nb::gil_scoped_release release;
-    const MatvecKernels& kernels = active().matvec;
-    thread_local std::vector<float> room;  // kept: it is a few pages, and products come by the thousand
-    const size_t chunks = columns / 32, code_floats = columns / 4;
-    const size_t each = runs + (int8 ? chunks + code_floats + code_floats : plan.quads ? columns : 0);
-    if (room.size() < count * each) room.resize(count * each);
-    float *sums = room.data(), *scale = sums + count * runs, *ordered = scale;
-    int8_t* codes = reinterpret_cast<int8_t*>(scale + count * chunks);
-    int16_t* offsets = reinterpret_cast<int16_t*>(codes + count * columns);
-    for (size_t i = 0; i < count; ++i) {
-        const float* row = from + i * columns;
-        if (int8) {
-            kernels.quantize(row, columns, plan.pairs, codes + i * columns, scale + i * chunks);
-            if (plan.centre) kernels.offset(codes + i * columns, columns, plan.centre, offsets + i * columns / 2);
-            kernels.sum_int8(codes + i * columns, scale + i * chunks, columns, runs, sums + i * runs);
-        } else {
-            if (plan.quads) kernels.reorder(row, columns, plan.pairs, ordered + i * columns);
-            kernels.sum(row, columns, runs, sums + i * runs);
+    Matrix(const std::string& form, nb::object codes_array, nb::object second_array, nb::object third_array)
+        : weights{}, parts{codes_array, second_array, third_array} {
+        size_t index = 0;
+        while (index < matvec_forms && form != facts[index].name) ++index;
+        require(index < matvec_forms, "no such form");
+        const FormFacts& fact = facts[index];
+        const Bytes codes = nb::cast<Bytes>(codes_array, false);
+        Weights& w = weights;
+        w.form = MatvecForm(index);
+        w.codes = codes.data(), w.rows = codes.shape(0), w.stride = codes.shape(1);
+        w.columns = w.stride / fact.bytes * fact.elements;
+        require(w.stride % fact.bytes == 0 && w.columns % 32 == 0, "a row is not whole blocks");
+        if (w.form == form_palette4) {
+            const Bytes table = nb::cast<Bytes>(second_array, false);
+            require(table.shape(0) == 1 && table.shape(1) == 64, "a palette has sixteen values");
+            for (size_t i = 0; i < 64; ++i) w.planes[i] = table.data()[i % 16 * 4 + i / 16];
+        } else if (fact.scale_bytes) {
+            const Bytes scale = nb::cast<Bytes>(second_array, false);
+            w.scale = scale.data(), w.groups = scale.shape(1) / fact.scale_bytes;
+            w.group_chunks = w.groups ? w.columns / 32 / w.groups : 1;
+            require(scale.shape(0) == w.rows && scale.shape(1) == w.groups * fact.scale_bytes && w.group_chunks > 0 &&
+                    w.groups * w.group_chunks * 32 == w.columns, "codes and scales disagree in shape");
+            if (form.rfind("affine", 0) == 0) {
+                const Bytes bias = nb::cast<Bytes>(third_array, false);
+                require(bias.shape(0) == w.rows && bias.shape(1) == scale.shape(1), "scale and bias differ in shape");
+                w.bias = bias.data();
+            }
         }
     }
-    const Task task = {kernels.*(int8 ? plan.int8 : plan.f32), w,
-                       {count, columns, runs, plan.quads && !int8 ? ordered : from, codes, offsets, scale, sums}, to};
-    const size_t piece = w.stride < piece_bytes ? piece_bytes / (w.stride + 1) + 1 : 1;
-    over_rows(w.rows, piece, unsigned(threads), [](const void* what, size_t first, size_t last) {
-        const Task& t = *static_cast<const Task*>(what);
-        t.kernel(t.weights, t.activations, first, last, t.out);
-    }, &task);
+};
+
+// An array of f32 as the buffer protocol gives it: a tenth of a microsecond, and products come by the thousand.
+class Floats {
+  public:
+    Floats(nb::handle array, int dimensions, bool written) {
+        if (array.is_none()) return;
+        const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (written ? PyBUF_WRITABLE : 0);
+        if (PyObject_GetBuffer(array.ptr(), &view_, flags)) throw nb::python_error();
+        held_ = true;
+        if (!view_.format || std::strcmp(view_.format, "f") || view_.ndim != dimensions || uintptr_t(view_.buf) % alignof(float)) {
+            PyBuffer_Release(&view_);
+            throw nb::type_error("arrays of a product are f32, aligned, x and out of two dimensions");
+        }
+    }
+    ~Floats() {
+        if (held_) PyBuffer_Release(&view_);
+    }
+    Floats(const Floats&) = delete;
+
+    float* data() const { return held_ ? static_cast<float*>(view_.buf) : nullptr; }
+    size_t shape(int axis) const { return size_t(view_.shape[axis]); }
+
+  private:
+    Py_buffer view_;
+    bool held_ = false;
+};
+
+// One call -----------------------------------------------------------------------------------------
+
+struct Part {
+    const Weights* weights;
+    Products to;
+    size_t rows, pieces;  // rows of a piece, pieces of the part
+};
+
+struct Call {
+    const MatvecKernels& kernels = active().matvec;
+    Part parts[most_matrices];
+    size_t count = 0;
+    bool int8 = false;
+    Activations activations{};
+    // For a gate, the two parts are its and that of what it lets through.
+    void (*gate)(float* gate, const float* up, size_t count) = nullptr;
+
+    MatvecKernel kernel(const Weights& w) const {
+        const auto& both = kernels.of[w.form];
+        return int8 && both.int8 ? both.int8 : both.f32;
+    }
+
+    void run(const Part& part, size_t piece) const {
+        const size_t first = piece * part.rows, last = std::min(part.weights->rows, first + part.rows);
+        kernel(*part.weights)(*part.weights, activations, first, last, part.to);
+    }
+};
+
+// Room for the activations of a call, kept by its thread.
+class Room {
+  public:
+    explicit Room(size_t bytes) {
+        thread_local std::vector<float> kept;
+        if (kept.size() * sizeof(float) < bytes) kept.resize(bytes / sizeof(float) + 1);
+        next_ = reinterpret_cast<uint8_t*>(kept.data());
+    }
+    template <typename T>
+    T* take(size_t count) {
+        T* taken = reinterpret_cast<T*>(next_);
+        next_ += (count * sizeof(T) + 63) / 64 * 64;
+        return taken;
+    }
+
+  private:
+    uint8_t* next_;
+};
+
+struct Preparation {
+    const MatvecKernels& kernels;
+    const float *x, *gain;
+    float eps;
+    size_t columns, runs;
+    float *straight, *ordered[orders], *scale, *sums, *half_sums;
+    int8_t* codes[orders];
+
+    void row(size_t i) const {
+        const float* from = x + i * columns;
+        if (gain) {
+            kernels.normalize(from, columns, gain, eps, straight + i * columns);
+            from = straight + i * columns;
+        }
+        for (size_t run = columns / 32; run < runs; ++run)
+            sums[i * runs + run] = scale[i * runs + run] = half_sums[2 * (i * runs + run)] = half_sums[2 * (i * runs + run) + 1] = 0;
+        if (codes[halves]) {
+            kernels.quantize(from, columns, codes[halves] + i * columns, scale + i * runs, sums + i * runs, half_sums + 2 * i * runs);
+            if (codes[pairs]) kernels.pair(codes[halves] + i * columns, columns, codes[pairs] + i * columns);
+        } else {
+            kernels.sum(from, columns, sums + i * runs, half_sums + 2 * i * runs);
+        }
+        for (Order order : {halves, pairs})
+            if (ordered[order]) kernels.reorder(from, columns, order == pairs, ordered[order] + i * columns);
+    }
+};
+
+void run(Call& call, const float* x, size_t items, const float* gain, float eps, bool gated, size_t threads) {
+    const size_t columns = call.parts[0].weights->columns, runs = (columns / 32 + 7) / 8 * 8;
+    bool wants_float[orders] = {}, wants_codes[orders] = {};
+    for (size_t i = 0; i < call.count; ++i) {
+        const FormFacts& fact = facts[call.parts[i].weights->form];
+        (call.int8 && fact.whole ? wants_codes : wants_float)[fact.order] = true;
+    }
+    const bool codes = wants_codes[halves] || wants_codes[pairs];
+    const size_t gate_floats = gated ? items * call.parts[0].weights->rows : 0;
+    Room room(items * (columns * (3 * sizeof(float) + 2) + runs * 4 * sizeof(float)) + gate_floats * sizeof(float) + 64 * 10);
+    Preparation ready{call.kernels, x, gain, eps, columns, runs, room.take<float>(gain ? items * columns : 0), {}, {}, {}, {}, {}};
+    for (Order order : {halves, pairs})
+        if (wants_float[order]) ready.ordered[order] = room.take<float>(items * columns);
+    if (codes) ready.codes[halves] = room.take<int8_t>(items * columns);
+    if (wants_codes[pairs]) ready.codes[pairs] = room.take<int8_t>(items * columns);
+    ready.scale = room.take<float>(items * runs);
+    ready.sums = room.take<float>(items * runs);
+    ready.half_sums = room.take<float>(2 * items * runs);
+    if (gated) {
+        call.parts[1].to.out = room.take<float>(gate_floats);
+        call.parts[1].to.stride = call.parts[0].weights->rows;
+    }
+    over_rows(items, few_items, unsigned(threads), [](const void* what, size_t first, size_t last) {
+        for (size_t i = first; i < last; ++i) static_cast<const Preparation*>(what)->row(i);
+    }, &ready);
+
+    Activations& a = call.activations;
+    a = {items, columns, runs, {gain ? ready.straight : x, ready.ordered[halves], ready.ordered[pairs]},
+         {nullptr, ready.codes[halves], ready.codes[pairs]}, ready.scale, ready.sums, ready.half_sums};
+
+    // Small enough to be shared evenly, large enough not to be fetched often.
+    size_t bytes = 0, pieces = 0;
+    for (size_t i = 0; i < call.count; ++i) bytes += call.parts[i].weights->rows * call.parts[i].weights->stride;
+    const size_t share = std::min<size_t>(64 << 10, std::max<size_t>(8 << 10, bytes / (threads * 8)));
+    for (size_t i = 0; i < call.count; ++i) {
+        Part& part = call.parts[i];
+        part.rows = (share / (part.weights->stride + 1) / 16 + 1) * 16;
+        part.pieces = (part.weights->rows + part.rows - 1) / part.rows;
+        pieces += part.pieces;
+    }
+    if (gated) {
+        call.parts[1].rows = call.parts[0].rows;
+        pieces = call.parts[0].pieces;
+    }
+    over_rows(pieces, 1, unsigned(threads), [](const void* what, size_t first, size_t last) {
+        const Call& call = *static_cast<const Call*>(what);
+        for (size_t piece = first; piece < last; ++piece) {
+            if (call.gate) {
+                const Part &gate = call.parts[0], &up = call.parts[1];
+                call.run(gate, piece);
+                call.run(up, piece);
+                const size_t row = piece * gate.rows, rows = std::min(gate.rows, gate.weights->rows - row);
+                for (size_t i = 0; i < call.activations.count; ++i)
+                    call.gate(gate.to.out + i * gate.to.stride + row, up.to.out + i * up.to.stride + row, rows);
+                continue;
+            }
+            size_t at = piece;
+            const Part* part = call.parts;
+            while (at >= part->pieces) at -= part++->pieces;
+            call.run(*part, at);
+        }
+    }, &call);
 }
 
-template <const Plan& Which, size_t Elements, size_t BlockBytes, bool Sums>
-void blocks(Bytes blocks, Floats x, FloatsOut out, bool int8, size_t threads) {
-    const size_t stride = blocks.shape(1), count = stride / BlockBytes;
-    require(stride % BlockBytes == 0, "a row is not whole blocks");
-    const size_t columns = count * Elements;
-    multiply(Which, {blocks.data(), blocks.shape(0), columns, stride, count}, Sums ? columns / 32 : 0, x, out, int8, threads);
+const Weights& weights_of(nb::handle matrix) {
+    static PyObject* const name = PyUnicode_InternFromString("native");
+    return nb::cast<const Matrix&>(nb::steal<nb::object>(PyObject_GetAttr(matrix.ptr(), name))).weights;
 }
 
-const Plan& by_scale(const Scales& scale, const Plan& f32, const Plan& f16, const Plan& bf16) {
-    if (scale.dtype() == nb::dtype<float>()) return f32;
-    if (scale.dtype() == nb::dlpack::dtype{uint8_t(nb::dlpack::dtype_code::Float), 16, 1}) return f16;
-    if (scale.dtype() == nb::dtype<uint16_t>()) return bf16;
-    throw nb::type_error("scales are f32, f16, or bf16 as u16");
+void check(const Call& call, const Floats& x, const Floats& out, nb::handle gain, const Floats& gains, size_t rows, size_t threads) {
+    const size_t columns = call.parts[0].weights->columns;
+    for (size_t i = 1; i < call.count; ++i) require(call.parts[i].weights->columns == columns, "matrices differ in columns");
+    require(x.data() && out.data(), "x and out must be arrays");
+    require(x.shape(0) >= 1 && x.shape(1) == columns && out.shape(0) == x.shape(0) && out.shape(1) == rows,
+            "x, out and the weights disagree in shape");
+    require(gain.is_none() || gains.shape(0) == columns, "the gain and the weights disagree in columns");
+    require(threads >= 1 && threads <= most_threads, "threads must be 1 to 256");
 }
 
-Weights grouped(Bytes codes, size_t columns, const Scales& scale, const uint8_t* bias, size_t group) {
-    const size_t rows = codes.shape(0);
-    require(group >= 32 && group % 32 == 0 && columns % group == 0, "groups are multiples of 32 columns and fill a row");
-    const size_t groups = columns / group;
-    require(scale.shape(0) == rows && scale.shape(1) == groups, "codes and scales disagree in shape");
-    return {codes.data(), rows, columns, codes.shape(1), columns / 32, static_cast<const uint8_t*>(scale.data()), bias, group, groups};
+void multiply(nb::sequence matrices, nb::handle x_array, nb::handle out_array, nb::handle gain_array, float eps, nb::handle bias_array,
+              bool add, bool int8, size_t threads) {
+    const Floats x(x_array, 2, false), out(out_array, 2, true), gain(gain_array, 1, false), bias(bias_array, 1, false);
+    Call call;
+    call.int8 = int8;
+    size_t rows = 0;
+    for (nb::handle matrix : matrices) {
+        require(call.count < most_matrices, "a product takes at most 64 matrices");
+        const Weights& w = weights_of(matrix);
+        call.parts[call.count++] = {&w, {out.data() + rows, 0, bias.data() ? bias.data() + rows : nullptr, add}, 0, 0};
+        rows += w.rows;
+    }
+    require(call.count > 0, "a product needs a matrix");
+    for (size_t i = 0; i < call.count; ++i) call.parts[i].to.stride = rows;
+    check(call, x, out, gain_array, gain, rows, threads);
+    require(bias_array.is_none() || bias.shape(0) == rows, "the bias and the weights disagree in rows");
+    nb::gil_scoped_release release;
+    run(call, x.data(), x.shape(0), gain.data(), eps, false, threads);
 }
 
-template <size_t PerByte>
-void affine(const Plan& plan, Bytes codes, const Scales& scale, const Scales& bias, size_t group, Floats x, FloatsOut out, bool int8,
-            size_t threads) {
-    require(bias.dtype() == scale.dtype(), "scale and bias differ in type");
-    require(bias.shape(0) == scale.shape(0) && bias.shape(1) == scale.shape(1), "scale and bias differ in shape");
-    const Weights w = grouped(codes, codes.shape(1) * PerByte, scale, static_cast<const uint8_t*>(bias.data()), group);
-    multiply(plan, w, w.groups, x, out, int8, threads);
-}
-
-void affine4(Bytes codes, Scales scale, Scales bias, size_t group, Floats x, FloatsOut out, bool int8, size_t threads) {
-    affine<2>(by_scale(scale, affine4_f32_plan, affine4_f16_plan, affine4_bf16_plan), codes, scale, bias, group, x, out, int8, threads);
-}
-
-void affine8(Bytes codes, Scales scale, Scales bias, size_t group, Floats x, FloatsOut out, bool int8, size_t threads) {
-    affine<1>(by_scale(scale, affine8_f32_plan, affine8_f16_plan, affine8_bf16_plan), codes, scale, bias, group, x, out, int8, threads);
-}
-
-void symmetric8(Bytes codes, Scales scale, size_t group, Floats x, FloatsOut out, bool int8, size_t threads) {
-    const Plan& plan = by_scale(scale, symmetric8_f32_plan, symmetric8_f16_plan, symmetric8_bf16_plan);
-    multiply(plan, grouped(codes, codes.shape(1), scale, nullptr, group), 0, x, out, int8, threads);
-}
-
-template <const Plan& Which>
-void raw16(Halves weights, Floats x, FloatsOut out, size_t threads) {
-    const size_t columns = weights.shape(1);
-    require(columns % 32 == 0, "columns must be a multiple of 32");
-    const auto* bytes = reinterpret_cast<const uint8_t*>(weights.data());
-    multiply(Which, {bytes, weights.shape(0), columns, 2 * columns, columns / 32}, 0, x, out, false, threads);
-}
-
-void palette4(Bytes codes, Table table, Floats x, FloatsOut out, size_t threads) {
-    const size_t columns = codes.shape(1) * 2;
-    require(columns % 32 == 0, "columns must be a multiple of 32");
-    require(table.shape(0) == 16, "a palette has sixteen values");
-    Weights w = {codes.data(), codes.shape(0), columns, codes.shape(1), columns / 32};
-    uint8_t planes[64];
-    for (size_t i = 0; i < 64; ++i) planes[i] = reinterpret_cast<const uint8_t*>(table.data())[i % 16 * 4 + i / 16];
-    w.planes = planes;
-    multiply(palette4_plan, w, 0, x, out, false, threads);
+void gated(nb::handle gate, nb::handle up, nb::handle x_array, nb::handle out_array, const char* activation, nb::handle gain_array,
+           float eps, bool int8, size_t threads) {
+    const Floats x(x_array, 2, false), out(out_array, 2, true), gain(gain_array, 1, false);
+    const Weights &first = weights_of(gate), &second = weights_of(up);
+    Call call;
+    call.int8 = int8;
+    call.count = 2;
+    call.parts[0] = {&first, {out.data(), first.rows, nullptr, false}, 0, 0};
+    call.parts[1] = {&second, {nullptr, first.rows, nullptr, false}, 0, 0};
+    call.gate = !std::strcmp(activation, "silu") ? call.kernels.silu : !std::strcmp(activation, "gelu_tanh") ? call.kernels.gelu_tanh : nullptr;
+    require(call.gate, "no such activation");
+    require(first.rows == second.rows, "gate and up differ in rows");
+    check(call, x, out, gain_array, gain, first.rows, threads);
+    nb::gil_scoped_release release;
+    run(call, x.data(), x.shape(0), gain.data(), eps, true, threads);
 }
 
 }  // namespace
 
 void bind_matvec(nb::module_& module) {
-#define BLOCKS(form, elements, bytes, sums)                                                                                       \
-    module.def("matvec_" #form, blocks<form##_plan, elements, bytes, sums>, "blocks"_a.noconvert(), "x"_a.noconvert(),            \
-               "out"_a.noconvert(), "int8"_a, "threads"_a)
-    BLOCKS(q4_0, 32, 18, false);
-    BLOCKS(q8_0, 32, 34, false);
-    BLOCKS(q4_k, 256, 144, true);
-    BLOCKS(q6_k, 256, 210, false);
-#undef BLOCKS
-    module.def("matvec_affine4", affine4, "codes"_a.noconvert(), "scale"_a.noconvert(), "bias"_a.noconvert(), "group"_a,
-               "x"_a.noconvert(), "out"_a.noconvert(), "int8"_a, "threads"_a);
-    module.def("matvec_affine8", affine8, "codes"_a.noconvert(), "scale"_a.noconvert(), "bias"_a.noconvert(), "group"_a,
-               "x"_a.noconvert(), "out"_a.noconvert(), "int8"_a, "threads"_a);
-    module.def("matvec_symmetric8", symmetric8, "codes"_a.noconvert(), "scale"_a.noconvert(), "group"_a, "x"_a.noconvert(),
-               "out"_a.noconvert(), "int8"_a, "threads"_a);
-    module.def("matvec_bf16", raw16<bf16_plan>, "weights"_a.noconvert(), "x"_a.noconvert(), "out"_a.noconvert(), "threads"_a);
-    module.def("matvec_f16", raw16<f16_plan>, "weights"_a.noconvert(), "x"_a.noconvert(), "out"_a.noconvert(), "threads"_a);
-    module.def("matvec_palette4", palette4, "codes"_a.noconvert(), "table"_a.noconvert(), "x"_a.noconvert(), "out"_a.noconvert(),
+    nb::class_<Matrix>(module, "_Matrix")
+        .def(nb::init<const std::string&, nb::object, nb::object, nb::object>(), "form"_a, "codes"_a, "second"_a = nb::none(),
+             "third"_a = nb::none());
+    module.def("multiply", multiply, "matrices"_a, "x"_a, "out"_a, nb::kw_only(), "gain"_a.none(), "eps"_a, "bias"_a.none(), "add"_a,
+               "int8"_a, "threads"_a);
+    module.def("gated", gated, "gate"_a, "up"_a, "x"_a, "out"_a, nb::kw_only(), "activation"_a, "gain"_a.none(), "eps"_a, "int8"_a,
                "threads"_a);
 }
 

@@ -170,7 +170,7 @@ def use(name: str) -> None:
         running.update({kernel: quiet(definition(kernel)) for kernel in KERNELS})
     else:
         _native.use(name)
-        running.update({kernel: getattr(_native, kernel, None) or definition(kernel) for kernel in KERNELS})
+        running.update({kernel: getattr(_native, kernel) for kernel in KERNELS})
     _set = name
 
 

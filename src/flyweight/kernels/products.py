@@ -38,7 +38,7 @@ class Matrix:
         self.form, self.parts, self.rows = form, parts, len(parts[0])
         self.columns = parts[0].shape[1] * parts[0].itemsize // nbytes * elements
         self.native = None
-        if _native and hasattr(_native, "_Matrix"):
+        if _native:
             kind = f"{form}_{SCALES[parts[1].dtype]}" if len(parts) > 1 and form != "palette4" else form
             self.native = _native._Matrix(kind, *(_bytes(part) for part in parts))
 

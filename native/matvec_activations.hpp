@@ -1,0 +1,104 @@
+// One row of activations made ready for products, and the gate between two of them.
+#pragma once
+
+#include "encode.hpp"
+#include "matvec_lanes.hpp"
+
+namespace {
+
+// out = x · r · gain, r = 1 / √(mean x² + eps)
+void normalize(const float* x, size_t columns, const float* gain, float eps, float* out) {
+    F8 squares[2] = {};
+    for (size_t i = 0; i < columns; i += 16)
+        for (int half = 0; half < 2; ++half) {
+            const F8 lanes = load8(x + i + 8 * half);
+            squares[half] = fused(lanes, lanes, squares[half]);
+        }
+    const F8 r = all8(1.0f / __builtin_sqrtf(sum8(squares[0] + squares[1]) / float(columns) + eps));
+    for (size_t i = 0; i < columns; i += 8) store8(out + i, load8(x + i) * r * load8(gain + i));
+}
+
+// To quads, the order of widen32. Where the low and the high halves of sixteen bytes hold the even and the odd columns, that is
+// the even ones of every eight first.
+void reorder(const float* __restrict x, size_t columns, bool pairs, float* __restrict out) {
+    for (; columns; columns -= 32, x += 32, out += 32)
+        for (int quad = 0; quad < 4; ++quad)
+            for (int i = 0; i < 4; ++i) {
+                out[8 * quad + i] = x[pairs ? 8 * quad + 2 * i : 4 * quad + i];
+                out[8 * quad + 4 + i] = x[pairs ? 8 * quad + 2 * i + 1 : 16 + 4 * quad + i];
+            }
+}
+
+void sum_chunks(const float* x, size_t columns, float* sums, float* half_sums) {
+    for (; columns; columns -= 32, x += 32, half_sums += 2) {
+        for (int half = 0; half < 2; ++half) half_sums[half] = sum8(load8(x + 16 * half) + load8(x + 16 * half + 8));
+        *sums++ = half_sums[0] + half_sums[1];
+    }
+}
+
+// code = rint(x · (127 / peak)), scale = peak / 127. A peak too small for its inverse gives zeros, one that is not finite a NaN scale.
+void quantize(const float* __restrict x, size_t columns, int8_t* __restrict codes, float* __restrict scale, float* __restrict sums,
+              float* __restrict half_sums) {
+    for (; columns; columns -= 32, x += 32, codes += 32, half_sums += 2) {
+        EightBits peaks = magnitudes(load_floats(x));
+        for (int i = 8; i < 32; i += 8) peaks = greatest(peaks, magnitudes(load_floats(x + i)));
+        const uint32_t bits = uint32_t(over_lanes(peaks, [](EightBits a, EightBits b) { return greatest(a, b); }));
+        const float peak = float_of(bits), steps = 127.0f / peak;
+        const bool fits = bits < infinity && bits_of(steps) < infinity;
+        *scale = bits >= infinity ? float_of(0x7fc00000) : fits ? peak / 127.0f : 0.0f;
+        int32_t whole[2] = {};
+        if (fits)
+            for (int half = 0; half < 2; ++half) whole[half] = round16(x + 16 * half, steps, codes + 16 * half);
+        else
+            for (int i = 0; i < 32; ++i) codes[i] = 0;
+        for (int half = 0; half < 2; ++half) half_sums[half] = *scale * float(whole[half]);
+        *sums++ = *scale++ * float(whole[0] + whole[1]);
+    }
+}
+
+// The even columns of every 32 before the odd ones.
+void pair_codes(const int8_t* __restrict codes, size_t columns, int8_t* __restrict out) {
+    for (; columns; columns -= 32, codes += 32, out += 32)
+        for (int i = 0; i < 16; ++i) out[i] = codes[2 * i], out[16 + i] = codes[2 * i + 1];
+}
+
+// e^z for |z| ≤ 87: 2^n · e^r, |r| ≤ ln 2 / 2. Of e^r = 1 + r + r²·p(r), p has degree 4 and is fitted at Chebyshev's nodes: that is
+// good to 2^-26, and with the roundings the result is within 2 units in the last place.
+inline F8 exp8(F8 z) {
+    const F8 magic = all8(0x1.8p23f), shifted = fused(z, all8(0x1.715476p0f), magic), n = shifted - magic;
+    F8 r = fused(n, all8(-0x1.62e4p-1f), z);
+    r = fused(n, all8(-0x1.7f7d1cp-20f), r);
+    F8 p = all8(0x1.6d4328p-10f);
+    p = fused(p, r, all8(0x1.120b74p-7f));
+    p = fused(p, r, all8(0x1.5554eap-5f));
+    p = fused(p, r, all8(0x1.5554dcp-3f));
+    p = fused(p, r, all8(0.5f));
+    const F8 scaled = F8((EightBits(shifted) << 23) + 0x3f800000);  // the low bits of `shifted` are n
+    return fused(fused(p, r * r, r), scaled, scaled);
+}
+
+// z / (1 + e^−t). Where t is beyond ±87 the exponential is held there: what is lost is below 2^-125 of z.
+inline F8 sigmoid_times(F8 z, F8 t) {
+    const F8 held = F8(greatest(Eight(all8(-87)), least(Eight(all8(87)), Eight(t))));
+    return z / (all8(1) + exp8(-held));
+}
+
+inline F8 silu(F8 z) { return sigmoid_times(z, z); }
+
+// ½z·(1 + tanh u) = z / (1 + e^(−2u)), u = √(2/π)·(z + 0.044715·z³)
+inline F8 gelu_tanh(F8 z) {
+    return sigmoid_times(z, all8(1.5957691216f) * fused(all8(0.044715f) * z * z, z, z));
+}
+
+template <F8 (*Activation)(F8)>
+void gate_with(float* gate, const float* up, size_t count) {
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8) store8(gate + i, Activation(load8(gate + i)) * load8(up + i));
+    if (i == count) return;
+    float some[8] = {};
+    for (size_t k = 0; i + k < count; ++k) some[k] = gate[i + k];
+    const F8 last = Activation(load8(some));
+    for (size_t k = 0; i + k < count; ++k) gate[i + k] = last[k] * up[i + k];
+}
+
+}  // namespace
