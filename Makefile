@@ -67,6 +67,7 @@ bench: $(PEERS)/.ready $(DEMO_MODEL)  ## Measure beside the peers, in one run
 	$(PEERS)/bin/python bench/memory.py
 	$(PEERS)/bin/python bench/palette.py
 	$(PEERS)/bin/python bench/palette_error.py $(DEMO_MODEL)
+	$(PEERS)/bin/python tools/fetch_bench_weights.py .models/minilm.safetensors
 	$(PEERS)/bin/python bench/lossless.py
 	$(PEERS)/bin/python bench/codecs.py
 	$(PEERS)/bin/python bench/matvec.py
