@@ -67,9 +67,11 @@ bench: $(PEERS)/.ready $(DEMO_MODEL)  ## Measure beside the peers, in one run
 	$(PEERS)/bin/python bench/memory.py
 	$(PEERS)/bin/python bench/palette.py
 	$(PEERS)/bin/python bench/palette_error.py $(DEMO_MODEL)
+	$(PEERS)/bin/python tools/fetch_bench_weights.py .models/minilm.safetensors
 	$(PEERS)/bin/python bench/lossless.py
 	$(PEERS)/bin/python bench/codecs.py
 	$(PEERS)/bin/python bench/matvec.py
+	$(PEERS)/bin/python bench/table.py
 
 quality: setup $(DEMO_MODEL)  ## Measure bits per weight against error and write docs/quality.*
 	$(BIN)/python tools/quality.py $(DEMO_MODEL) docs

@@ -7,15 +7,13 @@ WEIGHTS=file.bin COLUMNS=5120 python bench/codecs.py   the bf16 words of a file,
 from __future__ import annotations
 
 import os
-import statistics
-from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
 
 import ml_dtypes
 import numpy as np
 
 from flyweight import kernels
+from flyweight.bench.harness import measure
 from flyweight.codecs import codec_for
 from flyweight.dtypes import DType
 from flyweight.tensor import CodecSpec, TensorSpec
@@ -50,15 +48,6 @@ def weights() -> np.ndarray:
     return (np.random.default_rng(0).standard_normal((1024, columns)) * 0.02).astype(np.float32)
 
 
-def rate(work: Callable[[], object], nbytes: int) -> float:
-    taken = []
-    for _ in range(5):
-        start = perf_counter()
-        work()
-        taken.append(perf_counter() - start)
-    return nbytes / statistics.median(taken) / 1e6
-
-
 def main() -> None:
     dense = weights()
     pruned = np.where(np.abs(dense) < np.median(np.abs(dense)), np.float32(0), dense)
@@ -74,8 +63,11 @@ def main() -> None:
         error = float(np.linalg.norm(codec.decode(spec, parts, out) - values) / np.linalg.norm(values))
         bits = 8 * sum(part.nbytes for part in parts.values()) / spec.size
         snr = f"{-20 * np.log10(error):5.1f}" if error else "exact"
-        encode = rate(lambda c=codec, v=values: c.encode(spec, v), values.nbytes)
-        decode = rate(lambda c=codec, p=parts, o=out: c.decode(spec, p, o), values.nbytes)
+        steps = {
+            "encode": lambda c=codec, v=values: c.encode(spec, v),
+            "decode": lambda c=codec, p=parts, o=out: c.decode(spec, p, o),
+        }
+        encode, decode = (figures["median"] for figures in measure(steps, values.nbytes, runs=5).values())
         print(f"{name:32}{bits:11.3f}{error:12.5f}  {snr}  {encode:6.0f}  {decode:6.0f}", flush=True)
 
 

@@ -1,75 +1,45 @@
 """How fast floats become K blocks, beside ggml's own encoder, in one process on one thread. MB/s of f32 input.
 
-ggml's encoder comes from the wheel of `pywhispercpp`, which carries libggml-base; it is downloaded into .bench, never
-installed.
 The notes give both relative errors: speed means nothing without them.
 """
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
-import sys
-import zipfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from peers import quantizer
 
 from flyweight import kernels
-from flyweight.bench.harness import Case, main
+from flyweight.bench.harness import Case, Work, main
 
-PACKAGE = "pywhispercpp==1.5.1"
-FOLDER = Path(".bench/ggml")
-GGML_TYPES = {"q2_k": 10, "q3_k": 11, "q4_k": 12, "q5_k": 13, "q6_k": 14, "iq4_xs": 23}
 ROWS, COLUMNS = 256, 4096
 Array = np.ndarray[Any, Any]
 
 
-def libggml() -> ctypes.CDLL:
-    if not list(FOLDER.glob("libggml-base.so*")):
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "-d", str(FOLDER)]
-        subprocess.run([*command, PACKAGE], check=True)
-        (wheel,) = FOLDER.glob("*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(FOLDER)
-    library = ctypes.CDLL(str(next(FOLDER.glob("libggml-base.so*")).resolve()))
-    pointer, count = ctypes.c_void_p, ctypes.c_int64
-    library.ggml_quantize_chunk.restype = ctypes.c_size_t
-    library.ggml_quantize_chunk.argtypes = [ctypes.c_int, pointer, pointer, count, count, count, pointer]
-    return library
-
-
 def relative_error(name: str, blocks: Array, values: Array) -> float:
-    out = np.empty(values.shape, np.float32)
+    out = np.empty((len(blocks), kernels.BLOCKS[name][0]), np.float32)
     getattr(kernels, f"decode_{name}")(blocks, out)
-    return float(np.linalg.norm((out - values).astype(np.float64)) / np.linalg.norm(values.astype(np.float64)))
+    difference = (out.reshape(values.shape) - values).astype(np.float64)
+    return float(np.linalg.norm(difference) / np.linalg.norm(values.astype(np.float64)))
 
 
 def cases() -> Iterator[Case]:
-    library = libggml()
-    values = np.random.default_rng(0).standard_normal((ROWS * COLUMNS // 256, 256)).astype(np.float32)
-    weights = np.ones((1, 256), np.float32)
-    for name, kind in GGML_TYPES.items():
-        ours, theirs = (np.zeros((len(values), kernels.BLOCKS[name][1]), np.uint8) for _ in range(2))
-        encode = getattr(kernels, f"encode_{name}")
-
-        def by_ggml(k: int = kind, to: Array = theirs) -> None:
-            library.ggml_quantize_chunk(k, values.ctypes.data, to.ctypes.data, 0, ROWS, COLUMNS, None)
-
-        encode(values, weights, ours)
-        by_ggml()
-        errors = [relative_error(name, blocks, values) for blocks in (ours, theirs)]
-        yield Case(
-            name,
-            values.nbytes,
-            {"flyweight": lambda e=encode, o=ours: e(values, weights, o), "libggml": by_ggml},
-            limit="read",
-            target="1× libggml, error no larger",
-            notes={"error_%": round(100 * errors[0], 3), "error_ggml_%": round(100 * errors[1], 3)},
-        )
+    values = np.random.default_rng(0).standard_normal((ROWS, COLUMNS)).astype(np.float32)
+    for name in kernels.SEARCHED:
+        size, nbytes = kernels.BLOCKS[name]
+        ours, theirs = (np.zeros((values.size // size, nbytes), np.uint8) for _ in range(2))
+        rows, weights, encode = values.reshape(-1, size), np.ones((1, size), np.float32), getattr(kernels, f"encode_{name}")
+        contenders: dict[str, Work] = {"flyweight": lambda e=encode, r=rows, w=weights, o=ours: e(r, w, o)}
+        made = {"error_%": ours}
+        if by_ggml := quantizer(name, values, theirs):
+            contenders["libggml"] = by_ggml
+            made["error_ggml_%"] = theirs
+        for work in contenders.values():
+            work()
+        notes = {label: round(100 * relative_error(name, blocks, values), 3) for label, blocks in made.items()}
+        yield Case(name, values.nbytes, contenders, limit="read", target="1× libggml", notes=notes)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,10 @@ __all__ = ["dequantizer", "gguf_py", "libggml", "quantizer"]
 
 Array = np.ndarray[Any, Any]
 
-GGML_TYPES = {"q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8}
+GGML_TYPES = {
+    "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8,
+    "q2_k": 10, "q3_k": 11, "q4_k": 12, "q5_k": 13, "q6_k": 14, "iq4_xs": 23,
+}  # fmt: skip
 
 
 @cache
@@ -55,7 +58,7 @@ def dequantizer(name: str, blocks: Array, out: Array) -> Callable[[], object] | 
 
 
 def quantizer(name: str, values: Array, blocks: Array) -> Callable[[], object] | None:
-    """libggml's nearest rounding of f32 rows. values: (rows, columns)"""
+    """libggml's encoding of f32 rows, without importance. values: (rows, columns)"""
     library = libggml()
     if library is None:
         return None

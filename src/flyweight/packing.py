@@ -94,7 +94,7 @@ def _pack_stacked(codes: Array, bits: int, *, low_first: bool) -> Array:
 def _unpack_stacked(packed: Array, bits: int, count: int, *, low_first: bool) -> Array:
     width = _stacked_width(bits, count)
     stacked = packed[:, None, :width] >> _shifts(bits, low_first=low_first) & np.uint8(2**bits - 1)
-    return stacked.reshape(packed.shape[0], 8 // bits * width)[:, :count]
+    return np.ascontiguousarray(stacked.reshape(packed.shape[0], 8 // bits * width)[:, :count])
 
 
 def _stacked(*, low_first: bool) -> Packing:

@@ -24,7 +24,7 @@ try:
     flyweight.convert(source, disk + "/out.gguf")
     print(json.dumps({"exit": 0}))
 except flyweight.FlyweightError as error:
-    print(json.dumps({"exit": error.exit_code, "code": error.code, "left": os.listdir(disk)}))
+    print(json.dumps({"exit": error.exit_code, "code": error.code, "hint": error.hint, "left": os.listdir(disk)}))
 """
 
 
@@ -46,4 +46,5 @@ def test_full_tmpfs_leaves_nothing(tmp_path: Path, mode: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
+    assert "write elsewhere" in result.pop("hint")
     assert result == {"exit": 5, "code": "E_DISK", "left": []}

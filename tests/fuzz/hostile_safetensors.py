@@ -101,6 +101,9 @@ HOSTILE: dict[str, Case] = {
     "hole at the start": one("U8", [2], 4, 6, "E_HOLE", bytes(6)),
     "trailing archive": lone({"w": U8_2}, "E_TRAILING", b"ab" + b"PK\x03\x04"),
     "bytes but no tensors": lone({}, "E_TRAILING", b"ab"),
+    "shape of true beside the same of 1": lone(
+        {"k": tensor_json("U8", [1], 0, 1), "v": tensor_json("U8", [True], 1, 2)}, "E_SHAPE", b"ab"
+    ),
     # metadata
     "metadata value not text": lone({"__metadata__": {"a": 1}}, "E_METADATA"),
     "metadata null": lone(b'{"__metadata__":null}', "E_METADATA"),

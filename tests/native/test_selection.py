@@ -40,6 +40,12 @@ def test_table_reference_stub_and_dispatch_agree() -> None:
         assert getattr(kernels, name).__name__ == name
 
 
+def test_kernels_that_take_threads_are_those_held_to_the_law_of_threads() -> None:
+    """`test_any_number_of_threads_gives_the_same` runs over MATVEC: a kernel of another kind needs such a test first."""
+    takers = {name for name in kernels.KERNELS if "threads" in inspect.signature(getattr(kernels, name)).parameters}
+    assert takers == set(kernels.MATVEC)
+
+
 @pytest.mark.skipif(kernels._native is None, reason="the native kernels were not built")
 def test_the_extension_holds_what_the_stub_says() -> None:
     stub = signatures(PACKAGE / "_native.pyi")

@@ -2,6 +2,12 @@
 
 A bench is a list of cases; a case has one amount of bytes and several contenders that do the same work on the same data.
 Runs are interleaved, so that a busy machine slows all alike. `machine` measures what memory allows in the same run.
+
+A target is text that a verdict can be given on, several joined by commas:
+
+    3× libggml      our median over that contender's
+    0.7 of write    our median over that limit of the machine
+    1000 MB/s       our median
 """
 
 from __future__ import annotations
@@ -9,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import re
 import statistics
 import sys
 import time
@@ -16,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +31,11 @@ import numpy as np
 
 from flyweight import kernels
 
-__all__ = ["Case", "headline", "line", "machine", "main", "measure", "rate", "run"]
+__all__ = ["Case", "Work", "headline", "line", "machine", "main", "measure", "rate", "run", "verdict"]
 
 Work = Callable[[], object]
+_GOAL = re.compile(r"(?P<least>\d+(\.\d+)?)(× (?P<peer>.+)| of (?P<limit>\w+)| MB/s)")
+_VERSIONS = ("flyweight", "numpy", "ml_dtypes", "gguf", "pywhispercpp", "zipnn", "coremltools")
 
 
 @dataclass(frozen=True)
@@ -37,7 +47,7 @@ class Case:
     contenders: dict[str, Work]
     """The first is ours."""
     limit: str = "write"
-    """Which of the machine's limits bounds it: read, write or copy on one thread, or read2, reading on two."""
+    """Which of the machine's limits bounds it: read, write or copy on one thread; read2, write2: on two."""
     target: str = ""
     notes: dict[str, float | str] = field(default_factory=dict)
 
@@ -71,16 +81,24 @@ def processor() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
 def machine(runs: int = 9, megabytes: int = 64) -> dict[str, Any]:
-    """What this machine is, and what its memory does on one thread (read2: on two), MB/s."""
+    """What this machine is, and what its memory does on one thread (read2, write2: on two), MB/s."""
     a = np.ones(megabytes * 250_000, np.float32)
     b = np.ones_like(a)
-    halves = np.split(a, 2)
+    halves, targets = np.split(a, 2), np.split(b, 2)
     with ThreadPoolExecutor(2) as pool:
         contenders: dict[str, Work] = {
             "read": lambda: a.max(),
             "read2": lambda: list(pool.map(np.max, halves)),
             "write": lambda: b.fill(1.0),
+            "write2": lambda: list(pool.map(lambda half: half.fill(1.0), targets)),
             "copy": lambda: np.copyto(b, a),
         }
         limits = measure(contenders, a.nbytes, runs)
@@ -88,9 +106,24 @@ def machine(runs: int = 9, megabytes: int = 64) -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "processor": processor(),
         "kernels": kernels.active(),
-        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "versions": {name: found for name in _VERSIONS if (found := _version(name))},
         "limits": limits,
     }
+
+
+def verdict(target: str, ours: float, ratios: dict[str, float], limits: dict[str, dict[str, float]]) -> str:
+    """met, missed, or not measured (a contender is not here) for the parts of a target together; empty without one."""
+    found: list[bool | None] = []
+    for part in filter(None, target.split(", ")):
+        goal = _GOAL.fullmatch(part)
+        if goal is None or (goal["limit"] and goal["limit"] not in limits):
+            raise ValueError(f"'{part}' is no target: say 3× NAME, 0.7 of LIMIT or 1000 MB/s")
+        share = ratios.get(goal["peer"]) if goal["peer"] else ours / limits[goal["limit"]]["median"] if goal["limit"] else ours
+        found.append(None if share is None else share >= float(goal["least"]))
+    if False in found:
+        return "missed"
+    return "not measured" if None in found else "met" if found else ""
 
 
 def run(cases: Iterable[Case], limits: dict[str, dict[str, float]], runs: int) -> Iterator[dict[str, Any]]:
@@ -98,15 +131,17 @@ def run(cases: Iterable[Case], limits: dict[str, dict[str, float]], runs: int) -
     for case in cases:
         figures = measure(case.contenders, case.nbytes, runs)
         ours, *others = case.contenders
+        ratios = {who: figures[ours]["median"] / figures[who]["median"] for who in others}
         yield {
             "name": case.name,
             "nbytes": case.nbytes,
             "ours": ours,
             "figures": figures,
-            "ratios": {who: figures[ours]["median"] / figures[who]["median"] for who in others},
+            "ratios": ratios,
             "limit": case.limit,
             "share_of_limit": figures[ours]["median"] / limits[case.limit]["median"],
             "target": case.target,
+            "verdict": verdict(case.target, figures[ours]["median"], ratios, limits),
             **case.notes,
         }
 
@@ -115,7 +150,7 @@ def line(result: dict[str, Any]) -> str:
     """A result for people."""
     figures, ratios = result["figures"], result["ratios"]
     beside = "".join(f"  {ratio:6.2f}× {who} {rate(figures[who])}" for who, ratio in ratios.items())
-    goal = f"  (target {result['target']})" if result["target"] else ""
+    goal = f"  ({result['verdict']}: {result['target']})" if result["target"] else ""
     share = f"{result['share_of_limit']:5.2f} of {result['limit']}"
     return f"{result['name']:28}{rate(figures[result['ours']]):26} {share}{beside}{goal}"
 
@@ -126,9 +161,11 @@ def headline(about: dict[str, Any]) -> str:
 
 
 def main(title: str, cases: Callable[[], Iterable[Case]], runs: int = 9) -> None:
-    """The command line of a bench script: run the cases, print lines, write JSON when asked."""
+    """The command line of a bench script: run the cases, print lines, write the figures beside it in results/."""
+    script = Path(sys.argv[0])
     parser = argparse.ArgumentParser(description=title)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    place = script.parent / "results" / f"{script.stem}.json"
+    parser.add_argument("--json", type=Path, metavar="FILE", help=f"where the figures go (default {place}, of a whole run)")
     parser.add_argument("--runs", type=int, default=runs, help=f"runs per contender (default {runs})")
     parser.add_argument("--only", metavar="TEXT", default="", help="only cases whose name contains this")
     options = parser.parse_args()
@@ -139,6 +176,8 @@ def main(title: str, cases: Callable[[], Iterable[Case]], runs: int = 9) -> None
         results.append(result)
         sys.stdout.write(line(result) + "\n")
         sys.stdout.flush()
-    if options.json:
+    file = options.json or (None if options.only else place)
+    if file is not None:
         report = {**about, "title": title, "runs": options.runs, "results": results}
-        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

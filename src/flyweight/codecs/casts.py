@@ -25,11 +25,11 @@ _KERNELS = {
 
 
 def astype(array: Array, dtype: np.dtype[Any]) -> Array:
-    """`array` as `dtype`, C-contiguous: itself where it is that already."""
+    """`array` as `dtype`, C-contiguous and aligned: itself where it is that already."""
     kernel = _KERNELS.get((array.dtype, dtype))
     if kernel is None:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            return np.asarray(array, dtype, order="C")
+            return np.require(array, dtype, ["C", "A"])
     out = np.empty(array.shape, dtype)
     kernel(np.require(array, requirements=["C", "A"]).reshape(1, -1), out.reshape(1, -1))
     return out

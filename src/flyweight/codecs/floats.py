@@ -15,6 +15,7 @@ import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs.base import Array, Codec, Parts
+from flyweight.codecs.casts import astype
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
@@ -78,8 +79,7 @@ class Fp8(Codec):
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         """The greatest magnitude of a block takes the greatest code; every other value the nearest."""
         layout = self.layout(spec)
-        with np.errstate(over="ignore"):
-            wide = np.ascontiguousarray(array, np.float32).reshape(spec.rows, spec.columns)
+        wide = astype(np.asarray(array), DType.F32.numpy).reshape(spec.rows, spec.columns)
         if not np.isfinite(wide).all():
             raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
         scale = self._fit(spec, wide)
@@ -93,7 +93,7 @@ class Fp8(Codec):
         }
 
     def _fit(self, spec: TensorSpec, wide: Array) -> Array:
-        """The stored number of each block, never zero: where one would be, the block is as good as zero."""
+        """The stored number of each block, never one that reaches nothing: such a block is as good as zero."""
         down, across = self._blocks(spec)
         row, column = (
             np.arange(0, spec.rows, self.rows or max(spec.rows, 1)),
@@ -106,12 +106,11 @@ class Fp8(Codec):
         with np.errstate(all="ignore"):
             exact = _TOP[self.format] / peak if self.divide else peak / _TOP[self.format]
             stored = np.where(peak > 0, exact, 1).astype(kind)
-        unfit = ~np.isfinite(stored.astype(np.float32))
-        if self.divide:  # a block too small for its divisor is stored as far up as the type goes
-            stored[unfit] = 1
-        elif unfit.any():
+            wide_stored, top = stored.astype(np.float32), np.float32(_TOP[self.format])
+            reach = top / wide_stored if self.divide else top * wide_stored
+        if not np.isfinite(reach).all():
             raise UnsupportedError(f"the weights leave the range of {self.scale} scales", code="E_RANGE", hint="use f32 scales")
-        stored[stored == 0] = 1
+        stored[reach == 0] = 1
         return stored
 
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
@@ -151,8 +150,7 @@ class Mxfp4Split(Codec):
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         layout = self.layout(spec)
-        with np.errstate(over="ignore"):
-            values = np.ascontiguousarray(array, np.float32).reshape(-1, 32)
+        values = astype(np.asarray(array), DType.F32.numpy).reshape(-1, 32)
         blocks = np.empty((len(values), 17), np.uint8)
         kernels.encode_mxfp4(values, blocks)
         nibbles = np.concatenate([blocks[:, 1:] & 0x0F, blocks[:, 1:] >> 4], axis=1)

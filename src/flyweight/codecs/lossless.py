@@ -17,6 +17,7 @@ import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs.base import Array, Codec, Parts
+from flyweight.codecs.casts import astype
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.kernels.reference_words import CODED, GROUP, RUN
@@ -170,11 +171,7 @@ def _window(spec: TensorSpec, counts: Array, stored: int) -> Lossless:
 
 def _words(spec: TensorSpec, array: Array) -> Array:
     """The bits of a tensor, (1, size)."""
-    values = np.asarray(array)
-    if values.dtype != spec.dtype.numpy:
-        with np.errstate(over="ignore", invalid="ignore"):
-            values = values.astype(spec.dtype.numpy)
-    return np.ascontiguousarray(values).reshape(1, spec.size).view(kernels.WORDS[spec.dtype.label].dtype)
+    return astype(np.asarray(array), spec.dtype.numpy).reshape(1, spec.size).view(kernels.WORDS[spec.dtype.label].dtype)
 
 
 def _plain(array: Array, dtype: np.dtype[np.generic]) -> Array:

@@ -90,13 +90,17 @@ def read_header(source: Source, file: str) -> Header:
     metadata = _check_metadata(table.pop(_METADATA, {}), source.name)
     if len(table) > MAX_TENSORS_PER_FILE:
         raise LimitError(f"{len(table)} tensors exceed the limit of {MAX_TENSORS_PER_FILE}", code="E_TENSORS", file=source.name)
-    tensors = {}
+    tensors: dict[str, Stored] = {}
+    spans: list[tuple[int, int, str]] = []
+    specs: dict[tuple[object, ...], TensorSpec] = {}
+    start = cursor.offset
     for name in list(table):
         # Popped, so that a table of a million lines is never in memory twice.
-        spec, begin, end = _check_tensor(name, table.pop(name), source.name)
-        tensors[name] = Stored(spec, Extent(file, cursor.offset + begin, end - begin))
-    spans = sorted((stored.extent.offset, stored.extent.nbytes, name) for name, stored in tensors.items())
-    check_cover(((name, offset, nbytes) for offset, nbytes, name in spans), cursor.offset, source)
+        spec, begin, end = _check_tensor(name, table.pop(name), source.name, specs)
+        tensors[name] = Stored(spec, Extent(file, start + begin, end - begin))
+        spans.append((start + begin, end - begin, name))
+    spans.sort()
+    check_cover(((name, offset, nbytes) for offset, nbytes, name in spans), start, source)
     return Header(metadata, tensors)
 
 
@@ -106,27 +110,37 @@ def _check_metadata(metadata: object, file: str) -> dict[str, str]:
     return metadata
 
 
-def _check_tensor(name: str, fields: object, file: str) -> tuple[TensorSpec, int, int]:
-    """The element type comes first: nothing else about a tensor means anything without it."""
+def _check_tensor(
+    name: str, fields: object, file: str, specs: dict[tuple[object, ...], TensorSpec]
+) -> tuple[TensorSpec, int, int]:
+    """What a line of the table says. `specs` holds those met before: the tensors of a model have few shapes."""
     check_name(name, file=file)
     if not isinstance(fields, dict) or fields.keys() != _TENSOR_FIELDS:
         raise MalformedError(
             f"a tensor is described by {sorted(_TENSOR_FIELDS)} and nothing else", code="E_HEADER", file=file, tensor=name
         )
-    label = fields["dtype"]
-    dtype = DTYPES.get(label) if type(label) is str else None
-    if dtype is None:
-        raise MalformedError(
-            f"unknown element type {label!r}", code="E_DTYPE", file=file, tensor=name, hint=f"known: {', '.join(DTYPES)}"
-        )
-    spec = TensorSpec(check_shape(fields["shape"], file=file, tensor=name), dtype)
+    label, shape = fields["dtype"], fields["shape"]
+    known = type(label) is str and type(shape) is list and [*map(type, shape)].count(int) == len(shape)  # True is not 1
+    spec = specs.get((label, *shape)) if known else None
+    if spec is None:
+        spec = specs[label, *shape] = _check_spec(name, label, shape, file)
     begin, end = _check_offsets(fields["data_offsets"], name, file)
-    bits = spec.size * dtype.bits
+    bits = spec.size * spec.dtype.bits
     if bits != 8 * (end - begin):
         raise MalformedError(
             f"{spec} takes {bits / 8:g} bytes but data_offsets span {end - begin}", code="E_SIZE", file=file, tensor=name
         )
     return spec, begin, end
+
+
+def _check_spec(name: str, label: object, shape: object, file: str) -> TensorSpec:
+    """The element type comes first: nothing else about a tensor means anything without it."""
+    dtype = DTYPES.get(label) if type(label) is str else None
+    if dtype is None:
+        raise MalformedError(
+            f"unknown element type {label!r}", code="E_DTYPE", file=file, tensor=name, hint=f"known: {', '.join(DTYPES)}"
+        )
+    return TensorSpec(check_shape(shape, file=file, tensor=name), dtype)
 
 
 def _check_offsets(offsets: object, name: str, file: str) -> tuple[int, int]:

@@ -35,6 +35,11 @@ from flyweight.manifest import Entry
 __all__ = ["Staging"]
 
 _READ = 4 << 20
+_REMEDIES = {
+    errno.ENOSPC: "free some room, or write elsewhere",
+    errno.EDQUOT: "free some of your quota, or write elsewhere",
+    errno.EFBIG: "write to a file system that takes larger files, or in several files with --shard-size",
+}
 
 
 class Staging:
@@ -143,11 +148,12 @@ class Staging:
                     os.posix_fallocate(descriptor, 0, image.nbytes)
                 os.ftruncate(descriptor, image.nbytes)
             except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                if error.errno in _REMEDIES:
                     raise ResourceError(
                         f"no room for {image.nbytes} bytes: {os.strerror(error.errno)}",
                         code="E_DISK",
                         file=str(self.destination),
+                        hint=_REMEDIES[error.errno],
                     ) from None
                 raise
             for offset, chunk in image.chunks:

@@ -1,0 +1,110 @@
+"""Every registered codec with parameters worth trying, and values and stored parts to try it on.
+
+A codec joins by being in CODECS; one with parameters also needs a line in SAMPLES.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from flyweight.codecs import CODECS, Codec
+from flyweight.dtypes import DType
+from flyweight.errors import UnsupportedError
+from flyweight.tensor import TensorSpec
+
+BLOCKS = ((0, 0), (1, 0), (1, 128), (2, 100))
+# Parameters to try, for codecs that have some.
+SAMPLES = {
+    "affine": [
+        *({"bits": bits, "group": 64} for bits in range(1, 9)),
+        *({"bits": 4, "group": 32, "form": form} for form in ("scale_zero", "symmetric")),
+        *({"bits": 3, "group": 48, "form": form, "scale": "f16"} for form in ("scale_bias", "scale_zero", "symmetric")),
+        *({"bits": 5, "group": 0, "form": form, "scale": "bf16"} for form in ("scale_bias", "scale_zero", "symmetric")),
+        *({"bits": 4, "group": 64, "packing": packing} for packing in ("big", "halves-low", "halves-high")),
+        *({"bits": 6, "group": 128, "word": "u32", "axis": axis} for axis in (-1, 0)),
+        {"bits": 8, "group": 32, "scale": "bf16"},
+    ],
+    "palette": [
+        *({"bits": bits} for bits in (1, 2, 3, 4, 6, 8)),
+        *({"bits": 4, "group": 2, "axis": axis, "table": table} for axis in (0, -1) for table in ("f32", "bf16")),
+        *({"bits": 4, "vector": 2, "vector_axis": axis, "group": 4, "axis": 0} for axis in (0, -1)),
+        {"bits": 8, "vector": 4, "vector_axis": -1, "table": "f32"},
+        {"bits": 4, "table": "i8", "scale": "f16"},
+        {"bits": 4, "group": 1, "axis": -1, "table": "f16", "scale": "f16"},
+    ],
+    "hqq": [{"bits": bits, "group": 64} for bits in (1, 2, 4, 8)],
+    "sparse": [
+        {},
+        {"form": "indices"},
+        {"form": "indices", "index": "i64", "inner": "lossless"},
+        {"inner": '{"name":"affine","params":{"bits":8,"group":32}}'},
+    ],
+    "fp8": [
+        *({"format": format_, "rows": rows, "columns": columns} for format_ in ("e4m3", "e5m2") for rows, columns in BLOCKS),
+        *({"scale": scale, "divide": divide, "columns": 128} for scale in ("f32", "f16", "bf16") for divide in (False, True)),
+    ],
+    "sign": [{}, {"scale": "f16", "packing": "big"}, {"scale": "bf16", "packing": "halves-low"}],
+    "corrected": [
+        {"rank": 2, "inner": "q8_0"},
+        {"rank": 0, "outliers": 3, "factor": "f32", "inner": "q8_0"},
+        {"rank": 3, "outliers": 5, "inner": '{"name":"affine","params":{"bits":3,"group":64}}', "factor": "bf16"},
+    ],
+}
+# Codecs whose parts must agree with one another: noise is refused, not decoded.
+AGREEING = {"lossless", "sparse", "corrected"}
+INSTANCES: list[Codec] = [kind(**params) for kind in CODECS for params in SAMPLES.get(kind.name, [{}])]
+ENCODERS = [codec for codec in INSTANCES if codec.encodes]
+DTYPES = list(DType)
+
+
+def named(codecs: list[Codec]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("codec", codecs, ids=lambda codec: str(codec.spec))
+
+
+def dtypes(codec: Codec) -> list[DType]:
+    """The element types a codec stores."""
+    found = []
+    for dtype in DTYPES:
+        with suppress(UnsupportedError):
+            codec.layout(TensorSpec((256,), dtype))
+            found.append(dtype)
+    return found
+
+
+def plausible(codec: Codec, spec: TensorSpec, seed: int) -> tuple[Codec, dict[str, np.ndarray]]:
+    """Parts that decode: noise, unless the parts must agree with one another."""
+    if codec.name not in AGREEING:
+        return codec, noise(codec, spec, seed)
+    values = weights(spec, seed).astype(spec.dtype.numpy)
+    fitted = codec.fit(spec, values)
+    return fitted, dict(fitted.encode(spec, values))
+
+
+def stored_shape(part: TensorSpec) -> tuple[int, ...]:
+    return (part.nbytes,) if part.dtype.bits % 8 else part.shape
+
+
+def noise(codec: Codec, spec: TensorSpec, seed: int) -> dict[str, np.ndarray]:
+    """Parts of the right layout, filled with any bytes at all."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: np.frombuffer(rng.bytes(part.nbytes), part.dtype.storage).reshape(stored_shape(part))
+        for name, part in codec.layout(spec).items()
+    }
+
+
+def weights(spec: TensorSpec, seed: int = 5) -> np.ndarray:
+    """Values like those of a model: rows of different magnitude, some of them constant or zero."""
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal(spec.shape) * 10.0 ** rng.integers(-3, 2, (*spec.shape[:-1], 1))
+    flat = values.reshape(spec.rows, spec.columns)
+    flat[1:2, : spec.columns // 2] = 0
+    flat[2:3] = 0.25
+    return values.astype(np.float32)
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
