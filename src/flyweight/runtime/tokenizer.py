@@ -170,7 +170,7 @@ def _build(table: dict[str, Any]) -> tokenizers.Tokenizer:
         made = tokenizers.Tokenizer.from_str(strict_json.dumps({**table, "model": empty, "added_tokens": []}).decode())
         made.model = tokenizers.models.BPE(
             vocab=model["vocab"],
-            merges=[(left, right) for left, right in model["merges"]],
+            merges=list(map(tuple, model["merges"])),
             unk_token=model["unk_token"],
             fuse_unk=model["fuse_unk"],
             byte_fallback=model["byte_fallback"],
