@@ -134,6 +134,12 @@ def test_the_worker_sees_nothing_of_our_environment(monkeypatch: pytest.MonkeyPa
                 assert b"SECRET_OF_THE_TEST" not in file.read()
 
 
+def test_an_interrupt_of_the_terminal_does_not_reach_the_worker(renderer: Renderer) -> None:
+    assert renderer("1", []) == "1"
+    assert renderer._process is not None
+    assert os.getpgid(renderer._process.pid) != os.getpgid(0)
+
+
 def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "find_spec", lambda name: None)
     with pytest.raises(UnsupportedError, match=r"flyweight\[run\]") as caught:

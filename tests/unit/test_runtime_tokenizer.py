@@ -253,6 +253,8 @@ def test_spaces_survive_special_tokens_between() -> None:
     (word,) = found.encode("ab", special=False)
     stream = TextStream(found)
     assert [stream.feed(index) for index in (word, 2, word)] == ["ab", "", " ab"]
+    unused_row = 299
+    assert [stream.feed(index) for index in (unused_row, word)] == ["", " ab"]
 
 
 @pytest.mark.parametrize(
