@@ -93,7 +93,7 @@ class Record:
         """A list whose items all have a type of `of` (exactly: true is no integer)."""
         value = self.get(key)
         kinds = of if isinstance(of, tuple) else (of,)
-        if not isinstance(value, list | tuple) or any(type(item) not in kinds for item in value):
+        if not isinstance(value, list | tuple) or not set(map(type, value)) <= set(kinds):
             self.fail(key, f"a list of {' or '.join(kind.__name__ for kind in kinds)}")
         return list(value)
 

@@ -25,6 +25,7 @@ __all__ = ["TOKENIZER_JSON", "read", "write"]
 TOKENIZER_JSON = "tokenizer.json"
 
 _ADDED = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
+_UNUSED = int(TokenType.UNUSED)
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 _ADDED_SCORE = -1000.0  # what GGUF writers give tokens that take no part in merging
 _UNUSED_SCORE = -10000.0
@@ -40,7 +41,8 @@ def _bad(message: str) -> MalformedError:
 def write(vocabulary: Vocabulary) -> dict[str, Any]:
     """tokenizer.json for a vocabulary."""
     pieces = vocabulary.kind == PIECES
-    texts = [_hf_text(vocabulary, index) for index in range(len(vocabulary.tokens))]
+    texts = [_hf_text(vocabulary, index) for index in range(len(vocabulary.tokens))] if pieces else vocabulary.tokens
+    holes = {index for index, type_ in enumerate(vocabulary.types) if type_ == _UNUSED and _is_hole(vocabulary, index)}
     if len(set(texts)) != len(texts):
         raise _bad("two tokens differ only in how they write spaces")
     model: dict[str, Any] = {
@@ -52,7 +54,7 @@ def write(vocabulary: Vocabulary) -> dict[str, Any]:
         "fuse_unk": False,
         "byte_fallback": False,
         "ignore_merges": False,
-        "vocab": {text: index for index, text in enumerate(texts) if not _is_hole(vocabulary, index)},
+        "vocab": {text: index for index, text in enumerate(texts) if index not in holes},
     }
     if pieces:
         form = _form(vocabulary)
@@ -68,16 +70,13 @@ def write(vocabulary: Vocabulary) -> dict[str, Any]:
         model["ignore_merges"] = row.ignore_merges
         merges = vocabulary.merges
         _check_merges(merges, model["vocab"])
-    model["merges"] = [list(pair) for pair in merges]
+    added = {index for index, type_ in enumerate(vocabulary.types) if type_ in _ADDED} | set(vocabulary.special.values())
+    model["merges"] = list(map(list, merges))
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [
-            _added_token(vocabulary, index, text)
-            for index, text in enumerate(texts)
-            if vocabulary.types[index] in _ADDED or index in vocabulary.special.values()
-        ],
+        "added_tokens": [_added_token(vocabulary, index, texts[index]) for index in sorted(added)],
         "normalizer": normalizer,
         "pre_tokenizer": pre_tokenizer,
         "post_processor": _template(vocabulary, texts),
@@ -87,7 +86,8 @@ def write(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _is_hole(vocabulary: Vocabulary, index: int) -> bool:
-    return vocabulary.types[index] == TokenType.UNUSED and vocabulary.tokens[index] == placeholder(index)
+    """Whether an unused token only fills its row."""
+    return vocabulary.tokens[index] == placeholder(index)
 
 
 def _hf_text(vocabulary: Vocabulary, index: int) -> str:

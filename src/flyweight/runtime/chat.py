@@ -139,7 +139,13 @@ class Renderer:
     def _start(self) -> subprocess.Popen[bytes]:
         kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
         return subprocess.Popen(  # noqa: S603  our own file, run by the running Python
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=kept, bufsize=0
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=kept,
+            bufsize=0,
+            process_group=0,  # the terminal's Ctrl-C stops an answer, not the worker of the next one
         )
 
     def _exchange(self, request: bytes) -> bytes:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from jinja2.parser import Parser
 
 MEMORY = 256 * 2**20
-_LIMITS = {"RLIMIT_AS": MEMORY, "RLIMIT_FSIZE": 0, "RLIMIT_NOFILE": 0, "RLIMIT_CORE": 0}
+SECONDS = 60  # of all renderings together: the caller stops one long before, unless the caller is gone
+_LIMITS = {"RLIMIT_AS": MEMORY, "RLIMIT_CPU": SECONDS, "RLIMIT_FSIZE": 0, "RLIMIT_NOFILE": 0, "RLIMIT_CORE": 0}
 
 # Python and jinja2 import some of themselves late, for text with escapes, for dates, when a template fails: these templates
 # make them do so while files may still be opened.

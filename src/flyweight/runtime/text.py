@@ -43,7 +43,7 @@ class TextStream:
 
     def feed(self, index: int) -> str:
         """The text that is certain after one more token; often empty."""
-        if self.stopped or index in self._tokenizer.special:
+        if self.stopped or index in self._tokenizer.special or self._tokenizer.text(index) is None:
             return ""
         self._ids.append(index)
         new = self._new_text()

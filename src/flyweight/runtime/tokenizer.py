@@ -46,7 +46,9 @@ _CONFIG, _GENERATION, _GENERATION_KEY = "config.json", "generation_config.json",
 class Tokenizer:
     """The tokenizer of one checkpoint. Every failure is a MalformedError with the code E_TOKENIZER."""
 
-    def __init__(self, inner: tokenizers.Tokenizer, *, bos: int | None, ends: Iterable[int], add_bos: bool, rows: int) -> None:
+    def __init__(
+        self, inner: tokenizers.Tokenizer, *, bos: int | None, eos: int | None, ends: Iterable[int], add_bos: bool, rows: int
+    ) -> None:
         self._inner = inner
         self._rows = rows
         self.bos = bos
@@ -54,10 +56,9 @@ class Tokenizer:
         """Whether a text that is no rendered chat begins with BOS."""
         self.special = frozenset(index for index, token in inner.get_added_tokens_decoder().items() if token.special)
         """Tokens that are no text."""
-        ids = dict.fromkeys(ends)
-        self.eos = next(iter(ids), None)
-        """The end of a text: the first token named as such."""
-        self.stops = frozenset(ids) | {
+        self.eos = eos
+        """The end of a text, as templates write it."""
+        self.stops = frozenset(ends) | {
             # An ordinary token that reads so ends nothing.
             index
             for index in map(inner.token_to_id, TURN_ENDS)
@@ -150,6 +151,7 @@ def _from_gguf(checkpoint: Checkpoint) -> Tokenizer:
     return Tokenizer(
         _build(tokenizer_json.write(words)),
         bos=words.special.get("bos_token"),
+        eos=words.special.get("eos_token"),
         ends=[index for index in ends if index < rows],
         add_bos=words.add_bos,
         rows=rows,
@@ -170,7 +172,7 @@ def _build(table: dict[str, Any]) -> tokenizers.Tokenizer:
         made = tokenizers.Tokenizer.from_str(strict_json.dumps({**table, "model": empty, "added_tokens": []}).decode())
         made.model = tokenizers.models.BPE(
             vocab=model["vocab"],
-            merges=[(left, right) for left, right in model["merges"]],
+            merges=list(map(tuple, model["merges"])),
             unk_token=model["unk_token"],
             fuse_unk=model["fuse_unk"],
             byte_fallback=model["byte_fallback"],
@@ -215,6 +217,7 @@ def _from_files(checkpoint: Checkpoint) -> Tokenizer:
     return Tokenizer(
         inner,
         bos=bos,
+        eos=roles["eos_token"],
         ends=[index for index in ends if index < rows],
         # The post-processor decides where it adds anything at all; the flag is for files without one.
         add_bos=bos is not None and (around[:1] == [bos] if around else config.get("add_bos_token") is True),
