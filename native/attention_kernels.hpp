@@ -88,7 +88,7 @@ void one_chunk_of(const Attention& a, const float* q, const typename Stored::Ele
         }
         const float top = over_lanes(peak, [](F8 x, F8 y) { return F8(greatest(Eight(x), Eight(y))); });
         for (size_t i = 0; i < padded; i += 8) {
-            const F8 weight = exp8(load8(row + i) - all8(top));
+            const F8 weight = decay8(load8(row + i) - all8(top));
             store8(row + i, weight);
             sum += weight;
         }
@@ -129,7 +129,7 @@ void combine(const Attention& a, const float* partials) {
         for (size_t d = 0; d < head; d += 8) store8(out + d, F8{});
         for (size_t c = 0; c < chunks; ++c) {
             const float* partial = partials + c * next;
-            const F8 factor = exp8(all8(partial[0]) - all8(top));
+            const F8 factor = decay8(all8(partial[0]) - all8(top));
             sum = fused(factor, all8(partial[1]), sum);
             for (size_t d = 0; d < head; d += 8) store8(out + d, fused(factor, load8(partial + 8 + d), load8(out + d)));
         }
@@ -222,11 +222,11 @@ void attend_tile(const Attention& a, const Tile& t) {
                 if (a.cap > 0 || !all_seen) store8(at, score);
                 top[v] = F8(greatest(Eight(score), Eight(top[v])));
             }
-        for (int v = 0; v < V; ++v) factor[v] = exp8(before[v] - top[v]), sum[v] *= factor[v];
+        for (int v = 0; v < V; ++v) factor[v] = decay8(before[v] - top[v]), sum[v] *= factor[v];
         for (size_t key = 0; key < padded; ++key)
             for (int v = 0; v < V; ++v) {
                 float* at = t.scores + key * lanes + 8 * v;
-                const F8 weight = exp8(load8(at) - top[v]);
+                const F8 weight = decay8(load8(at) - top[v]);
                 store8(at, weight);
                 sum[v] += weight;
             }

@@ -1,36 +1,23 @@
 // exp and tanh of eight floats, and root-mean-square normalisation.
 #pragma once
 
-#include "matvec_lanes.hpp"
+#include "matvec_activations.hpp"
 
 namespace {
 
 using I32x8 = int32_t __attribute__((vector_size(32)));
 
-inline void store8(float* at, F8 lanes) { __builtin_memcpy(at, &lanes, sizeof lanes); }
-
-// e^x for x ≤ 0, within 3 units in the last place; 0 below −87, NaN for NaN. x = n·ln 2 + r with |r| ≤ ln 2 / 2, and
-// e^r = 1 + r + r²·Q(r), Q fitted with a relative error of 2^-27.
-inline F8 exp8(F8 x) {
-    const F8 lowest = all8(-87.0f), magic = all8(0x1.8p23f);
+// e^x for x ≤ 0: 0 below −87, NaN for NaN.
+inline F8 decay8(F8 x) {
+    const F8 lowest = all8(-87.0f);
     const F8 clamped = F8(greatest(Eight(lowest), Eight(x)));  // NaN stays
-    const F8 shifted = fused(clamped, all8(0x1.715476p0f), magic), n = shifted - magic;
-    F8 r = fused(n, all8(-0x1.63p-1f), clamped);      // ln 2 in nine bits: exact for every n
-    r = fused(n, all8(0x1.bd0106p-13f), r);
-    F8 q = all8(0x1.6d754ap-10f);
-    q = fused(q, r, all8(0x1.120b72p-7f));
-    q = fused(q, r, all8(0x1.5554b8p-5f));
-    q = fused(q, r, all8(0x1.5554dcp-3f));
-    q = fused(q, r, all8(0.5f));
-    const F8 value = fused(q, r * r, r) + all8(1.0f);
-    const I32x8 power = (I32x8(shifted) << 23) + (127 << 23);
-    return F8(I32x8(value * F8(power)) & ~I32x8(x < lowest));
+    return F8(I32x8(exp8(clamped)) & ~I32x8(x < lowest));
 }
 
 // tanh within 6 units in the last place: x + x³·Q(x²) near zero, else (1 − e^−2|x|) / (1 + e^−2|x|).
 inline F8 tanh8(F8 x) {
     const I32x8 sign = I32x8(x) & int32_t(0x80000000);
-    const F8 a = F8(I32x8(x) ^ sign), e = exp8(all8(-2.0f) * a), square = a * a;
+    const F8 a = F8(I32x8(x) ^ sign), e = decay8(all8(-2.0f) * a), square = a * a;
     F8 q = all8(-0x1.b1eeaep-8f);
     q = fused(q, square, all8(0x1.5d3e28p-6f));
     q = fused(q, square, all8(-0x1.b9a2eep-5f));
