@@ -22,7 +22,7 @@ from flyweight.bench.harness import Case, main
 
 PACKAGE = "pywhispercpp==1.5.1"
 FOLDER = Path(".bench/ggml")
-GGML_TYPES = {"q2_k": 10, "q3_k": 11, "q4_k": 12, "q5_k": 13, "q6_k": 14, "iq4_xs": 23}
+GGML_TYPES = {"q2_k": 10, "q3_k": 11, "q4_k": 12, "q5_k": 13, "q6_k": 14, "iq4_xs": 23, "iq4_nl": 20}
 ROWS, COLUMNS = 256, 4096
 Array = np.ndarray[Any, Any]
 
@@ -50,14 +50,15 @@ def relative_error(name: str, blocks: Array, values: Array) -> float:
 
 def cases() -> Iterator[Case]:
     library = libggml()
-    values = np.random.default_rng(0).standard_normal((ROWS * COLUMNS // 256, 256)).astype(np.float32)
-    weights = np.ones((1, 256), np.float32)
+    matrix = np.random.default_rng(0).standard_normal((ROWS, COLUMNS)).astype(np.float32)
     for name, kind in GGML_TYPES.items():
+        size = kernels.BLOCKS[name][0]
+        values, weights = matrix.reshape(-1, size), np.ones((1, size), np.float32)
         ours, theirs = (np.zeros((len(values), kernels.BLOCKS[name][1]), np.uint8) for _ in range(2))
         encode = getattr(kernels, f"encode_{name}")
 
         def by_ggml(k: int = kind, to: Array = theirs) -> None:
-            library.ggml_quantize_chunk(k, values.ctypes.data, to.ctypes.data, 0, ROWS, COLUMNS, None)
+            library.ggml_quantize_chunk(k, matrix.ctypes.data, to.ctypes.data, 0, ROWS, COLUMNS, None)
 
         encode(values, weights, ours)
         by_ggml()
@@ -65,7 +66,7 @@ def cases() -> Iterator[Case]:
         yield Case(
             name,
             values.nbytes,
-            {"flyweight": lambda e=encode, o=ours: e(values, weights, o), "libggml": by_ggml},
+            {"flyweight": lambda e=encode, v=values, w=weights, o=ours: e(v, w, o), "libggml": by_ggml},
             limit="read",
             target="1× libggml, error no larger",
             notes={"error_%": round(100 * errors[0], 3), "error_ggml_%": round(100 * errors[1], 3)},

@@ -43,7 +43,10 @@
     X(q4_k, 256, 144)         \
     X(q5_k, 256, 176)         \
     X(q6_k, 256, 210)         \
-    X(iq4_xs, 256, 136)
+    X(iq4_xs, 256, 136)       \
+    X(iq4_nl, 32, 18)         \
+    X(q8_k, 256, 292)
+
 // X(type, its word)
 #define FLYWEIGHT_WORDS(X) \
     X(bf16, uint16_t)      \

@@ -26,6 +26,7 @@ from flyweight.kernels.blocks import (
     decode_q8_0,
     decode_q8_1,
     decode_q8_k,
+    encode_iq4_nl,
     encode_iq4_xs,
     encode_mxfp4,
     encode_q2_k,
@@ -38,6 +39,7 @@ from flyweight.kernels.blocks import (
     encode_q5_k,
     encode_q6_k,
     encode_q8_0,
+    encode_q8_k,
 )
 from flyweight.kernels.dispatch import (
     BLOCKS,
@@ -143,6 +145,7 @@ __all__ = [
     "decode_symmetric",
     "definition",
     "encode_iq4_xs",
+    "encode_iq4_nl",
     "encode_mxfp4",
     "encode_q2_k",
     "encode_q3_k",
@@ -155,6 +158,7 @@ __all__ = [
     "encode_q6_k",
     "encode_q8_0",
     "encode_scale_bias",
+    "encode_q8_k",
     "encode_symmetric",
     "expand_8",
     "expand_16",

@@ -70,7 +70,7 @@ BLOCKS: dict[str, tuple[int, int]] = {
 }
 DECODED = tuple(BLOCKS)
 ENCODED = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4")
-SEARCHED = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")
+SEARCHED = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "iq4_nl", "q8_k")
 """Encoders that search for scales and take weights."""
 MATVEC: dict[str, bool] = {
     # the product with weights in each form, and whether it also takes activations as int8
