@@ -118,6 +118,16 @@ struct Kernels {
     void (*encode_symmetric)(const float* values, size_t rows, size_t columns, int bits, size_t group, int stored,
                              uint8_t* packed, size_t nbytes, float* scale);
 
+    void (*grid_codes)(const float* values, size_t rows, size_t columns, const float* scale, const float* offset, size_t group,
+                       bool biased, int levels, uint8_t* out);
+    void (*grid_loss)(const float* values, const float* by, size_t size, size_t groups, const float* scale, const float* offset,
+                      bool biased, int levels, double* loss);
+    void (*grid_sums)(const float* values, const float* by, size_t size, size_t groups, const float* scale, const float* offset,
+                      bool biased, int levels, int centre, double* sums);
+    void (*hqq_codes)(const float* values, size_t size, size_t groups, const float* t, const float* z, int levels, uint8_t* out);
+    void (*hqq_round)(const float* values, const float* by, size_t size, size_t groups, const float* t, const float* z,
+                      float beta, int levels, float* error, float* mean);
+
     MatvecKernels matvec;
 };
 

@@ -217,12 +217,9 @@ class Affine(Codec):
 
     def nearest_codes(self, rows: Array, scale: Array, offset: Array) -> Array:
         """For each value the code that decodes nearest to it; zero where the scale is."""
-        span, columns = self.span(rows.shape[1]), rows.shape[1]
-        step, origin = _per_column(scale, span, columns), _per_column(offset, span, columns)
-        with np.errstate(over="ignore"):
-            biased = self.form == "scale_bias"
-            steps = _quotient(rows - origin, step) if biased else _quotient(rows, step) + origin
-        codes: Array = np.clip(np.rint(steps), 0, self.levels).astype(np.uint8)
+        codes = np.empty(rows.shape, np.uint8)
+        step, origin = (np.ascontiguousarray(part, np.float32) for part in (scale, offset))
+        kernels.grid_codes(rows, step, origin, self.span(rows.shape[1]), self.form == "scale_bias", self.levels, codes)
         return codes
 
     def span_of(self, rows: Array) -> tuple[Array, Array]:
