@@ -12,10 +12,9 @@ import numpy as np
 
 from flyweight.codecs import Array, Codec, Parts
 from flyweight.codecs.affine import Affine
-from flyweight.errors import UnsupportedError
 from flyweight.tensor import TensorSpec
 
-__all__ = ["Quantizer", "chunks", "group_columns", "require_unweighted", "stored_or"]
+__all__ = ["Quantizer", "chunks", "group_columns", "stored_or"]
 
 _CHUNK = 1 << 18  # elements worked on at a time: temporaries stay in a few megabytes
 
@@ -62,9 +61,3 @@ def stored_or(codec: Affine, grid: tuple[Array, Array], other: tuple[Array, Arra
         scale, offset = (new.astype(old.dtype) for new, old in zip(grid, other, strict=True))
     fits = codec.in_range(scale, offset) & (scale != 0)
     return np.where(fits, scale, other[0]), np.where(fits, offset, other[1])
-
-
-def require_unweighted(importance: Array | None) -> None:
-    """For quantizers that treat every weight alike: asking them for more is refused, never ignored."""
-    if importance is not None:
-        raise UnsupportedError("this quantizer cannot use importance weights", code="E_IMPORTANCE")
