@@ -173,7 +173,7 @@ void hqq_round_of(const float* values, const float* by, size_t size, size_t grou
                 off[i] = w[i] - (codes[i] - zs[i]) / ts[i];
                 large |= uint32_t(__builtin_fabsf(off[i]) > surely_dense);
             }
-            if (large || !cleared)  // seldom: weights are small
+            if (large || !cleared)  // seldom above two bits: docs/decisions/0031
                 for (size_t i = 0; i < count; ++i) {
                     const float x = __builtin_fabsf(off[i]), left = x > surely_dense ? x - inverse * power(x) : 0.0f;
                     sparse[i] = left > 0.0f ? __builtin_copysignf(left, off[i]) : 0.0f;
