@@ -11,6 +11,7 @@
 #include "casts.hpp"
 #include "decode.hpp"
 #include "encode.hpp"
+#include "grids.hpp"
 #include "palette.hpp"
 #include "encode_k.hpp"
 #include "words.hpp"
@@ -56,6 +57,11 @@ extern const Kernels FLYWEIGHT_ISA = {
     decode_symmetric<float>, decode_symmetric<uint16_t>,
     encode_scale_bias,
     encode_symmetric,
+    grid_codes,
+    grid_loss,
+    grid_sums,
+    hqq_codes,
+    hqq_round,
     matvec_kernels,
     attention_kernels,
 };

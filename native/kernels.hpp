@@ -44,7 +44,10 @@
     X(q4_k, 256, 144)         \
     X(q5_k, 256, 176)         \
     X(q6_k, 256, 210)         \
-    X(iq4_xs, 256, 136)
+    X(iq4_xs, 256, 136)       \
+    X(iq4_nl, 32, 18)         \
+    X(q8_k, 256, 292)
+
 // X(type, its word)
 #define FLYWEIGHT_WORDS(X) \
     X(bf16, uint16_t)      \
@@ -115,6 +118,16 @@ struct Kernels {
                               uint8_t* packed, size_t nbytes, float* scale, float* bias);
     void (*encode_symmetric)(const float* values, size_t rows, size_t columns, int bits, size_t group, int stored,
                              uint8_t* packed, size_t nbytes, float* scale);
+
+    void (*grid_codes)(const float* values, size_t rows, size_t columns, const float* scale, const float* offset, size_t group,
+                       bool biased, int levels, uint8_t* out);
+    void (*grid_loss)(const float* values, const float* by, size_t size, size_t groups, const float* scale, const float* offset,
+                      bool biased, int levels, double* loss);
+    void (*grid_sums)(const float* values, const float* by, size_t size, size_t groups, const float* scale, const float* offset,
+                      bool biased, int levels, int centre, double* sums);
+    void (*hqq_codes)(const float* values, size_t size, size_t groups, const float* t, const float* z, int levels, uint8_t* out);
+    void (*hqq_round)(const float* values, const float* by, size_t size, size_t groups, const float* t, const float* z,
+                      float beta, int levels, float* error, float* mean);
 
     MatvecKernels matvec;
     AttentionKernels attention;

@@ -10,6 +10,7 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace flyweight {
+void bind_grids(nb::module_& module);
 void bind_matvec(nb::module_& module);
 void bind_attention(nb::module_& module);
 }
@@ -390,6 +391,7 @@ NB_MODULE(_native, module) {
                "packed"_a.noconvert(), "scale"_a.noconvert(), "bias"_a.noconvert());
     module.def("encode_symmetric", encode_symmetric, "values"_a.noconvert(), "bits"_a, "group"_a, "stored"_a,
                "packed"_a.noconvert(), "scale"_a.noconvert());
+    flyweight::bind_grids(module);
     flyweight::bind_matvec(module);
     flyweight::bind_attention(module);
 }

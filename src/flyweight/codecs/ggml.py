@@ -236,8 +236,8 @@ CODECS: tuple[type[GgmlBlocks], ...] = (
     _type("q4_k", Searched, scales=((0, "<f2"), (2, "<f2"))),
     _type("q5_k", Searched, scales=((0, "<f2"), (2, "<f2"))),
     _type("q6_k", Searched, scales=((208, "<f2"),)),
-    _type("q8_k", scales=((0, "<f4"),)),
+    _type("q8_k", Searched, scales=((0, "<f4"),)),
     _type("mxfp4", _Microscaled),
-    _type("iq4_nl"),
+    _type("iq4_nl", Searched),
     _type("iq4_xs", Searched),
 )

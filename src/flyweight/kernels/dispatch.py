@@ -19,6 +19,7 @@ from flyweight.kernels import (
     reference_affine,
     reference_attention,
     reference_casts,
+    reference_grids,
     reference_matvec,
     reference_palette,
     reference_search,
@@ -71,7 +72,7 @@ BLOCKS: dict[str, tuple[int, int]] = {
 }
 DECODED = tuple(BLOCKS)
 ENCODED = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4")
-SEARCHED = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")
+SEARCHED = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "iq4_nl", "q8_k")
 """Encoders that search for scales and take weights."""
 PRODUCTS = ("multiply", "gated")
 """Products with stored weights: the one family that is held to a bound, not to equal bits."""
@@ -103,12 +104,18 @@ KERNELS: tuple[str, ...] = (
     "attend_int8",
     "rms_norm",
     "softcap",
+    "grid_codes",
+    "grid_loss",
+    "grid_sums",
+    "hqq_codes",
+    "hqq_round",
 )
 DEFINITIONS = (
     reference,
     reference_affine,
     reference_attention,
     reference_casts,
+    reference_grids,
     reference_matvec,
     reference_palette,
     reference_search,
