@@ -26,7 +26,7 @@ def _check(
         want is not None and want != have for want, have in zip(shape, array.shape, strict=True)
     ):
         raise ValueError(f"{label} must have shape {shape}, not {array.shape}")
-    if not (array.flags.c_contiguous and array.flags.aligned) or written and not array.flags.writeable:
+    if not (array.flags.c_contiguous and array.flags.aligned) or (written and not array.flags.writeable):
         raise ValueError(f"{label} must be C-contiguous, aligned and, where it is written, writeable")
 
 
@@ -58,7 +58,7 @@ def _check_attention(
         raise ValueError(f"{count} tokens at {start} do not fit a cache of {context}")
     _check("cos", cos, [F32], (None, None))
     _check("sin", sin, [F32], cos.shape)
-    if 2 * cos.shape[1] > head or cos.shape[1] and len(cos) < start + count:
+    if 2 * cos.shape[1] > head or (cos.shape[1] and len(cos) < start + count):
         raise ValueError(f"cos and sin of shape {cos.shape} do not serve heads of {head} up to position {start + count}")
     for gain in gains:
         if gain is not None:
