@@ -9,6 +9,17 @@ using I32x8 = int32_t __attribute__((vector_size(32)));
 
 inline void store8(float* at, F8 lanes) { __builtin_memcpy(at, &lanes, sizeof lanes); }
 
+// Eight bytes as floats.
+inline F8 codes8(const uint8_t* at) {
+#ifdef __AVX2__
+    return F8(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)))));
+#else
+    F8 lanes;
+    for (int i = 0; i < 8; ++i) lanes[i] = float(int(at[i]));
+    return lanes;
+#endif
+}
+
 // e^x for x ≤ 0, within 3 units in the last place; 0 below −87, NaN for NaN. x = n·ln 2 + r with |r| ≤ ln 2 / 2, and
 // e^r = 1 + r + r²·Q(r), Q fitted with a relative error of 2^-27.
 inline F8 exp8(F8 x) {
