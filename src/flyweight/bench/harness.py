@@ -37,7 +37,7 @@ class Case:
     contenders: dict[str, Work]
     """The first is ours."""
     limit: str = "write"
-    """Which of the machine's limits bounds it: read, write or copy on one thread, or read2, reading on two."""
+    """Which of the machine's limits bounds it: read, write or copy on one thread, or read2 and write2 on two."""
     target: str = ""
     notes: dict[str, float | str] = field(default_factory=dict)
 
@@ -72,15 +72,16 @@ def processor() -> str:
 
 
 def machine(runs: int = 9, megabytes: int = 64) -> dict[str, Any]:
-    """What this machine is, and what its memory does on one thread (read2: on two), MB/s."""
+    """What this machine is, and what its memory does on one thread (read2, write2: on two), MB/s."""
     a = np.ones(megabytes * 250_000, np.float32)
     b = np.ones_like(a)
-    halves = np.split(a, 2)
+    halves, halves_written = np.split(a, 2), np.split(b, 2)
     with ThreadPoolExecutor(2) as pool:
         contenders: dict[str, Work] = {
             "read": lambda: a.max(),
             "read2": lambda: list(pool.map(np.max, halves)),
             "write": lambda: b.fill(1.0),
+            "write2": lambda: list(pool.map(lambda half: half.fill(1.0), halves_written)),
             "copy": lambda: np.copyto(b, a),
         }
         limits = measure(contenders, a.nbytes, runs)
