@@ -176,7 +176,7 @@ class Affine(Codec):
 
     def _encode_fused(self, spec: TensorSpec, array: Array) -> Parts:
         """What `encode` says, by one kernel: fit, round, nearest codes, packed."""
-        rows = self._rows(spec, array)
+        rows = self._rows(spec, array, keep=DType.BF16)
         columns = rows.shape[1]
         span = self.span(columns)
         packed = self._packed_rows(spec, len(rows))
@@ -188,10 +188,12 @@ class Affine(Codec):
         _require_finite(not np.isnan(scale).any())
         return self._parts(spec, packed, *self.representable(scale, offset))
 
-    def _rows(self, spec: TensorSpec, array: Array) -> Array:
-        """A tensor as float32 rows, (rows, columns)."""
+    def _rows(self, spec: TensorSpec, array: Array, keep: DType = DType.F32) -> Array:
+        """A tensor as rows, (rows, columns): of float32, or of the type to keep where it is that already."""
         self.layout(spec)
-        return self._as_rows(astype(np.asarray(array), _F32).reshape(spec.shape))
+        given = np.asarray(array)
+        rows = astype(given, keep.numpy if given.dtype == keep.numpy else _F32)
+        return self._as_rows(np.require(rows, requirements=["C", "A"]).reshape(spec.shape))
 
     def finite_rows(self, spec: TensorSpec, array: Array) -> Array:
         """A tensor as float32 rows, (rows, columns), all finite."""
