@@ -14,9 +14,10 @@
 #include "palette.hpp"
 #include "encode_k.hpp"
 #include "words.hpp"
-#include "matvec_kernels.hpp"
 
 #define FLYWEIGHT_TEXT_OF(name) #name
+#define FLYWEIGHT_PRODUCTS_OF(isa) products_##isa
+#define FLYWEIGHT_PRODUCTS(isa) FLYWEIGHT_PRODUCTS_OF(isa)
 #define FLYWEIGHT_TEXT(name) FLYWEIGHT_TEXT_OF(name)
 
 namespace flyweight {
@@ -55,7 +56,7 @@ extern const Kernels FLYWEIGHT_ISA = {
     decode_symmetric<float>, decode_symmetric<uint16_t>,
     encode_scale_bias,
     encode_symmetric,
-    matvec_kernels,
+    FLYWEIGHT_PRODUCTS(FLYWEIGHT_ISA),
 };
 
 }  // namespace flyweight

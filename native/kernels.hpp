@@ -115,9 +115,10 @@ struct Kernels {
     void (*encode_symmetric)(const float* values, size_t rows, size_t columns, int bits, size_t group, int stored,
                              uint8_t* packed, size_t nbytes, float* scale);
 
-    MatvecKernels matvec;
+    const MatvecKernels& matvec;
 };
 
+extern const MatvecKernels products_baseline, products_avx2, products_avx512;
 extern const Kernels baseline;
 #ifdef FLYWEIGHT_X86
 extern const Kernels avx2;
