@@ -36,14 +36,14 @@ def log_softmax(logits: Array) -> Array:
 
 def surprise(log_p: Array, following: Array) -> Array:
     """f64 (tokens,)"""
-    return -np.take_along_axis(log_p, following[:, None], 1)[:, 0].astype(np.float64)
+    return np.asarray(-np.take_along_axis(log_p, following[:, None], 1)[:, 0], np.float64)
 
 
 def divergence(log_q: Array, log_p: Array) -> Array:
     """KL(q ‖ p), f64 (tokens,). Below 0 only by rounding, and then 0."""
     terms = np.exp(log_q)
     terms *= log_q - log_p
-    return np.maximum(terms.sum(1, dtype=np.float64), 0.0)
+    return np.asarray(np.maximum(terms.sum(1, dtype=np.float64), 0.0))
 
 
 def same_top(log_q: Array, log_p: Array) -> Array:
