@@ -71,6 +71,7 @@ bench: $(PEERS)/.ready $(DEMO_MODEL)  ## Measure beside the peers, in one run
 	$(PEERS)/bin/python bench/lossless.py
 	$(PEERS)/bin/python bench/codecs.py
 	$(PEERS)/bin/python bench/matvec.py
+	$(PEERS)/bin/python bench/attention.py
 	$(PEERS)/bin/python bench/table.py
 
 quality: setup $(DEMO_MODEL)  ## Measure bits per weight against error and write docs/quality.*

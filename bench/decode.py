@@ -2,8 +2,8 @@
 
 flyweight and libggml fill a buffer they are given, as flyweight's pipeline does; gguf-py's interface makes a new array. Two
 sizes: 8 MB is the slab the pipeline decodes at a time; 64 MB is a whole matrix, where writing to memory is the bound. Rates
-of bf16 count its own bytes, half of those of f32. "two threads" decodes one half of the rows in each, against what
-one thread does.
+of bf16 count its own bytes, half of those of f32. "two threads" decodes one half of the rows in each, beside what two threads
+fill (write2).
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from flyweight import kernels
 from flyweight.bench import Case, main
 from flyweight.codecs import ggml
 from flyweight.codecs.affine import Affine
+from flyweight.codecs.base import Parts
 from flyweight.dtypes import DType
 from flyweight.tensor import TensorSpec
 
-BLOCKS = ("q4_0", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+BLOCKS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
 AFFINE = (
     Affine(8, 64, "symmetric", "bf16"),
     Affine(8, 64, scale="f16"),
     Affine(4, 64, scale="f16"),
+    Affine(4, 64, "symmetric", "bf16"),
     Affine(3, 64, scale="f16"),
+    Affine(2, 64, scale="f16"),
 )
 COLUMNS = 4096
 Array = np.ndarray[Any, Any]
@@ -82,12 +85,19 @@ def block_cases(megabytes: int) -> Iterator[Case]:
             {"flyweight": lambda d=decode, b=blocks, o=narrow: d(b, o)},
             target=f"{share} of write",
         )
-        if megabytes == 64:
-            yield Case(
-                f"{name}, two threads",
-                ours.nbytes,
-                {"flyweight": halves(decode, blocks, ours), "one thread": lambda d=decode, b=blocks, o=ours: d(b, o)},
-            )
+        for out in (ours, narrow) if megabytes == 64 else ():
+            work = {"flyweight": halves(decode, blocks, out)}
+            yield Case(f"{name} to {out.dtype}, two threads", out.nbytes, work, "write2", f"{share} of write2")
+
+
+def affine_halves(codec: Affine, parts: Parts, out: Array) -> Work:
+    """`codec.decode` on both halves of the rows at once."""
+    names = list(parts)
+
+    def decode(room: Array, *stored: Array) -> None:
+        codec.decode(TensorSpec(room.shape, DType.F32), dict(zip(names, stored, strict=True)), room)
+
+    return halves(decode, out, *parts.values())
 
 
 def affine_cases(megabytes: int) -> Iterator[Case]:
@@ -98,12 +108,16 @@ def affine_cases(megabytes: int) -> Iterator[Case]:
         parts = codec.encode(spec, values)
         for dtype in (np.float32, ml_dtypes.bfloat16):
             out = np.zeros(shape, dtype)
+            label = f"int{codec.bits} {codec.form} {codec.scale} → {out.dtype}"
             yield Case(
-                f"int{codec.bits} {codec.form} {codec.scale} → {out.dtype}, {out.nbytes // 1_000_000} MB",
+                f"{label}, {out.nbytes // 1_000_000} MB",
                 out.nbytes,
                 {"flyweight": lambda c=codec, p=parts, o=out: c.decode(spec, p, o)},
                 target="0.7 of write",
             )
+            if megabytes == 64:
+                work = {"flyweight": affine_halves(codec, parts, out)}
+                yield Case(f"{label}, two threads", out.nbytes, work, "write2", "0.7 of write2")
 
 
 def cases() -> Iterator[Case]:

@@ -1,25 +1,31 @@
-"""How fast weights are quantised by nearest rounding, beside libggml, on one thread. MB/s of f32 input.
+"""How fast weights are quantised by nearest rounding, beside libggml, on one thread and on two. MB/s of f32 input.
 
-libggml's quantizer takes f32; so do ours here, and again bf16, which is widened on the way (its rate counts the same values as
-f32 would be). The affine grids have no counterpart in libggml: they stand beside its block type of as many bits.
+From bf16 libggml widens the rows first, as llama.cpp's quantizer does, and both rates count the values as f32 would be. On two
+threads each takes one half of the rows, on either side. The affine grids have no counterpart in libggml: they stand beside
+its block type of as many bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import ml_dtypes
 import numpy as np
-from peers import quantizer
+from peers import quantizer, quantizer_of_bf16
 
+from flyweight import kernels
 from flyweight.bench.harness import Case, main
 from flyweight.codecs import codec_for
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.base import Codec
-from flyweight.dtypes import DType
-from flyweight.tensor import CodecSpec, TensorSpec
+from flyweight.tensor import CodecSpec
 
 SHAPE = (512, 4096)  # 8 MB: the pipeline's slab
+Array = np.ndarray[Any, Any]
+Work = Callable[[], object]
+POOL = ThreadPoolExecutor(2)
 PAIRS: tuple[tuple[Codec, str], ...] = (
     (codec_for(CodecSpec("q8_0")), "q8_0"),
     (codec_for(CodecSpec("q4_0")), "q4_0"),
@@ -31,18 +37,42 @@ PAIRS: tuple[tuple[Codec, str], ...] = (
 )
 
 
+def at_once(works: list[Work]) -> Work:
+    return lambda: list(POOL.map(lambda work: work(), works))
+
+
+def ours(codec: Codec, part: Array) -> Work:
+    """The codec's kernel, into buffers that are there already, as libggml has them."""
+    if isinstance(codec, Affine):
+        rows, columns = part.shape
+        packed = np.zeros((rows, columns * codec.bits // 8), np.uint8)
+        beside = [np.zeros((rows, columns // codec.group), np.float32) for _ in range(1 if codec.form == "symmetric" else 2)]
+        kernel = getattr(kernels, f"encode_{codec.form}")
+        return lambda: kernel(part, codec.bits, codec.group, codec.scale, packed, *beside)
+    size, nbytes = kernels.BLOCKS[codec.name]
+    values = part.reshape(-1, size)
+    blocks = np.zeros((len(values), nbytes), np.uint8)
+    return lambda: getattr(kernels, f"encode_{codec.name}")(values, blocks)
+
+
+def theirs(name: str, part: Array) -> Work | None:
+    made = quantizer if part.dtype == np.float32 else quantizer_of_bf16
+    return made(name, part, np.zeros(4 * part.size, np.uint8))
+
+
 def cases() -> Iterator[Case]:
-    spec = TensorSpec(SHAPE, DType.F32)
     values = np.random.default_rng(0).standard_normal(SHAPE, np.float32) * np.float32(0.02)
-    narrow = values.astype(ml_dtypes.bfloat16)
     for codec, peer in PAIRS:
-        theirs = np.zeros(values.nbytes, np.uint8)
         label = f"int{codec.bits} {codec.form} {codec.scale}" if isinstance(codec, Affine) else codec.name
-        for array in (values, narrow):
-            contenders = {"flyweight": lambda c=codec, a=array: c.encode(spec, a)}
-            if (work := quantizer(peer, values, theirs)) is not None:
-                contenders[f"libggml {peer}"] = work
-            yield Case(f"{array.dtype} → {label}", values.nbytes, contenders, limit="read", target="3× libggml")
+        for array in (values, values.astype(ml_dtypes.bfloat16)):
+            for parts in ([array], np.split(array, 2)):
+                contenders = {"flyweight": at_once([ours(codec, part) for part in parts])}
+                peers = [work for part in parts if (work := theirs(peer, part)) is not None]
+                if peers:
+                    contenders[f"libggml {peer}"] = at_once(peers)
+                threads, limit = ("two threads", "read2") if len(parts) == 2 else ("one thread", "read")
+                name = f"{array.dtype} → {label}, {threads}"
+                yield Case(name, values.nbytes, contenders, limit, target="3× libggml")
 
 
 if __name__ == "__main__":

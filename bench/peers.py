@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["dequantizer", "gguf_py", "libggml", "quantizer"]
+__all__ = ["dequantizer", "gguf_py", "libggml", "quantizer", "quantizer_of_bf16"]
 
 Array = np.ndarray[Any, Any]
 
 GGML_TYPES = {
     "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8,
-    "q2_k": 10, "q3_k": 11, "q4_k": 12, "q5_k": 13, "q6_k": 14, "iq4_xs": 23,
+    "q2_k": 10, "q3_k": 11, "q4_k": 12, "q5_k": 13, "q6_k": 14, "iq4_xs": 23, "iq4_nl": 20,
 }  # fmt: skip
 
 
@@ -65,3 +65,17 @@ def quantizer(name: str, values: Array, blocks: Array) -> Callable[[], object] |
     rows, columns = (ctypes.c_int64(count) for count in values.shape)
     start, kind = ctypes.c_int64(0), GGML_TYPES[name]
     return lambda: library.ggml_quantize_chunk(kind, _at(values), _at(blocks), start, rows, columns, None)
+
+
+def quantizer_of_bf16(name: str, values: Array, blocks: Array) -> Callable[[], object] | None:
+    """llama.cpp's way with a bf16 source: its rows widened into a buffer, then quantised. values: bf16 (rows, columns)"""
+    library, wide = libggml(), np.zeros(values.shape, np.float32)
+    quantize = quantizer(name, wide, blocks)
+    if library is None or quantize is None:
+        return None
+
+    def work() -> None:
+        library.ggml_bf16_to_fp32_row(_at(values), _at(wide), ctypes.c_int64(values.size))
+        quantize()
+
+    return work

@@ -34,6 +34,7 @@ struct ScaleBias {
     static F value(F code, float s, float b) { return code * s + b; }
     template <typename F>
     static F steps(F value, float s, float b) { return (value - b) / s; }
+    static Eight nearly_steps(Eight value, float inverse, float b) { return (value - b) * inverse; }
     static float steps_of_zero_scale(float) { return 0.0f; }
 };
 
@@ -42,19 +43,28 @@ struct ScaleZero {
     static F value(F code, float s, float z) { return (code - z) * s; }
     template <typename F>
     static F steps(F value, float s, float z) { return value / s + z; }
+    static Eight nearly_steps(Eight value, float inverse, float z) { return value * inverse + z; }
     static float steps_of_zero_scale(float z) { return z; }
 };
 
 // Decoding -------------------------------------------------------------------------------------
 
-template <typename Form, typename Out>
-inline void values_of(const uint8_t* __restrict codes, size_t count, float s, float o, Out out) {
+template <int Bits, typename Form, typename Out>
+inline void values_of(const uint8_t* __restrict codes, size_t count, uint8_t flip, float s, float o, Out out) {
+    const bool numbers = tame(s) && tame(o);
     size_t i = 0;
-    for (; i + 16 <= count; i += 16) {
-        const Widened wide(load(codes + i));
-        (out + i).put(Form::value(wide.low, s, o), Form::value(wide.high, s, o));
+    if constexpr (Bits <= 4 && Tabulates<Out>) {
+        const typename Out::Table table([=](Eight code) { return Form::value(code, s, o); }, numbers);
+        for (; i + 32 <= count; i += 32) {
+            uint16_t* at = out.at + i;
+            table.put(at, load(codes + i) ^ flip, at + 16, load(codes + i + 16) ^ flip);
+        }
     }
-    for (; i < count; ++i) (out + i).put(Form::value(float(int(codes[i])), s, o));
+    for (; i + 16 <= count; i += 16) {
+        const typename Out::Wide wide(load(codes + i) ^ flip);
+        (out + i).put(Form::value(wide.low, s, o), Form::value(wide.high, s, o), numbers);
+    }
+    for (; i < count; ++i) (out + i).put(Form::value(float(int(codes[i] ^ flip)), s, o));
 }
 
 // `offset` has a number per group, or is null for `constant`. Codes have their bits of `flip` inverted first.
@@ -72,14 +82,13 @@ void decode_affine(const uint8_t* packed, size_t rows, size_t nbytes, size_t col
             for (size_t column = 0; column < columns; column += run) {
                 const size_t count = columns - column < run ? columns - column : run;
                 const uint8_t* codes = packed + row * nbytes + column * Bits / 8;
-                if (Bits < 8 || flip) {
+                if (Bits < 8) {
                     unpack_row<Bits>(codes, unpacked, count);
-                    for (size_t i = 0; flip && i < count; ++i) unpacked[i] ^= flip;
                     codes = unpacked;
                 }
                 for (size_t done = 0; done < count;) {
                     const size_t some = at.take(count - done);
-                    values_of<Form>(codes + done, some, s[at.index], o ? o[at.index] : constant, to);
+                    values_of<Bits, Form>(codes + done, some, flip, s[at.index], o ? o[at.index] : constant, to);
                     at.took(some), done += some, to += some;
                 }
             }
@@ -131,35 +140,72 @@ inline float rounded_to(Stored type, double wide) {
     return f16_value(f16_bits(float_of(bits)));
 }
 
+inline float rounded_to(Stored type, float value) {
+    if (type == Stored::f32) return value;
+    return type == Stored::bf16 ? float_of(uint32_t(bf16_of(value)) << 16) : f16_value(f16_bits(value));
+}
+
 struct Extremes {
     float low, high;
     bool finite;
 };
 
-inline Extremes extremes_of(const float* values, size_t count) {
-    float low = values[0], high = values[0];
-    uint32_t peak = 0;
-    size_t i = 0;
-    if (count >= 8) {
-        Eight lows = load_floats(values), highs = lows;
-        EightBits peaks{};
-        for (; i + 8 <= count; i += 8) {
-            const Eight lanes = load_floats(values + i);
-            lows = least(lanes, lows);
-            highs = greatest(lanes, highs);
-            peaks = greatest(peaks, magnitudes(lanes));
+// Of sixteen values or a multiple, lane by lane.
+struct LaneExtremes {
+    Eight low, high;
+    EightBits nan;
+
+    template <typename T>
+    LaneExtremes(const T* values, size_t count) {
+        Eight lows[2] = {load_values(values), load_values(values + 8)}, highs[2] = {lows[0], lows[1]};
+        nan = unordered(lows[0], lows[1]);
+        for (size_t i = 16; i < count; i += 16) {
+            const Eight lanes[2] = {load_values(values + i), load_values(values + i + 8)};
+            for (int j = 0; j < 2; ++j) lows[j] = least(lanes[j], lows[j]), highs[j] = greatest(lanes[j], highs[j]);
+            nan |= unordered(lanes[0], lanes[1]);
         }
-        low = over_lanes(lows, [](Eight a, Eight b) { return least(a, b); });
-        high = over_lanes(highs, [](Eight a, Eight b) { return greatest(a, b); });
-        peak = uint32_t(over_lanes(peaks, [](EightBits a, EightBits b) { return greatest(a, b); }));
+        low = least(lows[0], lows[1]), high = greatest(highs[0], highs[1]);
+    }
+};
+
+constexpr auto least_of = [](Eight a, Eight b) { return least(a, b); };
+constexpr auto greatest_of = [](Eight a, Eight b) { return greatest(a, b); };
+
+inline Extremes extremes(float low, float high, bool nan) {
+    const bool finite = !nan && (bits_of(low) & 0x7fffffff) < 0x7f800000 && (bits_of(high) & 0x7fffffff) < 0x7f800000;
+    return {low + 0.0f, high + 0.0f, finite};  // of +0 and −0 either may have won
+}
+
+template <typename T>
+inline Extremes extremes_of(const T* values, size_t count) {
+    float low = value_at(values), high = low;
+    bool nan = low != low;
+    size_t i = 0;
+    if (count >= 16) {
+        i = count & ~size_t(15);
+        const LaneExtremes lanes(values, i);
+        low = over_lanes(lanes.low, least_of), high = over_lanes(lanes.high, greatest_of), nan = bits_set(lanes.nan);
     }
     for (; i < count; ++i) {
-        low = least(values[i], low);
-        high = greatest(values[i], high);
-        const uint32_t magnitude = bits_of(values[i]) & 0x7fffffff;
-        peak = magnitude > peak ? magnitude : peak;
+        const float value = value_at(values + i);
+        low = least(value, low), high = greatest(value, high);
+        nan |= value != value;
     }
-    return {low + 0.0f, high + 0.0f, peak < 0x7f800000};  // of +0 and −0 either may have won
+    return extremes(low, high, nan);
+}
+
+// Of eight groups that follow each other, of sixteen values or a multiple.
+template <typename T>
+inline void extremes_of_groups(const T* values, size_t group, Extremes (&found)[8]) {
+    Eight lows[8], highs[8];
+    uint32_t nan = 0;
+    for (int g = 0; g < 8; ++g) {
+        const LaneExtremes lanes(values + g * group, group);
+        lows[g] = lanes.low, highs[g] = lanes.high;
+        nan |= uint32_t(bits_set(lanes.nan) != 0) << g;
+    }
+    const Eight low = over_rows(lows, least_of), high = over_rows(highs, greatest_of);
+    for (int g = 0; g < 8; ++g) found[g] = extremes(low[g], high[g], nan >> g & 1);
 }
 
 // The nearest whole number, ties to even, held within 0..top; NaN gives 0. Adding 1.5 · 2^23 leaves it in the low bits.
@@ -168,19 +214,44 @@ inline F held(F steps, float top) {
     return least(greatest(steps, F{}), F{} + top) + 0x1.8p23f;
 }
 
-template <typename Form>
-inline void codes_of(const float* __restrict values, size_t count, float s, float o, float top, uint8_t* __restrict codes) {
+#ifdef __AVX2__
+// The codes of 32 values by a product in place of a quotient; false where one of them is too near the middle between two codes
+// to be sure: sums and products here are off by less than top · 2^-22.
+template <typename Form, typename T>
+inline bool nearly_codes_of(const T* values, float inverse, float o, float top, EightBits (&whole)[4]) {
+    Eight worst{};
+    for (int j = 0; j < 4; ++j) {
+        const Eight steps = least(Form::nearly_steps(load_values(values + 8 * j), inverse, o), Eight{} + top);
+        whole[j] = EightBits(_mm256_cvtps_epi32(__m256(steps)));
+        worst = greatest(Eight(magnitudes(steps - __builtin_convertvector(whole[j], Eight))), worst);
+    }
+    return !bits_set(worst > 0.5f - top * 0x1p-21f);
+}
+#endif
+
+template <typename Form, typename T>
+inline void codes_of(const T* __restrict values, size_t count, float s, float o, float top, uint8_t* __restrict codes) {
     size_t i = 0;
     if (s == 0.0f) {
         const uint8_t code = uint8_t(bits_of(held(Form::steps_of_zero_scale(o), top)));
         for (; i < count; ++i) codes[i] = code;
     }
+#ifdef __AVX2__
+    const bool invertible = tame(s) && tame(o) && s > 0x1p-100f;
+    const float inverse = 1.0f / s;
+#endif
     for (; i + 32 <= count; i += 32) {
         EightBits whole[4];
-        for (int j = 0; j < 4; ++j) whole[j] = EightBits(held(Form::steps(load_floats(values + i + 8 * j), s, o), top)) & 0xff;
+#ifdef __AVX2__
+        if (__builtin_expect(invertible && nearly_codes_of<Form>(values + i, inverse, o, top, whole), 1)) {
+            store_narrowed(codes + i, whole);
+            continue;
+        }
+#endif
+        for (int j = 0; j < 4; ++j) whole[j] = EightBits(held(Form::steps(load_values(values + i + 8 * j), s, o), top)) & 0xff;
         store_narrowed(codes + i, whole);
     }
-    for (; i < count; ++i) codes[i] = uint8_t(bits_of(held(Form::steps(values[i], s, o), top)));
+    for (; i < count; ++i) codes[i] = uint8_t(bits_of(held(Form::steps(value_at(values + i), s, o), top)));
 }
 
 // Scale and offset of a group, already rounded to their stored type. A group that is not finite has a NaN scale.
@@ -202,19 +273,27 @@ inline Map map_of(ScaleZero, Extremes range, Stored type) {
 }
 
 // `offset` may be null: a symmetric grid stores none, and its codes have their sign bit, `flip`, inverted.
-template <int Bits, typename Form>
-void encode_affine(const float* values, size_t rows, size_t columns, size_t group, Stored type, uint8_t flip, uint8_t* packed,
+template <int Bits, typename Form, typename T>
+void encode_affine(const T* values, size_t rows, size_t columns, size_t group, Stored type, uint8_t flip, uint8_t* packed,
                    size_t nbytes, float* scale, float* offset) {
     const size_t groups = columns / group + (columns % group != 0);
     constexpr float top = float((1 << Bits) - 1);
     alignas(64) uint8_t codes[run];
     for (size_t row = 0; row < rows; ++row, values += columns, packed += nbytes, scale += groups) {
-        for (size_t g = 0; g < groups; ++g) {
-            const size_t start = g * group;
-            const Extremes range = extremes_of(values + start, columns - start < group ? columns - start : group);
+        const auto keep = [=](size_t g, Extremes range) {
             const Map map = map_of<Bits>(Form{}, range, type);
             scale[g] = range.finite ? map.scale : float_of(0x7fc00000);
             if (offset) offset[g] = range.finite ? map.offset : 0.0f;
+        };
+        size_t g = 0;
+        for (; group % 16 == 0 && (g + 8) * group <= columns; g += 8) {
+            Extremes found[8];
+            extremes_of_groups(values + g * group, group, found);
+            for (size_t i = 0; i < 8; ++i) keep(g + i, found[i]);
+        }
+        for (; g < groups; ++g) {
+            const size_t start = g * group;
+            keep(g, extremes_of(values + start, columns - start < group ? columns - start : group));
         }
         Groups at(group);
         for (size_t column = 0; column < columns; column += run) {
@@ -233,14 +312,16 @@ void encode_affine(const float* values, size_t rows, size_t columns, size_t grou
     }
 }
 
-void encode_scale_bias(const float* values, size_t rows, size_t columns, int bits, size_t group, int stored, uint8_t* packed,
+template <typename T>
+void encode_scale_bias(const T* values, size_t rows, size_t columns, int bits, size_t group, int stored, uint8_t* packed,
                        size_t nbytes, float* scale, float* bias) {
     with_bits(bits, [=](auto width) {
         encode_affine<width, ScaleBias>(values, rows, columns, group, Stored(stored), 0, packed, nbytes, scale, bias);
     });
 }
 
-void encode_symmetric(const float* values, size_t rows, size_t columns, int bits, size_t group, int stored, uint8_t* packed,
+template <typename T>
+void encode_symmetric(const T* values, size_t rows, size_t columns, int bits, size_t group, int stored, uint8_t* packed,
                       size_t nbytes, float* scale) {
     with_bits(bits, [=](auto width) {
         constexpr int half = 1 << (width - 1);

@@ -89,7 +89,8 @@ struct StoredInt8 {
             const size_t position = first + i;
             const uint8_t* codes = a.keys + (kv * a.context + position) * a.head;
             const float* low = a.key_grid + (kv * (a.context / key_group) + position / key_group) * 2 * a.head;
-            for (size_t d = 0; d < a.head; ++d) room[i * a.head + d] = low[d] + low[a.head + d] * float(int(codes[d]));
+            for (size_t d = 0; d < a.head; d += 8)
+                store8(room + i * a.head + d, load8(low + d) + load8(low + a.head + d) * codes8(codes + d));
         }
         return room;
     }
@@ -98,7 +99,8 @@ struct StoredInt8 {
             const size_t row = kv * a.context + first + i;
             const float low = a.value_grid[2 * row], step = a.value_grid[2 * row + 1];
             const uint8_t* codes = a.values + row * a.head;
-            for (size_t d = 0; d < a.head; ++d) room[i * a.head + d] = low + step * float(int(codes[d]));
+            for (size_t d = 0; d < a.head; d += 8)
+                store8(room + i * a.head + d, all8(low) + all8(step) * codes8(codes + d));
         }
         return room;
     }

@@ -33,7 +33,9 @@ inline F4 sum4(F8 a, F8 b, F8 c, F8 d) {
 // scores[h · one_chunk + key] = q_h · k for H heads, N keys at a time.
 template <class Stored, int H, int N>
 inline void dots(const float* q, const typename Stored::Element* keys, size_t head, float* scores) {
-    F8 sums[H][N] = {};
+    F8 sums[H][N];
+#pragma GCC unroll 16
+    for (int i = 0; i < H * N; ++i) sums[i / N][i % N] = F8{};
     for (size_t d = 0; d < head; d += 8)
 #pragma GCC unroll 4
         for (int n = 0; n < N; ++n) {
@@ -41,6 +43,7 @@ inline void dots(const float* q, const typename Stored::Element* keys, size_t he
 #pragma GCC unroll 4
             for (int h = 0; h < H; ++h) sums[h][n] = fused(load8(q + h * head + d), key, sums[h][n]);
         }
+#pragma GCC unroll 4
     for (int h = 0; h < H; ++h)
         if constexpr (N == 4) {
             const F4 four = sum4(sums[h][0], sums[h][1], sums[h][2], sums[h][3]);
@@ -53,18 +56,22 @@ inline void dots(const float* q, const typename Stored::Element* keys, size_t he
 // acc_h = Σ weight · value over the keys, N registers of a head at a time.
 template <class Stored, int H, int N>
 inline void weigh(const float* weights, const typename Stored::Element* values, size_t count, size_t head, float* acc, size_t apart) {
-    F8 sums[H][N] = {};
+    F8 sums[H][N];
+#pragma GCC unroll 16
+    for (int i = 0; i < H * N; ++i) sums[i / N][i % N] = F8{};
     for (size_t key = 0; key < count; ++key) {
-        F8 value[N];
+        F8 weight[H];
 #pragma GCC unroll 4
-        for (int n = 0; n < N; ++n) value[n] = Stored::eight(values + key * head + 8 * n);
+        for (int h = 0; h < H; ++h) weight[h] = all8(weights[h * one_chunk + key]);
 #pragma GCC unroll 4
-        for (int h = 0; h < H; ++h)
+        for (int n = 0; n < N; ++n) {
+            const F8 value = Stored::eight(values + key * head + 8 * n);
 #pragma GCC unroll 4
-            for (int n = 0; n < N; ++n) sums[h][n] = fused(all8(weights[h * one_chunk + key]), value[n], sums[h][n]);
+            for (int h = 0; h < H; ++h) sums[h][n] = fused(weight[h], value, sums[h][n]);
+        }
     }
-    for (int h = 0; h < H; ++h)
-        for (int n = 0; n < N; ++n) store8(acc + h * apart + 8 * n, sums[h][n]);
+#pragma GCC unroll 16
+    for (int i = 0; i < H * N; ++i) store8(acc + i / N * apart + i % N * 8, sums[i / N][i % N]);
 }
 
 // H heads against `count` keys and values: max, sum and weighted values to `partial`.
@@ -164,17 +171,23 @@ inline void product(const float* a, size_t row, size_t column, size_t depth, con
         for (int v = 0; v < V; ++v) store8(c + (m * V + v) * 8, sums[m][v]);
 }
 
+// `count` rows as f32, and zeros up to `padded`: where they lie if that serves, else in `room`.
 template <class Stored>
-inline void widened(const typename Stored::Element* from, size_t count, float* to) {
-    for (size_t i = 0; i < count; i += 8) store8(to + i, Stored::eight(from + i));
+inline const float* widened(const typename Stored::Element* from, size_t count, size_t padded, size_t head, float* room) {
+    if constexpr (__is_same(typename Stored::Element, float))
+        if (count == padded) return from;
+    if (static_cast<const void*>(from) != room)
+        for (size_t i = 0; i < count * head; i += 8) store8(room + i, Stored::eight(from + i));
+    for (size_t i = count * head; i < padded * head; i += 8) store8(room + i, F8{});
+    return room;
 }
 
 struct Tile {
     size_t kv, low, high;  // queries at positions low to high
-    float *q, *acc, *scores, *keys, *values, *scratch;
+    float *q, *acc, *scores, *keys, *values;
 };
 
-// V registers of rows. Row query · group + head is lane `row`; lanes beyond the rows repeat nothing and are not written.
+// V registers of rows. Row query · group + head is lane `row`; lanes beyond the rows repeat the last and are not written.
 template <class Stored, int V>
 void attend_tile(const Attention& a, const Tile& t) {
     constexpr size_t lanes = 8 * V;
@@ -199,11 +212,10 @@ void attend_tile(const Attention& a, const Tile& t) {
     const size_t from = a.first_key(t.low), own = t.low / key_group;
     for (size_t block = from / key_block * key_block; block < t.high; block += key_block) {
         const size_t count = t.high - block < key_block ? t.high - block : key_block, padded = (count + 7) / 8 * 8;
-        widened<Stored>(seen_keys<Stored>(a, t.kv, block, count, own, t.scratch), count * head, t.keys);
-        widened<Stored>(Stored::values(a, t.kv, block, count, t.scratch), count * head, t.values);
-        for (size_t i = count * head; i < padded * head; i += 8) store8(t.keys + i, F8{}), store8(t.values + i, F8{});
+        const float* keys = widened<Stored>(seen_keys<Stored>(a, t.kv, block, count, own, t.keys), count, padded, head, t.keys);
+        const float* values = widened<Stored>(Stored::values(a, t.kv, block, count, t.values), count, padded, head, t.values);
         for (size_t key = 0; key < padded; key += M)
-            product<V, M, false>(t.keys + key * head, head, 1, head, t.q, nullptr, t.scores + key * lanes);
+            product<V, M, false>(keys + key * head, head, 1, head, t.q, nullptr, t.scores + key * lanes);
 
         F8 before[V];
         for (int v = 0; v < V; ++v) before[v] = top[v];
@@ -231,7 +243,7 @@ void attend_tile(const Attention& a, const Tile& t) {
                 sum[v] += weight;
             }
         for (size_t d = 0; d < head; d += M)
-            product<V, M, true>(t.values + d, 1, head, padded, t.scores, factor, t.acc + d * lanes);
+            product<V, M, true>(values + d, 1, head, padded, t.scores, factor, t.acc + d * lanes);
     }
     for (size_t d = 0; d < head; ++d)
         for (int v = 0; v < V; ++v) {
@@ -248,11 +260,11 @@ template <class Stored>
 void attend_block(const Attention& a, size_t first, size_t last, float* room) {
     const size_t head = a.head, size = a.tile(), tiles = a.tiles();
     float *q = room, *acc = q + tile_rows * head, *scores = acc + tile_rows * head, *keys = scores + tile_rows * key_block;
-    float *values = keys + key_block * head, *scratch = values + key_block * head;
+    float* values = keys + key_block * head;
     for (size_t item = first; item < last; ++item) {
         const size_t begin = (a.start / size + (tiles - 1 - item / a.kv_heads)) * size;
         const Tile tile = {item % a.kv_heads, begin > a.start ? begin : a.start, begin + size < a.end() ? begin + size : a.end(),
-                           q, acc, scores, keys, values, scratch};
+                           q, acc, scores, keys, values};
         switch (((tile.high - tile.low) * a.group() + 7) / 8) {
             case 1: attend_tile<Stored, 1>(a, tile); break;
             case 2: attend_tile<Stored, 2>(a, tile); break;

@@ -7,6 +7,17 @@ namespace {
 
 using I32x8 = int32_t __attribute__((vector_size(32)));
 
+// Eight bytes as floats.
+inline F8 codes8(const uint8_t* at) {
+#ifdef __AVX2__
+    return F8(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)))));
+#else
+    F8 lanes;
+    for (int i = 0; i < 8; ++i) lanes[i] = float(int(at[i]));
+    return lanes;
+#endif
+}
+
 // e^x for x ≤ 0: 0 below −87, NaN for NaN.
 inline F8 decay8(F8 x) {
     const F8 lowest = all8(-87.0f);

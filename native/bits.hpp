@@ -57,6 +57,35 @@ inline void pack_nibbles(const uint8_t* codes, uint8_t* packed) {
     store(packed, (even & 15) | odd << 4);
 }
 
+#ifdef __AVX2__
+// Sixteen codes from sixteen bytes, of which they need 2 · Bits: each pair of bytes that holds a code is moved to a lane of its
+// own and multiplied until the code is uppermost.
+template <int Bits>
+struct Spread {
+    alignas(32) uint8_t from[32];
+    alignas(32) uint16_t times[16];
+
+    constexpr Spread() : from(), times() {
+        for (int i = 0; i < 16; ++i) {
+            from[2 * i] = uint8_t(i * Bits / 8);
+            from[2 * i + 1] = uint8_t(i * Bits / 8 + 1);
+            times[i] = uint16_t(1 << (16 - Bits - i * Bits % 8));
+        }
+    }
+
+    U8 operator()(const uint8_t* packed) const {
+        const __m256i twice = _mm256_broadcastsi128_si256(__m128i(load(packed)));
+        const __m256i pairs = _mm256_shuffle_epi8(twice, _mm256_load_si256(reinterpret_cast<const __m256i*>(from)));
+        const __m256i upper = _mm256_mullo_epi16(pairs, _mm256_load_si256(reinterpret_cast<const __m256i*>(times)));
+        const __m256i codes = _mm256_srli_epi16(upper, 16 - Bits);
+        return U8(_mm_packus_epi16(_mm256_castsi256_si128(codes), _mm256_extracti128_si256(codes, 1)));
+    }
+};
+
+template <int Bits>
+constexpr Spread<Bits> spread_codes;
+#endif
+
 template <int Bits>
 inline void unpack_row(const uint8_t* __restrict packed, uint8_t* __restrict codes, size_t count) {
     size_t done = 0;
@@ -64,6 +93,13 @@ inline void unpack_row(const uint8_t* __restrict packed, uint8_t* __restrict cod
         for (; done < count; ++done) codes[done] = packed[done];
     if (Bits == 4)
         for (; done + 32 <= count; done += 32) unpack_nibbles(packed + done / 2, codes + done);
+#ifdef __AVX2__
+    if constexpr (Bits < 8) {
+        const size_t nbytes = (count * Bits + 7) / 8;
+        for (; done + 16 <= count && done * Bits / 8 + 16 <= nbytes; done += 16)
+            store(codes + done, spread_codes<Bits>(packed + done * Bits / 8));
+    }
+#endif
     for (; done + 8 <= count; done += 8) store_bytes(codes + done, 8, Lanes<Bits>::spread(load_bytes(packed + done * Bits / 8, Bits)));
     const size_t rest = count - done;
     if (rest) store_bytes(codes + done, rest, Lanes<Bits>::spread(load_bytes(packed + done * Bits / 8, (rest * Bits + 7) / 8)));

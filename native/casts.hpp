@@ -35,13 +35,29 @@ inline uint16_t bf16_of(float value) {
     using Words = uint32_t __attribute__((vector_size(32)));
     const Words a = Words(low), b = Words(high);
     const Words upper[2] = {(a + 0x7fff + (a >> 16 & 1)) >> 16, (b + 0x7fff + (b >> 16 & 1)) >> 16};
-    const __m256 nan = _mm256_or_ps(_mm256_cmp_ps(__m256(low), __m256(low), _CMP_UNORD_Q),
-                                    _mm256_cmp_ps(__m256(high), __m256(high), _CMP_UNORD_Q));
+    const __m256 nan = _mm256_cmp_ps(__m256(low), __m256(high), _CMP_UNORD_Q);
     if (__builtin_expect(_mm256_testz_ps(nan, nan), 1))
         return Halves(_mm256_permute4x64_epi64(_mm256_packus_epi32(__m256i(upper[0]), __m256i(upper[1])), 0xd8));
 #endif
     return bf16_one_by_one(low, high);
 }
+
+#ifdef __AVX2__
+// The same for values that lie by turns in two registers. Upper and lower halves are rounded sixteen at a time: a lower
+// half of more than 8000, or of 8000 below an odd upper half, saturates where it carries.
+[[gnu::always_inline]] inline Halves bf16_of_turns(Eight even, Eight odd, bool numbers) {
+    const __m256i a = __m256i(even), b = __m256i(odd);
+    const __m256 nan = _mm256_cmp_ps(__m256(even), __m256(odd), _CMP_UNORD_Q);
+    if (__builtin_expect(numbers || _mm256_testz_ps(nan, nan), 1)) {
+        const Halves upper = Halves(_mm256_blend_epi16(_mm256_srli_epi32(a, 16), b, 0xaa));
+        const __m256i lower = _mm256_blend_epi16(a, _mm256_slli_epi32(b, 16), 0xaa);
+        const __m256i sum = _mm256_adds_epu16(lower, __m256i((upper & 1) + 0x7ffe));
+        return upper - Halves(_mm256_cmpeq_epi16(sum, _mm256_set1_epi16(-1)));
+    }
+    const Halves halves = bf16_one_by_one(even, odd);
+    return __builtin_shufflevector(halves, halves, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+}
+#endif
 
 void f32_to_bf16(const float* __restrict values, size_t count, uint16_t* __restrict out) {
     size_t i = 0;

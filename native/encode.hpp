@@ -1,4 +1,7 @@
-// f32 to blocks of 32, by nearest rounding. The definition is in kernels/reference.py.
+// f32 or bf16 to blocks of 32, by nearest rounding. The definition is in kernels/reference.py.
+//
+// Eight blocks at a time share the work on scales: their extremes end up in the lanes of one register. What is rare
+// (a value that is not finite, the last few blocks) goes block by block.
 //
 // A block with a NaN or an infinity in it is stored with a NaN scale and zeros, so that a check of
 // the scales finds it. All that follows in a body then deals with finite numbers.
@@ -19,17 +22,11 @@ inline uint32_t peak_bits(const float* values) {
 }
 
 // The first of 32 values with this magnitude. A search that stopped there would be mispredicted in every block.
-inline int first_of(const float* values, uint32_t peak) {
+template <typename T>
+inline float first_of(const T* values, uint32_t peak) {
     uint32_t found = 0;
-    for (int i = 0; i < 32; i += 8) {
-        const EightBits equal = magnitudes(load_floats(values + i)) == int32_t(peak);
-#ifdef __AVX2__
-        found |= uint32_t(_mm256_movemask_ps(__m256(equal))) << i;
-#else
-        for (int lane = 0; lane < 8; ++lane) found |= uint32_t(equal[lane] & 1) << (i + lane);
-#endif
-    }
-    return __builtin_ctz(found);
+    for (int i = 0; i < 32; i += 8) found |= bits_set(magnitudes(load_values(values + i)) == int32_t(peak)) << i;
+    return value_at(values + __builtin_ctz(found));
 }
 
 inline void store_void(uint8_t* block, int bytes) {
@@ -44,12 +41,16 @@ inline float inverse(float scale) {
 }
 
 // steps(values) of 32 values, truncated, held within 0..top; NaN (0 · ∞ where a range overflows) gives 0.
-template <typename Steps>
-inline void store_codes(uint8_t* codes, const float* values, float top, const Steps& steps) {
+template <typename T, typename Steps>
+inline void store_codes(uint8_t* codes, const T* values, float top, const Steps& steps) {
     EightBits whole[4];
     for (int i = 0; i < 4; ++i) {
-        const Eight held = least(greatest(steps(load_floats(values + 8 * i)), Eight{}), Eight{} + top);
-        whole[i] = __builtin_convertvector(held, EightBits);
+        const Eight raw = steps(load_values(values + 8 * i));
+#ifdef __AVX2__
+        whole[i] = EightBits(_mm256_cvttps_epi32(__m256(least(Eight{} + top, raw))));  // NaN is negative now: narrowing holds it at 0
+#else
+        whole[i] = __builtin_convertvector(least(greatest(raw, Eight{}), Eight{} + top), EightBits);
+#endif
     }
     store_narrowed(codes, whole);
 }
@@ -60,13 +61,19 @@ inline void store_nibbles(uint8_t* at, const uint8_t* codes) {
 
 // The fifth bit of 32 codes, as a stream of one bit.
 inline void store_upper_bits(uint8_t* at, const uint8_t* codes) {
+#ifdef __AVX2__
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+    const int bits = _mm256_movemask_epi8(_mm256_slli_epi16(bytes, 3));
+    __builtin_memcpy(at, &bits, sizeof bits);
+#else
     for (int i = 0; i < 4; ++i) at[i] = uint8_t(Lanes<1>::gather(load_bytes(codes + 8 * i, 8) >> 4));
+#endif
 }
 
 // w = d · (code − half): the value of largest magnitude, the first such, lands on code 0.
 template <int Half>
 inline float centred_codes(const float* __restrict values, uint32_t peak, uint8_t* __restrict codes) {
-    const float scale = values[first_of(values, peak)] / -float(Half);
+    const float scale = first_of(values, peak) / -float(Half);
     const float step = inverse(scale);
     store_codes(codes, values, 2 * Half - 1, [=](Eight value) { return value * step + (Half + 0.5f); });
     return scale;
@@ -181,9 +188,151 @@ inline void to_mxfp4(const float* __restrict values, uint8_t* __restrict block) 
     for (int i = 0; i < 16; ++i) block[1 + i] = uint8_t(codes[i] | codes[16 + i] << 4);
 }
 
-template <int Elements, int Bytes, void (*Block)(const float*, uint8_t*)>
-void encode(const float* __restrict values, size_t count, uint8_t* __restrict blocks) {
-    for (size_t i = 0; i < count; ++i) Block(values + i * Elements, blocks + i * Bytes);
+// Eight blocks at once: false, and nothing written, where a value is not finite -----------------------------------
+
+struct Extremes8 {
+    Eight low, high;
+    bool finite;
+};
+
+template <typename T>
+inline Extremes8 extremes_of_eight(const T* values) {
+    Eight lows[8], highs[8];
+    EightBits nan{};
+    for (int b = 0; b < 8; ++b, values += 32) {
+        const Eight v[4] = {load_values(values), load_values(values + 8), load_values(values + 16), load_values(values + 24)};
+        lows[b] = least(least(v[0], v[1]), least(v[2], v[3]));
+        highs[b] = greatest(greatest(v[0], v[1]), greatest(v[2], v[3]));
+        nan |= unordered(v[0], v[1]) | unordered(v[2], v[3]);
+    }
+    const Eight low = over_rows(lows, [](Eight a, Eight b) { return least(a, b); });
+    const Eight high = over_rows(highs, [](Eight a, Eight b) { return greatest(a, b); });
+    constexpr int32_t largest = infinity - 1;
+    return {low, high, !bits_set(nan | (magnitudes(low) > largest) | (magnitudes(high) > largest))};
+}
+
+// As `inverse`.
+inline Eight inverses(Eight scale) {
+    const Eight inverse = 1.0f / scale;
+    return Eight(EightBits(inverse) & (magnitudes(inverse) < int32_t(infinity)));
+}
+
+// In the lanes of `chosen`: the first value of that block with the magnitude that `lanes` has there.
+template <typename T>
+inline Eight first_ones(const T* values, Eight lanes, uint32_t chosen) {
+    for (; chosen; chosen &= chosen - 1) {
+        const int b = __builtin_ctz(chosen);
+        lanes[b] = first_of(values + 32 * b, bits_of(lanes[b]) & 0x7fffffff);
+    }
+    return lanes;
+}
+
+// store(block, its scale, its codes)
+template <int Half, int Bytes, typename T, typename Store>
+inline bool centred_eight(const T* values, uint8_t* blocks, const Store& store) {
+    const Extremes8 range = extremes_of_eight(values);
+    if (!range.finite) return false;
+    const Eight peak = -range.low > range.high ? range.low : range.high;
+    const Eight scale = first_ones(values, peak, bits_set(-range.low == range.high)) / -float(Half);
+    const Eight step = inverses(scale);
+    for (int b = 0; b < 8; ++b, values += 32, blocks += Bytes) {
+        uint8_t codes[32];
+        const float by = step[b];
+        store_codes(codes, values, 2 * Half - 1, [=](Eight value) { return value * by + (Half + 0.5f); });
+        store(blocks, scale[b], codes);
+    }
+    return true;
+}
+
+// store(block, its scale, its minimum, its codes)
+template <int Top, int Bytes, typename T, typename Store>
+inline bool ranged_eight(const T* values, uint8_t* blocks, const Store& store) {
+    const Extremes8 range = extremes_of_eight(values);
+    if (!range.finite) return false;
+    const Eight low = first_ones(values, range.low, bits_set(range.low == 0.0f));
+    const Eight scale = (range.high - range.low + 0.0f) / float(Top);  // of zeros with both signs the difference may be −0
+    const Eight step = inverses(scale);
+    for (int b = 0; b < 8; ++b, values += 32, blocks += Bytes) {
+        uint8_t codes[32];
+        const float from = low[b], by = step[b];
+        store_codes(codes, values, Top, [=](Eight value) { return (value - from) * by + 0.5f; });
+        store(blocks, scale[b], from, codes);
+    }
+    return true;
+}
+
+template <typename T>
+inline bool eight_q4_0(const T* values, uint8_t* blocks) {
+    return centred_eight<8, 18>(values, blocks, [](uint8_t* block, float scale, const uint8_t* codes) {
+        store_f16(block, scale);
+        store_nibbles(block + 2, codes);
+    });
+}
+
+template <typename T>
+inline bool eight_q5_0(const T* values, uint8_t* blocks) {
+    return centred_eight<16, 22>(values, blocks, [](uint8_t* block, float scale, const uint8_t* codes) {
+        store_f16(block, scale);
+        store_upper_bits(block + 2, codes);
+        store_nibbles(block + 6, codes);
+    });
+}
+
+template <typename T>
+inline bool eight_q4_1(const T* values, uint8_t* blocks) {
+    return ranged_eight<15, 20>(values, blocks, [](uint8_t* block, float scale, float low, const uint8_t* codes) {
+        store_f16(block, scale);
+        store_f16(block + 2, low);
+        store_nibbles(block + 4, codes);
+    });
+}
+
+template <typename T>
+inline bool eight_q5_1(const T* values, uint8_t* blocks) {
+    return ranged_eight<31, 24>(values, blocks, [](uint8_t* block, float scale, float low, const uint8_t* codes) {
+        store_f16(block, scale);
+        store_f16(block + 2, low);
+        store_upper_bits(block + 4, codes);
+        store_nibbles(block + 8, codes);
+    });
+}
+
+// Adding the number below a half, with the sign of the value, and truncating rounds halves away from zero.
+template <typename T>
+inline bool eight_q8_0(const T* values, uint8_t* blocks) {
+    const Extremes8 range = extremes_of_eight(values);
+    if (!range.finite) return false;
+    const Eight scale = Eight(magnitudes(greatest(-range.low, range.high))) / 127.0f;
+    const Eight step = inverses(scale);
+    for (int b = 0; b < 8; ++b, values += 32, blocks += 34) {
+        store_f16(blocks, scale[b]);
+        EightBits whole[4];
+        for (int i = 0; i < 4; ++i) {
+            const Eight steps = load_values(values + 8 * i) * step[b];
+            const EightBits sign = EightBits(steps) & int32_t(0x80000000);
+            whole[i] = __builtin_convertvector(steps + Eight(sign | int32_t(0x3effffff)), EightBits) & 0xff;
+        }
+        store_narrowed(blocks + 2, whole);
+    }
+    return true;
+}
+
+template <typename T>
+inline bool eight_mxfp4(const T*, uint8_t*) { return false; }  // its work is in its codes, not in its scale
+
+template <int Elements, int Bytes, typename T, void (*Block)(const float*, uint8_t*), bool (*Eight)(const T*, uint8_t*)>
+void encode(const T* __restrict values, size_t count, uint8_t* __restrict blocks) {
+    for (size_t i = 0; i < count;) {
+        if (i + 8 <= count && Eight(values + i * Elements, blocks + i * Bytes)) {
+            i += 8;
+            continue;
+        }
+        for (const size_t end = i + 8 < count ? i + 8 : count; i < end; ++i) {
+            float wide[Elements];
+            for (int j = 0; j < Elements; ++j) wide[j] = value_at(values + i * Elements + j);
+            Block(wide, blocks + i * Bytes);
+        }
+    }
 }
 
 }  // namespace

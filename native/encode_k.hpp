@@ -2,6 +2,7 @@
 #pragma once
 
 #include "search.hpp"
+#include "search_one.hpp"
 
 namespace {
 
@@ -16,6 +17,11 @@ inline void store_planes(const uint8_t* __restrict codes, uint8_t* __restrict at
                 byte |= uint32_t(codes[(run * planes + plane) * Run + i] >> From & ((1 << Bits) - 1)) << plane * Bits;
             at[run * Run + i] = uint8_t(byte);
         }
+}
+
+inline void store_u32(uint8_t* at, uint32_t value) {
+    store_u16(at, value);
+    store_u16(at + 2, value >> 16);
 }
 
 inline void store_void_at(uint8_t* block, int bytes, int scale) {
@@ -95,6 +101,35 @@ inline void to_iq4_xs(const float* values, const float* weights, uint8_t* block)
     store_planes<8, 1, 2, 4>(steps, block + 2);
     store_planes<8, 1, 4, 0>(steps, block + 4);
     store_planes<256, 16, 4, 0>(search.codes, block + 8);
+}
+
+constexpr double iq4_nl_trials[] = {97, 103, 109, 115, 121, 127, 133, 139}, q8_k_trials[] = {126.0, 126.5, 127.0, 127.5};
+
+inline void to_iq4_nl(const float* values, const float* weights, uint8_t* block) {
+    OneScale<32, Iq4, iq4_nl_trials> search;
+    if (!search.load(values, weights) || search.block_overflows()) return store_void_at(block, 18, 0);
+    const float d = search.narrowed();
+    uint8_t codes[32];
+    search.codes(d, codes);
+    store_f16(block, d * search.unit);
+    store_planes<32, 16, 4, 0>(codes, block + 2);
+}
+
+inline void to_q8_k(const float* values, const float* weights, uint8_t* block) {
+    OneScale<256, Uniform<-127, 127>, q8_k_trials> search;
+    for (int i = 0; i < 292; ++i) block[i] = 0;
+    if (!search.load(values, weights)) return store_u32(block, 0x7fc00000);
+    uint8_t codes[256];
+    search.codes(search.scale, codes);
+    store_u32(block, bits_of(search.scale * search.unit));
+    for (int run = 0; run < 16; ++run) {
+        int sum = 0;
+        for (int i = run * 16; i < run * 16 + 16; ++i) {
+            block[4 + i] = uint8_t(codes[i] - 127);
+            sum += codes[i] - 127;
+        }
+        store_u16(block + 260 + 2 * run, uint32_t(sum));
+    }
 }
 
 // Block i is weighed by row i mod `rows` of the weights.

@@ -21,6 +21,9 @@ inline uint32_t bits_of(float value) {
     return bits;
 }
 
+// Far enough from infinity that no sum or product with a code is NaN.
+inline bool tame(float value) { return (bits_of(value) & 0x7fffffff) < 0x71800000; }  // 2^100
+
 inline uint32_t load_u16(const uint8_t* at) { return uint32_t(at[0]) | uint32_t(at[1]) << 8; }
 
 inline uint32_t load_u32(const uint8_t* at) { return load_u16(at) | load_u16(at + 2) << 16; }

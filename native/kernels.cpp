@@ -11,6 +11,7 @@
 #include "casts.hpp"
 #include "decode.hpp"
 #include "encode.hpp"
+#include "grids.hpp"
 #include "palette.hpp"
 #include "encode_k.hpp"
 #include "words.hpp"
@@ -27,7 +28,9 @@ extern const Kernels FLYWEIGHT_ISA = {
 #define X(type, elements, bytes) decode<decode_##type, float>, decode<decode_##type, uint16_t>,
     FLYWEIGHT_DECODED(X)
 #undef X
-#define X(type, elements, bytes) encode<elements, bytes, to_##type>,
+#define X(type, elements, bytes)                                                   \
+    encode<elements, bytes, float, to_##type, eight_##type<float>>,                \
+    encode<elements, bytes, uint16_t, to_##type, eight_##type<uint16_t>>,
     FLYWEIGHT_ENCODED(X)
 #undef X
 #define X(type, elements, bytes) search<elements, bytes, to_##type>,
@@ -54,8 +57,13 @@ extern const Kernels FLYWEIGHT_ISA = {
     decode_scale_bias<float>, decode_scale_bias<uint16_t>,
     decode_scale_zero<float>, decode_scale_zero<uint16_t>,
     decode_symmetric<float>, decode_symmetric<uint16_t>,
-    encode_scale_bias,
-    encode_symmetric,
+    encode_scale_bias<float>, encode_scale_bias<uint16_t>,
+    encode_symmetric<float>, encode_symmetric<uint16_t>,
+    grid_codes,
+    grid_loss,
+    grid_sums,
+    hqq_codes,
+    hqq_round,
     matvec_kernels,
     attention_kernels,
 };

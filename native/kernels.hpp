@@ -44,7 +44,10 @@
     X(q4_k, 256, 144)         \
     X(q5_k, 256, 176)         \
     X(q6_k, 256, 210)         \
-    X(iq4_xs, 256, 136)
+    X(iq4_xs, 256, 136)       \
+    X(iq4_nl, 32, 18)         \
+    X(q8_k, 256, 292)
+
 // X(type, its word)
 #define FLYWEIGHT_WORDS(X) \
     X(bf16, uint16_t)      \
@@ -61,7 +64,9 @@ struct Kernels {
     void (*decode_##type##_bf16)(const uint8_t* blocks, size_t count, uint16_t* out);
     FLYWEIGHT_DECODED(X)
 #undef X
-#define X(type, elements, bytes) void (*encode_##type)(const float* values, size_t count, uint8_t* blocks);
+#define X(type, elements, bytes)                                                \
+    void (*encode_##type)(const float* values, size_t count, uint8_t* blocks);  \
+    void (*encode_##type##_bf16)(const uint16_t* values, size_t count, uint8_t* blocks);
     FLYWEIGHT_ENCODED(X)
 #undef X
 #define X(type, elements, bytes) \
@@ -111,10 +116,26 @@ struct Kernels {
     X(decode_scale_zero)
     X(decode_symmetric)  // whose offset is not read
 #undef X
-    void (*encode_scale_bias)(const float* values, size_t rows, size_t columns, int bits, size_t group, int stored,
-                              uint8_t* packed, size_t nbytes, float* scale, float* bias);
-    void (*encode_symmetric)(const float* values, size_t rows, size_t columns, int bits, size_t group, int stored,
-                             uint8_t* packed, size_t nbytes, float* scale);
+#define X(suffix, T)                                                                                                      \
+    void (*encode_scale_bias##suffix)(const T* values, size_t rows, size_t columns, int bits, size_t group, int stored,   \
+                                      uint8_t* packed, size_t nbytes, float* scale, float* bias);
+    X(, float) X(_bf16, uint16_t)
+#undef X
+#define X(suffix, T)                                                                                                      \
+    void (*encode_symmetric##suffix)(const T* values, size_t rows, size_t columns, int bits, size_t group, int stored,    \
+                                     uint8_t* packed, size_t nbytes, float* scale);
+    X(, float) X(_bf16, uint16_t)
+#undef X
+
+    void (*grid_codes)(const float* values, size_t rows, size_t columns, const float* scale, const float* offset, size_t group,
+                       bool biased, int levels, uint8_t* out);
+    void (*grid_loss)(const float* values, const float* by, size_t size, size_t groups, const float* scale, const float* offset,
+                      bool biased, int levels, double* loss);
+    void (*grid_sums)(const float* values, const float* by, size_t size, size_t groups, const float* scale, const float* offset,
+                      bool biased, int levels, int centre, double* sums);
+    void (*hqq_codes)(const float* values, size_t size, size_t groups, const float* t, const float* z, int levels, uint8_t* out);
+    void (*hqq_round)(const float* values, const float* by, size_t size, size_t groups, const float* t, const float* z,
+                      float beta, int levels, float* error, float* mean);
 
     MatvecKernels matvec;
     AttentionKernels attention;

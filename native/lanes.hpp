@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "half.hpp"
+
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
@@ -35,6 +37,22 @@ inline Eight load_floats(const float* at) {
 
 inline void store_floats(float* at, Eight lanes) { __builtin_memcpy(at, &lanes, sizeof lanes); }
 
+inline float value_at(const float* at) { return *at; }
+inline float value_at(const uint16_t* at) { return float_of(uint32_t(*at) << 16); }
+
+// Eight values of f32, or of bf16 widened.
+inline Eight load_values(const float* at) { return load_floats(at); }
+inline Eight load_values(const uint16_t* at) {
+#ifdef __AVX2__
+    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+    return Eight(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+#else
+    EightBits wide;
+    for (int i = 0; i < 8; ++i) wide[i] = int32_t(uint32_t(at[i]) << 16);
+    return Eight(wide);
+#endif
+}
+
 // a < b ? a : b, and a > b ? a : b: with NaN in either, b.
 inline float least(float a, float b) { return a < b ? a : b; }
 inline float greatest(float a, float b) { return a > b ? a : b; }
@@ -55,6 +73,40 @@ inline auto over_lanes(Lanes lanes, const Best& best) {
     lanes = best(lanes, __builtin_shufflevector(lanes, lanes, 2, 3, 0, 1, 6, 7, 4, 5));
     lanes = best(lanes, __builtin_shufflevector(lanes, lanes, 1, 0, 3, 2, 5, 4, 7, 6));
     return lanes[0];
+}
+
+// Lane i is the result of `best` over row i.
+template <typename Best>
+inline Eight over_rows(const Eight (&rows)[8], const Best& best) {
+    Eight pairs[4], fours[2];
+    for (int i = 0; i < 4; ++i)
+        pairs[i] = best(__builtin_shufflevector(rows[2 * i], rows[2 * i + 1], 0, 8, 1, 9, 4, 12, 5, 13),
+                        __builtin_shufflevector(rows[2 * i], rows[2 * i + 1], 2, 10, 3, 11, 6, 14, 7, 15));
+    for (int i = 0; i < 2; ++i)
+        fours[i] = best(__builtin_shufflevector(pairs[2 * i], pairs[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13),
+                        __builtin_shufflevector(pairs[2 * i], pairs[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15));
+    return best(__builtin_shufflevector(fours[0], fours[1], 0, 1, 2, 3, 8, 9, 10, 11),
+                __builtin_shufflevector(fours[0], fours[1], 4, 5, 6, 7, 12, 13, 14, 15));
+}
+
+// Bit i is set where lane i is.
+inline uint32_t bits_set(EightBits lanes) {
+#ifdef __AVX2__
+    return uint32_t(_mm256_movemask_ps(__m256(lanes)));
+#else
+    uint32_t bits = 0;
+    for (int i = 0; i < 8; ++i) bits |= uint32_t(lanes[i] & 1) << i;
+    return bits;
+#endif
+}
+
+// Where either is NaN.
+inline EightBits unordered(Eight a, Eight b) {
+#ifdef __AVX2__
+    return EightBits(_mm256_cmp_ps(__m256(a), __m256(b), _CMP_UNORD_Q));
+#else
+    return (a != a) | (b != b);
+#endif
 }
 
 inline EightBits magnitudes(Eight lanes) { return EightBits(lanes) & 0x7fffffff; }
@@ -114,6 +166,21 @@ private:
     }
 };
 
+#ifdef __AVX2__
+// The same with neighbours in different registers, as the halves of the 32 bits that bf16 outputs put together.
+struct WidenedByTurns {
+    Eight low, high;
+
+    explicit WidenedByTurns(I8 codes) : WidenedByTurns(_mm256_cvtepi8_epi16(__m128i(codes))) {}
+    explicit WidenedByTurns(U8 codes) : WidenedByTurns(_mm256_cvtepu8_epi16(__m128i(codes))) {}
+
+private:
+    explicit WidenedByTurns(__m256i words)
+        : low(Eight(_mm256_cvtepi32_ps(_mm256_madd_epi16(words, _mm256_set1_epi32(1))))),
+          high(Eight(_mm256_cvtepi32_ps(_mm256_madd_epi16(words, _mm256_set1_epi32(1 << 16))))) {}
+};
+#endif
+
 // 32 numbers of 0..255 to bytes.
 inline void store_narrowed(uint8_t* at, const EightBits (&codes)[4]) {
 #ifdef __AVX2__
@@ -132,14 +199,14 @@ inline void store_narrowed(uint8_t* at, const EightBits (&codes)[4]) {
 // out = codes · scale [+ plus], rounded after each step. Adding nothing is not adding 0: −0 + 0 is +0.
 template <typename Out, typename Codes>
 inline void store_scaled(Out out, Codes codes, float scale) {
-    const Widened wide(codes);
-    out.put(wide.low * scale, wide.high * scale);
+    const typename Out::Wide wide(codes);
+    out.put(wide.low * scale, wide.high * scale, tame(scale));
 }
 
 template <typename Out>
 inline void store_scaled_plus(Out out, U8 codes, float scale, float plus) {
-    const Widened wide(codes);
-    out.put(wide.low * scale + plus, wide.high * scale + plus);
+    const typename Out::Wide wide(codes);
+    out.put(wide.low * scale + plus, wide.high * scale + plus, tame(scale) && tame(plus));
 }
 
 }  // namespace

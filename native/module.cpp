@@ -10,6 +10,7 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace flyweight {
+void bind_grids(nb::module_& module);
 void bind_matvec(nb::module_& module);
 void bind_attention(nb::module_& module);
 }
@@ -46,11 +47,11 @@ void decode(Bytes blocks, Matrix<Out> out) {
     (flyweight::active().*Kernel)(from, count, to);
 }
 
-template <auto Kernel, size_t Elements, size_t BlockBytes>
-void encode(Floats values, BytesOut blocks) {
+template <auto Kernel, size_t Elements, size_t BlockBytes, typename In>
+void encode(Matrix<const In> values, BytesOut blocks) {
     require_rows(values.shape(0), blocks);
     require(values.shape(1) == Elements && blocks.shape(1) == BlockBytes, "a row is not one block");
-    const float* from = values.data();
+    const In* from = values.data();
     uint8_t* to = blocks.data();
     const size_t count = values.shape(0);
     nb::gil_scoped_release release;
@@ -129,32 +130,35 @@ void decode_centred(Bytes packed, int bits, Floats scale, size_t group, Matrix<O
     decode_grouped<Kernel, Out>(packed, bits, scale, scale, group, out);
 }
 
-void require_encodes(const Floats& values, int bits, size_t group, int stored, const BytesOut& packed, const FloatsOut& scale) {
+template <typename In>
+void require_encodes(const Matrix<const In>& values, int bits, size_t group, int stored, const BytesOut& packed, const FloatsOut& scale) {
     require_rows(values.shape(0), packed, scale);
     require(bits >= 1 && bits <= 8 && fits(values.shape(1), bits, packed.shape(1)), "the codes do not fit the bytes");
     require(scale.shape(1) == groups_of(values.shape(1), group), "columns and groups disagree");
     require(stored >= 0 && stored <= 2, "no such stored type");
 }
 
-void encode_scale_bias(Floats values, int bits, size_t group, int stored, BytesOut packed, FloatsOut scale, FloatsOut bias) {
+template <auto Kernel, typename In>
+void encode_scale_bias(Matrix<const In> values, int bits, size_t group, int stored, BytesOut packed, FloatsOut scale, FloatsOut bias) {
     require_encodes(values, bits, group, stored, packed, scale);
     require_encodes(values, bits, group, stored, packed, bias);
-    const float* from = values.data();
+    const In* from = values.data();
     uint8_t* to = packed.data();
     float *s = scale.data(), *b = bias.data();
     const size_t rows = values.shape(0), columns = values.shape(1), nbytes = packed.shape(1);
     nb::gil_scoped_release release;
-    flyweight::active().encode_scale_bias(from, rows, columns, bits, group, stored, to, nbytes, s, b);
+    (flyweight::active().*Kernel)(from, rows, columns, bits, group, stored, to, nbytes, s, b);
 }
 
-void encode_symmetric(Floats values, int bits, size_t group, int stored, BytesOut packed, FloatsOut scale) {
+template <auto Kernel, typename In>
+void encode_symmetric(Matrix<const In> values, int bits, size_t group, int stored, BytesOut packed, FloatsOut scale) {
     require_encodes(values, bits, group, stored, packed, scale);
-    const float* from = values.data();
+    const In* from = values.data();
     uint8_t* to = packed.data();
     float* s = scale.data();
     const size_t rows = values.shape(0), columns = values.shape(1), nbytes = packed.shape(1);
     nb::gil_scoped_release release;
-    flyweight::active().encode_symmetric(from, rows, columns, bits, group, stored, to, nbytes, s);
+    (flyweight::active().*Kernel)(from, rows, columns, bits, group, stored, to, nbytes, s);
 }
 
 bool is_table(size_t entries) { return entries >= 2 && entries <= 256 && !(entries & (entries - 1)); }
@@ -313,7 +317,7 @@ NB_MODULE(_native, module) {
     module.def("use", [](const char* name) { require(flyweight::use(name), "no such kernel set on this processor"); }, "name"_a);
 
     // noconvert: an array of another type is refused, not copied (a copy of `out` would be lost). What decodes
-    // does so under one name to f32 or to the bits of bf16, by the type of `out`.
+    // does so under one name to f32 or to the bits of bf16, by the type of `out`; nearest encoders take both, by that of `values`.
 #define X(type, elements, bytes)                                                                                  \
     module.def("decode_" #type, decode<&flyweight::Kernels::decode_##type, elements, bytes, float>,               \
                "blocks"_a.noconvert(), "out"_a.noconvert());                                                      \
@@ -322,7 +326,9 @@ NB_MODULE(_native, module) {
     FLYWEIGHT_DECODED(X)
 #undef X
 #define X(type, elements, bytes)                                                                    \
-    module.def("encode_" #type, encode<&flyweight::Kernels::encode_##type, elements, bytes>,        \
+    module.def("encode_" #type, encode<&flyweight::Kernels::encode_##type, elements, bytes, float>, \
+               "values"_a.noconvert(), "blocks"_a.noconvert());                                     \
+    module.def("encode_" #type, encode<&flyweight::Kernels::encode_##type##_bf16, elements, bytes, uint16_t>, \
                "values"_a.noconvert(), "blocks"_a.noconvert());
     FLYWEIGHT_ENCODED(X)
 #undef X
@@ -386,10 +392,16 @@ NB_MODULE(_native, module) {
     X(decode_symmetric, float)
     X(decode_symmetric_bf16, uint16_t)
 #undef X
-    module.def("encode_scale_bias", encode_scale_bias, "values"_a.noconvert(), "bits"_a, "group"_a, "stored"_a,
-               "packed"_a.noconvert(), "scale"_a.noconvert(), "bias"_a.noconvert());
-    module.def("encode_symmetric", encode_symmetric, "values"_a.noconvert(), "bits"_a, "group"_a, "stored"_a,
-               "packed"_a.noconvert(), "scale"_a.noconvert());
+#define X(suffix, in)                                                                                                      \
+    module.def("encode_scale_bias", encode_scale_bias<&flyweight::Kernels::encode_scale_bias##suffix, in>,                 \
+               "values"_a.noconvert(), "bits"_a, "group"_a, "stored"_a, "packed"_a.noconvert(), "scale"_a.noconvert(),     \
+               "bias"_a.noconvert());                                                                                      \
+    module.def("encode_symmetric", encode_symmetric<&flyweight::Kernels::encode_symmetric##suffix, in>,                    \
+               "values"_a.noconvert(), "bits"_a, "group"_a, "stored"_a, "packed"_a.noconvert(), "scale"_a.noconvert());
+    X(, float)
+    X(_bf16, uint16_t)
+#undef X
+    flyweight::bind_grids(module);
     flyweight::bind_matvec(module);
     flyweight::bind_attention(module);
 }

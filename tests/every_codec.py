@@ -35,7 +35,7 @@ SAMPLES = {
         {"bits": 4, "table": "i8", "scale": "f16"},
         {"bits": 4, "group": 1, "axis": -1, "table": "f16", "scale": "f16"},
     ],
-    "hqq": [{"bits": bits, "group": 64} for bits in (1, 2, 4, 8)],
+    "hqq": [{"bits": bits, "group": 64} for bits in (1, 2, 3, 4, 8)],
     "sparse": [
         {},
         {"form": "indices"},

@@ -47,7 +47,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"bits": 4, "group": 64, "scale": "f16", "form": "scale_zero"},
         {"bits": 8, "group": 0, "scale": "f32", "form": "symmetric"},
     ],
-    "hqq": [{"bits": bits} for bits in (2, 4, 8)],
+    "hqq": [{"bits": bits} for bits in (2, 3, 4, 8)],
     "palette": [{"bits": bits} for bits in (2, 3, 4, 6, 8)],
 }
 

@@ -108,6 +108,27 @@ def test_encode(isa: str, fenced, kernel: str, bits: int, stored: str) -> None:
                 assert same(one, other)
 
 
+@pytest.mark.parametrize("kernel", ["encode_scale_bias", "encode_symmetric"])
+@pytest.mark.parametrize("bits", [1, 3, 4, 8])
+def test_encode_bf16_as_its_values(isa: str, fenced, kernel: str, bits: int) -> None:
+    """bf16 lies in the middle between two codes often: there a product in place of the quotient would not do."""
+    rng = np.random.default_rng(bits)
+    beside = 2 if kernel == "encode_scale_bias" else 1
+    for columns, group in ((64, 64), (1025, 32), (2100, 64), (1024, 16)):
+        rows, groups, nbytes = 200, -(-columns // group), -(-columns * bits // 8)
+        values = weights(rng, (rows, columns))
+        values[8:100] = rng.integers(-256, 257, (92, columns)) / np.float32(8)
+        with np.errstate(all="ignore"):
+            narrow = fenced((rows, columns), ml_dtypes.bfloat16, values.astype(ml_dtypes.bfloat16))
+        for stored in kernels.STORED:
+            expected = [np.empty((rows, nbytes), np.uint8), *(np.empty((rows, groups), np.float32) for _ in range(beside))]
+            twin(kernel, narrow.astype(np.float32), bits, group, kernels.STORED.index(stored), *expected)
+            found = [fenced(array.shape, array.dtype) for array in expected]
+            getattr(kernels, kernel)(narrow, bits, group, stored, *found)
+            for one, other in zip(found, expected, strict=True):
+                assert same(one, other)
+
+
 def test_no_columns(isa: str) -> None:
     packed, scale = np.full((2, 3), 7, np.uint8), np.zeros((2, 0), np.float32)
     kernels.encode_symmetric(np.zeros((2, 0), np.float32), 4, 32, "f32", packed, scale)

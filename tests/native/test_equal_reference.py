@@ -111,6 +111,30 @@ def test_encode_many(isa: str, name: str) -> None:
     assert same(native(f"encode_{name}", values, out=out), by_reference(f"encode_{name}", values, out=np.empty_like(out)))
 
 
+@pytest.mark.parametrize("name", kernels.ENCODED)
+def test_encode_bf16_as_its_values(isa: str, fenced, name: str) -> None:
+    """Every tail; bf16 repeats its extremes often, with both signs."""
+    nbytes = kernels.BLOCKS[name][1]
+    for count in (1, 7, 8, 9, 1000):
+        with np.errstate(all="ignore"):
+            narrow = fenced((count, 32), ml_dtypes.bfloat16, random_values(count, seed=count).astype(ml_dtypes.bfloat16))
+        wide = narrow.astype(np.float32)
+        out = native(f"encode_{name}", narrow, out=fenced((count, nbytes), np.uint8))
+        assert same(out, by_reference(f"encode_{name}", wide, out=np.empty((count, nbytes), np.uint8)))
+        assert same(out, by_reference(f"encode_{name}", narrow.view(np.uint16), out=np.empty((count, nbytes), np.uint8)))
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
+def test_encode_zeros_of_both_signs(isa: str, name: str) -> None:
+    """Which zero comes first decides the sign of a scale or a minimum."""
+    rng = np.random.default_rng(6)
+    values = rng.choice(np.float32([0.0, -0.0]), (4000, 32))
+    values[1000:2000] *= rng.random((1000, 32)) < 0.5
+    values[2000:] += np.where(rng.random((2000, 32)) < 0.05, rng.choice(np.float32([1, -1]), (2000, 1)), np.float32(0))
+    out = native(f"encode_{name}", values, out=np.empty((4000, kernels.BLOCKS[name][1]), np.uint8))
+    assert same(out, by_reference(f"encode_{name}", values, out=np.empty_like(out)))
+
+
 @pytest.mark.parametrize("name", kernels.DECODED)
 def test_decode_any_start(isa: str, name: str) -> None:
     size, nbytes = kernels.BLOCKS[name]

@@ -126,6 +126,27 @@ def test_axis_0_is_the_transposed_problem() -> None:
     assert np.array_equal(down.decode(f32(70, 6), parts), along.decode(f32(6, 70), turned).T)
 
 
+@pytest.mark.parametrize("form", ["scale_bias", "scale_zero", "symmetric"])
+@pytest.mark.parametrize("shape", [(2, 70, 3), (2, 3, 65, 4), (5, 7), (0, 4, 3), (2, 0, 3)])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_any_axis_is_the_last_one_moved(form: str, shape: tuple[int, ...], axis: int) -> None:
+    codec, last = Affine(3, 32, form, axis=axis), Affine(3, 32, form)
+    if axis >= len(shape):
+        with pytest.raises(UnsupportedError) as refused:
+            codec.layout(f32(*shape))
+        assert refused.value.code == "E_SPEC"
+        return
+    values = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    strided = np.asfortranarray(values)  # not contiguous
+    moved = np.moveaxis(values, axis, -1)
+    parts, expected = codec.encode(f32(*shape), strided), last.encode(f32(*moved.shape), moved)
+    for name, part in codec.layout(f32(*shape)).items():
+        assert parts[name].shape == part.shape
+        assert np.array_equal(np.moveaxis(parts[name], axis, -1), expected[name])
+    decoded = last.decode(f32(*moved.shape), expected)
+    assert np.array_equal(np.moveaxis(codec.decode(f32(*shape), parts), axis, -1), decoded)
+
+
 def test_axis_0_parts_of_a_square_tensor_are_not_its_rows() -> None:
     """A slab of rows would cut groups that run down the columns."""
     spec = f32(64, 64)
@@ -139,7 +160,7 @@ def test_axis_0_parts_of_a_square_tensor_are_not_its_rows() -> None:
         {"bits": 0, "group": 32}, {"bits": 9, "group": 32}, {"bits": True, "group": 32}, {"bits": 4.0, "group": 32},
         {"bits": 4, "group": -1}, {"bits": 4, "group": 2**31}, {"bits": 4, "group": "32"}, {"bits": 4, "group": True},
         {"bits": 4, "group": 32, "form": "cubic"}, {"bits": 4, "group": 32, "scale": "f64"},
-        {"bits": 4, "group": 32, "word": "u16"}, {"bits": 4, "group": 32, "axis": 1}, {"bits": 4, "group": 32, "axis": False},
+        {"bits": 4, "group": 32, "word": "u16"}, {"bits": 4, "group": 32, "axis": -2}, {"bits": 4, "group": 32, "axis": False},
         {"bits": 4, "group": 32, "packing": "middle"}, {"bits": 3, "group": 32, "packing": "halves-low"},
     ],
 )  # fmt: skip

@@ -61,7 +61,24 @@ def test_every_width_decodes_what_it_stores(bits: int) -> None:
         assert np.array_equal(codec.decode(f32(6, 64), parts), plain.reshape(6, 64))
 
 
-@pytest.mark.parametrize("params", [{"bits": 3}, {"bits": 9}, {"group": 0}, {"bits": 1, "group": 12}, {"group": True}])
+@pytest.mark.parametrize("group", [1, 10, 64, 70])
+def test_three_bits_lie_ten_to_a_word(group: int) -> None:
+    """Runs of rows from bit 27 down; rows that the group does not have are zero (docs/formats/hqq.md)."""
+    spec, codec = f32(6 * group, 2), Hqq(3, group)
+    values = normal(6 * group, 2)
+    parts = hqq(values, codec, spec)
+    words = -(-group // 10)
+    assert parts["codes"].dtype == np.int32
+    assert parts["codes"].shape == (words, 12)
+    runs = [parts["codes"] >> shift & 7 for shift in range(27, -1, -3)]
+    codes = np.concatenate(runs)
+    assert not codes[group:].any()
+    assert not (parts["codes"] >> 30).any()
+    plain = parts["scale"] * (codes[:group].astype(np.float32) - parts["zero"])
+    assert np.array_equal(codec.decode(spec, parts), plain.reshape(spec.shape))
+
+
+@pytest.mark.parametrize("params", [{"bits": 5}, {"bits": 9}, {"group": 0}, {"bits": 1, "group": 12}, {"group": True}])
 def test_bad_parameters(params: dict[str, int]) -> None:
     with pytest.raises(ValueError):
         Hqq(**params)

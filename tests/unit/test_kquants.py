@@ -40,6 +40,8 @@ PLAIN = {
     "q3_k": (3, 16, 31),
     "q6_k": (31, 16, 127),
     "iq4_xs": (127, 8, 31),
+    "iq4_nl": (127, 8, 1),
+    "q8_k": (127, 1, 1),
 }
 IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113])
 
@@ -47,6 +49,11 @@ IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69,
 def plainly_rounded(name: str, values: np.ndarray) -> np.ndarray:
     top, groups, steps = PLAIN[name]
     x = values.reshape(-1, groups, 256 // groups).astype(np.float64)
+    if name in ("iq4_nl", "q8_k"):  # one scale: f16, f32
+        v = (np.abs(x).max(axis=2) / top).astype(np.float16 if name == "iq4_nl" else np.float32).astype(np.float64)[:, :, None]
+        if name == "q8_k":
+            return (v * np.rint(x / v)).reshape(values.shape)
+        return (v * IQ4[np.abs(x[..., None] - v[..., None] * IQ4).argmin(axis=-1)]).reshape(values.shape)
     if name in ("q3_k", "q6_k", "iq4_xs"):
         scale = np.abs(x).max(axis=2) / top
         d = (scale.max(axis=1, keepdims=True) / steps).astype(np.float16).astype(np.float64)
@@ -67,7 +74,7 @@ def test_never_more_error_than_plain_rounding_and_less_on_the_whole(name: str, s
     values = sample(seed)
     found, plain = square_error(decoded(name, values), values), square_error(plainly_rounded(name, values), values)
     assert (found <= plain * 1.0001).all()
-    assert found.sum() < 0.95 * plain.sum()
+    assert found.sum() < (0.9999 if name == "q8_k" else 0.95) * plain.sum()  # 127 steps leave little to find
 
 
 @EVERY
@@ -106,6 +113,9 @@ def test_importance_that_is_none_is_refused(name: str, importance: np.ndarray) -
 def test_values_that_do_not_fit_are_refused(name: str, bad: float) -> None:
     values = np.zeros(SPEC.shape)
     values[3, 300] = bad
+    if name == "q8_k" and abs(bad) < 2.0**40:  # its scale is f32
+        assert decoded(name, values)[3, 300] == pytest.approx(bad, rel=2**-8)
+        return
     with pytest.raises(UnsupportedError) as refused:
         SEARCHED[name].encode(SPEC, values)
     assert refused.value.code == "E_BLOCK_RANGE"

@@ -87,12 +87,40 @@ def test_weights_that_cannot_be_stored_are_refused(quantizer: Quantizer, codec: 
         assert caught.value.code == code
 
 
+@EACH
+def test_every_quantizer_takes_importance_and_refuses_what_is_none(quantizer: Quantizer, codec: Codec) -> None:
+    values = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+    parts = quantizer(values, codec, f32(4, 64), importance=np.arange(64, dtype=np.float32))
+    assert {name: part.shape for name, part in parts.items()} == {n: p.shape for n, p in codec.layout(f32(4, 64)).items()}
+    for bad in (np.full(64, np.nan), np.full(64, -1.0), np.ones(63)):
+        with pytest.raises(UnsupportedError) as caught:
+            quantizer(values, codec, f32(4, 64), importance=bad)
+        assert caught.value.code == "E_IMPORTANCE"
+
+
 @pytest.mark.parametrize("name", ["nearest", "edge"])
-def test_importance_is_refused_rather_than_ignored(name: str) -> None:
-    quantizer = QUANTIZERS[name]
-    with pytest.raises(UnsupportedError) as caught:
-        quantizer(np.zeros((1, 32), np.float32), Affine(4, 32), f32(1, 32), importance=np.ones(32, np.float32))
-    assert caught.value.code == "E_IMPORTANCE"
+def test_rules_that_leave_nothing_to_weigh_give_the_same_bytes(name: str) -> None:
+    values = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+    plain, weighed = (
+        QUANTIZERS[name](values, Affine(4, 32), f32(4, 64), importance=weights) for weights in (None, np.arange(64.0))
+    )
+    assert all(np.array_equal(plain[part], weighed[part]) for part in plain)
+
+
+@pytest.mark.parametrize("name", ["clip", "hqq"])
+@pytest.mark.parametrize("codec", [Affine(3, 24), Affine(3, 32, axis=0)], ids=["along rows", "down columns"])
+def test_importance_draws_the_error_away(name: str, codec: Affine) -> None:
+    """24 also leaves a short last group, which is filled up at no weight."""
+    values = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    importance = np.where(np.arange(64) % 4 == 0, 1.0, 0.001)
+    if codec.axis == 0:  # every element of such a group has the same weight
+        importance = np.ones(64)
+    off = [
+        (codec.decode(f32(64, 64), QUANTIZERS[name](values, codec, f32(64, 64), importance=weights)) - values) ** 2
+        for weights in (None, importance)
+    ]
+    weighed = [float((squares * importance).sum()) for squares in off]
+    assert weighed[1] < weighed[0] * 0.9 if codec.axis == -1 else weighed[1] == weighed[0]
 
 
 @pytest.mark.parametrize("quantizer", ["nearest", "clip", "hqq"])

@@ -51,8 +51,8 @@ class Affine(Codec):
             raise ValueError(f"bits must be 1 to 8, not {self.bits!r}")
         if type(self.group) is not int or not 0 <= self.group < 2**31:
             raise ValueError(f"group must be a count below 2^31, 0 for the whole row, not {self.group!r}")
-        if type(self.axis) is not int or self.axis not in (0, -1):
-            raise ValueError(f"axis must be -1 or 0, not {self.axis!r}")
+        if type(self.axis) is not int or not -1 <= self.axis < 64:
+            raise ValueError(f"axis must be -1, the last, or a count from 0, not {self.axis!r}")
         for field, known in (("form", _GROUP_PARTS), ("scale", _SCALES), ("word", _WORDS), ("packing", packing.PACKINGS)):
             if getattr(self, field) not in known:
                 raise ValueError(f"{field} must be one of {', '.join(known)}, not {getattr(self, field)!r}")
@@ -74,6 +74,8 @@ class Affine(Codec):
     def layout(self, spec: TensorSpec) -> Layout:
         if not spec.shape or spec.dtype is not DType.F32:
             raise UnsupportedError(f"affine decodes to f32 of rank 1 or more, not to {spec}", code="E_SPEC")
+        if self.axis >= len(spec.shape):
+            raise UnsupportedError(f"{spec} has no axis {self.axis}", code="E_SPEC")
         columns, word = spec.shape[self.axis], _WORDS[self.word]
         words = -(-packing.packed_width(self.packing, self.bits, columns) // word.itemsize)
         groups = TensorSpec(self._resized(spec.shape, -(-columns // self.span(columns))), _SCALES[self.scale])
@@ -84,18 +86,20 @@ class Affine(Codec):
         return self.group or max(columns, 1)
 
     def _resized(self, shape: tuple[int, ...], length: int) -> tuple[int, ...]:
-        return (*shape[:-1], length) if self.axis == -1 else (length, *shape[1:])
+        """A shape with another length along the grouped axis."""
+        at = self.axis % len(shape)
+        return (*shape[:at], length, *shape[at + 1 :])
 
     def _as_rows(self, array: Array) -> Array:
         """The grouped axis last, all others flattened."""
-        turned = array if self.axis == -1 else np.moveaxis(array, 0, -1)
+        turned = np.moveaxis(array, self.axis, -1)
         return np.ascontiguousarray(turned).reshape(prod(turned.shape[:-1]), turned.shape[-1])
 
     def _from_rows(self, rows: Array, shape: tuple[int, ...]) -> Array:
         """The inverse of `_as_rows`."""
-        if self.axis == -1:
-            return rows.reshape(shape)
-        return np.ascontiguousarray(np.moveaxis(rows.reshape(*shape[1:], shape[0]), -1, 0))
+        at = self.axis % len(shape)
+        turned = rows.reshape(*shape[:at], *shape[at + 1 :], shape[at])
+        return np.ascontiguousarray(np.moveaxis(turned, -1, at))
 
     # Stored parts ↔ rows. Here codes are unsigned and every form has an offset: the bias, the zero, or (symmetric,
     # once the sign bit is flipped) the constant `half`.
@@ -138,7 +142,7 @@ class Affine(Codec):
         if out is None:
             out = np.empty(spec.shape, np.float32)
         columns = spec.shape[self.axis]
-        shape = (prod(spec.shape[:-1] if self.axis == -1 else spec.shape[1:]), columns)
+        shape = (prod(self._resized(spec.shape, 1)), columns)
         values = out.reshape(shape) if self.axis == -1 else np.empty(shape, out.dtype)
         self._decode_rows(spec, parts, values)
         if self.axis != -1:
@@ -172,7 +176,7 @@ class Affine(Codec):
 
     def _encode_fused(self, spec: TensorSpec, array: Array) -> Parts:
         """What `encode` says, by one kernel: fit, round, nearest codes, packed."""
-        rows = self._rows(spec, array)
+        rows = self._rows(spec, array, keep=DType.BF16)
         columns = rows.shape[1]
         span = self.span(columns)
         packed = self._packed_rows(spec, len(rows))
@@ -184,10 +188,12 @@ class Affine(Codec):
         _require_finite(not np.isnan(scale).any())
         return self._parts(spec, packed, *self.representable(scale, offset))
 
-    def _rows(self, spec: TensorSpec, array: Array) -> Array:
-        """A tensor as float32 rows, (rows, columns)."""
+    def _rows(self, spec: TensorSpec, array: Array, keep: DType = DType.F32) -> Array:
+        """A tensor as rows, (rows, columns): of float32, or of the type to keep where it is that already."""
         self.layout(spec)
-        return self._as_rows(astype(np.asarray(array), _F32).reshape(spec.shape))
+        given = np.asarray(array)
+        rows = astype(given, keep.numpy if given.dtype == keep.numpy else _F32)
+        return self._as_rows(np.require(rows, requirements=["C", "A"]).reshape(spec.shape))
 
     def finite_rows(self, spec: TensorSpec, array: Array) -> Array:
         """A tensor as float32 rows, (rows, columns), all finite."""
@@ -217,12 +223,9 @@ class Affine(Codec):
 
     def nearest_codes(self, rows: Array, scale: Array, offset: Array) -> Array:
         """For each value the code that decodes nearest to it; zero where the scale is."""
-        span, columns = self.span(rows.shape[1]), rows.shape[1]
-        step, origin = _per_column(scale, span, columns), _per_column(offset, span, columns)
-        with np.errstate(over="ignore"):
-            biased = self.form == "scale_bias"
-            steps = _quotient(rows - origin, step) if biased else _quotient(rows, step) + origin
-        codes: Array = np.clip(np.rint(steps), 0, self.levels).astype(np.uint8)
+        codes = np.empty(rows.shape, np.uint8)
+        step, origin = (np.ascontiguousarray(part, np.float32) for part in (scale, offset))
+        kernels.grid_codes(rows, step, origin, self.span(rows.shape[1]), self.form == "scale_bias", self.levels, codes)
         return codes
 
     def span_of(self, rows: Array) -> tuple[Array, Array]:

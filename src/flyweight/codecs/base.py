@@ -10,7 +10,7 @@ parts (better ways are quantizers).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar
@@ -117,6 +117,10 @@ class Codec(ABC):
         for part, want in expected.items():
             if parts[part] != want:
                 raise MalformedError(f"part '{part}' should be {want} but is {parts[part]}", code="E_PART_SHAPE")
+
+    def decoded_runs(self, spec: TensorSpec, parts: Parts) -> Iterator[Array]:
+        """The values in order, flat, in as many runs as the codec can make without holding all of them."""
+        yield self.decode(spec, parts).reshape(-1)
 
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
         """A complaint about values that decode to nonsense (a NaN scale, an index outside its table), or None."""

@@ -67,7 +67,12 @@ class GgmlBlocks(Codec):
         if not self.encodes:
             return super().encode(spec, array)
         parts = self._allocate(spec)
-        values = astype(np.asarray(array), DType.F32.numpy).reshape(-1, self.block_size)  # beyond f32 is found below
+        given = np.asarray(array)
+        narrow = given.dtype == DType.BF16.numpy and not weights  # nearest encoders widen on their way
+        kind = DType.BF16 if narrow else DType.F32
+        values = np.require(astype(given, kind.numpy), requirements=["C", "A"]).reshape(
+            -1, self.block_size
+        )  # beyond f32: below
         getattr(kernels, f"encode_{self.name}")(values, *weights, self._blocks(parts))
         if (complaint := self.check_values(spec, parts)) is not None:
             raise UnsupportedError(f"the values do not fit {self.name}: {complaint}", code="E_BLOCK_RANGE")
@@ -236,8 +241,8 @@ CODECS: tuple[type[GgmlBlocks], ...] = (
     _type("q4_k", Searched, scales=((0, "<f2"), (2, "<f2"))),
     _type("q5_k", Searched, scales=((0, "<f2"), (2, "<f2"))),
     _type("q6_k", Searched, scales=((208, "<f2"),)),
-    _type("q8_k", scales=((0, "<f4"),)),
+    _type("q8_k", Searched, scales=((0, "<f4"),)),
     _type("mxfp4", _Microscaled),
-    _type("iq4_nl"),
+    _type("iq4_nl", Searched),
     _type("iq4_xs", Searched),
 )

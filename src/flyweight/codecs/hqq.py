@@ -5,15 +5,17 @@ the elements c, c + N, c + 2·N …
 
     w = scale[c] · (q − zero[c])
 
-    codes    u8   (group · bits / 8, N)   halves-high down each column: the first rows in the high bits
+    codes    u8   (group · bits / 8, N)       1, 2, 4, 8 bits: 8 / bits runs of rows, stacked; the first in the high bits
+             i32  (⌈group / 10⌉, N)           3 bits: ten runs at bits 27, 24 … 0; rows beyond the group are zero
     scale    f32  (1, N)
     zero     f32  (1, N)
 
-That is the affine codec on the matrix, with groups down whole columns. Groups cross rows, so rows cannot be cut out.
+Groups cross rows, so rows cannot be cut out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,11 +23,21 @@ import numpy as np
 
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.base import Array, Codec, Parts
+from flyweight.codecs.casts import astype
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
 
 __all__ = ["Hqq"]
+
+_STORED: dict[int, tuple[DType, tuple[int, ...]]] = {
+    # the word that holds codes, and where in it each run lies
+    1: (DType.U8, (7, 6, 5, 4, 3, 2, 1, 0)),
+    2: (DType.U8, (6, 4, 2, 0)),
+    3: (DType.I32, (27, 24, 21, 18, 15, 12, 9, 6, 3, 0)),
+    4: (DType.U8, (4, 0)),
+    8: (DType.U8, (0,)),
+}
 
 
 @dataclass(frozen=True)
@@ -36,30 +48,72 @@ class Hqq(Codec):
     name = "hqq"
 
     def __post_init__(self) -> None:
+        if type(self.bits) is not int or self.bits not in _STORED:
+            raise ValueError(f"bits must be one of {', '.join(map(str, _STORED))}, not {self.bits!r}")
         if type(self.group) is not int or not 1 <= self.group < 2**31:
             raise ValueError(f"group must be a count from 1 to 2^31 − 1, not {self.group!r}")
-        if self.group * self.affine.bits % 8:
+        if self.bits != 3 and self.group * self.bits % 8:
             raise ValueError(f"a group of {self.group} codes of {self.bits} bits is not whole bytes")
 
-    @cached_property
-    def affine(self) -> Affine:
-        """The same codec on the matrix."""
-        return Affine(self.bits, 0, "scale_zero", "f32", "halves-high", "u8", axis=0)
+    @property
+    def levels(self) -> int:
+        return (1 << self.bits) - 1
 
-    def matrix(self, spec: TensorSpec) -> TensorSpec:
-        if not spec.shape or spec.size % self.group:
+    @cached_property
+    def _grid(self) -> Affine:
+        """The same arithmetic, a group to a row."""
+        return Affine(self.bits, 0, "scale_zero")
+
+    def _shape(self, spec: TensorSpec) -> tuple[int, int]:
+        if not spec.shape or spec.dtype is not DType.F32:
+            raise UnsupportedError(f"hqq decodes to f32 of rank 1 or more, not to {spec}", code="E_SPEC")
+        if spec.size % self.group:
             raise UnsupportedError(f"hqq stores whole groups of {self.group} elements, not {spec}", code="E_GROUP")
-        return TensorSpec((self.group, spec.size // self.group), spec.dtype)
+        return self.group, spec.size // self.group
 
     def layout(self, spec: TensorSpec) -> Layout:
-        return self.affine.layout(self.matrix(spec))
+        (word, shifts), (_, columns) = _STORED[self.bits], self._shape(spec)
+        each = TensorSpec((1, columns), DType.F32)
+        return {"codes": TensorSpec((-(-self.group // len(shifts)), columns), word), "scale": each, "zero": each}
 
     def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+        """As every codec; an `out` of bf16 gets the same values rounded to nearest."""
         values = np.empty(spec.shape, np.float32) if out is None else out
-        matrix = self.matrix(spec)
-        self.affine.decode(matrix, parts, values.reshape(matrix.shape))
+        for row, run in zip(values.reshape(self._shape(spec)), self.decoded_runs(spec, parts), strict=True):
+            row[...] = astype(run, row.dtype)
         return values
 
+    def decoded_runs(self, spec: TensorSpec, parts: Parts) -> Iterator[Array]:
+        """The rows of the matrix."""
+        words, shifts = parts["codes"], _STORED[self.bits][1]
+        for row in range(self.group):
+            run, at = divmod(row, len(words))
+            made = (words[at] >> shifts[run] & self.levels).astype(np.float32)
+            with np.errstate(all="ignore"):
+                made -= parts["zero"][0]
+                made *= parts["scale"][0]
+            yield made
+
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
-        matrix = self.matrix(TensorSpec(spec.shape, DType.F32))
-        return self.affine.encode(matrix, np.ascontiguousarray(array).reshape(matrix.shape))
+        rows = np.ascontiguousarray(self.finite_matrix(spec, array).T)
+        scale, zero = self._grid.representable(*self._grid.span_of(rows))
+        codes = self._grid.nearest_codes(rows, scale, zero)
+        return self.store(codes.T, scale.reshape(1, -1), zero.reshape(1, -1))
+
+    def finite_matrix(self, spec: TensorSpec, array: Array) -> Array:
+        """The tensor as f32 (group, N), all finite."""
+        self._shape(spec)
+        return self._grid.finite_rows(spec, array).reshape(self._shape(spec))
+
+    def representable(self, scale: Array, zero: Array) -> tuple[Array, Array]:
+        """As `Affine.representable`."""
+        return self._grid.representable(scale, zero)
+
+    def store(self, codes: Array, scale: Array, zero: Array) -> Parts:
+        """The parts for codes (group, N), scale and zero (1, N)."""
+        word, shifts = _STORED[self.bits]
+        words = np.zeros((-(-self.group // len(shifts)), codes.shape[1]), word.numpy)
+        for row, line in enumerate(codes):
+            run, at = divmod(row, len(words))
+            words[at] |= line.astype(word.numpy) << shifts[run]
+        return {"codes": words, "scale": scale, "zero": zero}

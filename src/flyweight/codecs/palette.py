@@ -10,6 +10,7 @@ layout, the encoder and its error.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -169,17 +170,33 @@ class Palette(Codec):
         if out is None:
             out = np.empty(spec.shape, np.float32)
         if frame.in_order:
-            values = out.reshape(1, -1)
-            for start in range(0, frame.count, _SLAB):
-                codes = self._codes(parts["indices"], start, min(_SLAB, frame.count - start))
-                slab = values[:, start * self.vector : (start + codes.size) * self.vector]
-                kernels.palette_decode(codes, flat, self.vector, frame.run, start, slab)
+            self._decode_span(frame, parts["indices"], flat, 0, frame.count, out.reshape(1, -1))
             return out
         codes = frame.to_table_order(self._codes(parts["indices"], 0, frame.count))[None]
         points = np.empty((1, frame.count * self.vector), np.float32)
         kernels.palette_decode(codes, flat, self.vector, frame.run, 0, points)
         out[...] = frame.array(points)
         return out
+
+    def _decode_span(self, frame: _Frame, packed: Array, tables: Array, first: int, last: int, values: Array) -> None:
+        """Elements first (a multiple of 8) to last of a frame in order."""
+        for start in range(first, last, _SLAB):
+            codes = self._codes(packed, start, min(_SLAB, last - start))
+            slab = values[:, (start - first) * self.vector : (start - first + codes.size) * self.vector]
+            kernels.palette_decode(codes, tables, self.vector, frame.run, start, slab)
+
+    def decoded_runs(self, spec: TensorSpec, parts: Parts) -> Iterator[Array]:
+        frame = self.frame(spec)
+        if not frame.in_order:
+            yield from super().decoded_runs(spec, parts)
+            return
+        tables = self._wide(parts["tables"].reshape(-1, self.entries, self.vector), parts.get("scale"))
+        flat = np.ascontiguousarray(tables).reshape(len(tables), self.entries * self.vector)
+        for start in range(0, frame.count, _SLAB):
+            last = min(start + _SLAB, frame.count)
+            values = np.empty((1, (last - start) * self.vector), np.float32)
+            self._decode_span(frame, parts["indices"], flat, start, last, values)
+            yield values[0]
 
     def _codes(self, packed: Array, start: int, count: int) -> Array:
         """The indices from `start`, a multiple of 8. (1, count)"""

@@ -27,6 +27,7 @@ from flyweight.kernels.blocks import (
     decode_q8_0,
     decode_q8_1,
     decode_q8_k,
+    encode_iq4_nl,
     encode_iq4_xs,
     encode_mxfp4,
     encode_q2_k,
@@ -39,6 +40,7 @@ from flyweight.kernels.blocks import (
     encode_q5_k,
     encode_q6_k,
     encode_q8_0,
+    encode_q8_k,
 )
 from flyweight.kernels.dispatch import (
     BLOCKS,
@@ -56,6 +58,7 @@ from flyweight.kernels.dispatch import (
     definition,
     use,
 )
+from flyweight.kernels.grids import grid_codes, grid_loss, grid_sums, hqq_codes, hqq_round
 from flyweight.kernels.palettes import (
     HISTOGRAM,
     palette_cuts,
@@ -134,6 +137,7 @@ __all__ = [
     "decode_scale_zero",
     "decode_symmetric",
     "definition",
+    "encode_iq4_nl",
     "encode_iq4_xs",
     "encode_mxfp4",
     "encode_q2_k",
@@ -146,6 +150,7 @@ __all__ = [
     "encode_q5_k",
     "encode_q6_k",
     "encode_q8_0",
+    "encode_q8_k",
     "encode_scale_bias",
     "encode_symmetric",
     "expand_8",
@@ -155,6 +160,11 @@ __all__ = [
     "f32_to_bf16",
     "f32_to_f16",
     "gated",
+    "grid_codes",
+    "grid_loss",
+    "grid_sums",
+    "hqq_codes",
+    "hqq_round",
     "lossless_count_bf16",
     "lossless_count_f16",
     "lossless_count_f32",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flyweight.kernels.dispatch import BLOCKS, F32, U8, Array, check, check_values, running
+from flyweight.kernels.dispatch import BLOCKS, F32, U8, Array, check, check_numbers, check_values, running
 
 
 def _decoder(name: str) -> Callable[[Array, Array], None]:
@@ -25,12 +25,12 @@ def _encoder(name: str) -> Callable[[Array, Array], None]:
     kernel = f"encode_{name}"
 
     def encode(values: Array, blocks: Array) -> None:
-        check("values", values, F32, (None, size))
+        numbers = check_numbers(values, (None, size))
         check("blocks", blocks, U8, (len(values), nbytes), written=True)
-        running[kernel](values, blocks)
+        running[kernel](numbers, blocks)
 
     encode.__name__ = encode.__qualname__ = kernel
-    encode.__doc__ = f"Blocks of {name} by nearest rounding. values: f32 (n, {size}), blocks: u8 (n, {nbytes})."
+    encode.__doc__ = f"Blocks of {name} by nearest rounding. values: f32 or bf16 (n, {size}), blocks: u8 (n, {nbytes})."
     return encode
 
 
@@ -81,3 +81,5 @@ encode_q4_k = _searcher("q4_k")
 encode_q5_k = _searcher("q5_k")
 encode_q6_k = _searcher("q6_k")
 encode_iq4_xs = _searcher("iq4_xs")
+encode_iq4_nl = _searcher("iq4_nl")
+encode_q8_k = _searcher("q8_k")

@@ -19,6 +19,7 @@ from flyweight.kernels import (
     reference_affine,
     reference_attention,
     reference_casts,
+    reference_grids,
     reference_matvec,
     reference_palette,
     reference_search,
@@ -71,7 +72,7 @@ BLOCKS: dict[str, tuple[int, int]] = {
 }
 DECODED = tuple(BLOCKS)
 ENCODED = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4")
-SEARCHED = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")
+SEARCHED = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "iq4_nl", "q8_k")
 """Encoders that search for scales and take weights."""
 PRODUCTS = ("multiply", "gated")
 """Products with stored weights: the one family that is held to a bound, not to equal bits."""
@@ -103,12 +104,18 @@ KERNELS: tuple[str, ...] = (
     "attend_int8",
     "rms_norm",
     "softcap",
+    "grid_codes",
+    "grid_loss",
+    "grid_sums",
+    "hqq_codes",
+    "hqq_round",
 )
 DEFINITIONS = (
     reference,
     reference_affine,
     reference_attention,
     reference_casts,
+    reference_grids,
     reference_matvec,
     reference_palette,
     reference_search,
@@ -144,6 +151,8 @@ def active() -> str:
 def definition(kernel: str) -> Callable[..., None]:
     """A kernel's NumPy twin. What decodes to f32 may also be asked for bf16 (as bits): the same values, rounded."""
     twin = next(getattr(home, kernel) for home in DEFINITIONS if hasattr(home, kernel))
+    if kernel.startswith("encode_"):
+        return _widening(cast("Callable[..., None]", twin))
     if not kernel.startswith("decode_"):
         return cast("Callable[..., None]", twin)
 
@@ -158,6 +167,20 @@ def definition(kernel: str) -> Callable[..., None]:
             reference_casts.f32_to_bf16(values, out)
 
     return decode
+
+
+def _widening(twin: Callable[..., None]) -> Callable[..., None]:
+    """What encodes f32 may also be given bf16 (as bits): the same values."""
+
+    @wraps(twin)
+    def encode(values: Array, *rest: Any) -> None:
+        wide = values
+        if values.dtype != F32:
+            wide = np.empty(values.shape, np.float32)
+            reference_casts.bf16_to_f32(values, wide)
+        twin(wide, *rest)
+
+    return encode
 
 
 def use(name: str) -> None:
@@ -207,6 +230,13 @@ def check_values(out: Array, shape: tuple[int | None, int | None]) -> Array:
     narrow = isinstance(out, np.ndarray) and out.dtype == BF16
     check("out", out, BF16 if narrow else F32, shape, written=True)
     return out.view(U16) if narrow else out
+
+
+def check_numbers(values: Array, shape: tuple[int | None, int | None]) -> Array:
+    """Values to encode, f32 or bf16, as kernels take them: bf16 as its bits."""
+    narrow = isinstance(values, np.ndarray) and values.dtype == BF16
+    check("values", values, BF16 if narrow else F32, shape)
+    return values.view(U16) if narrow else values
 
 
 def check_stream(bits: int, count: int, nbytes: int) -> None:

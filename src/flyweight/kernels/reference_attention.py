@@ -95,7 +95,7 @@ def _attend(
     out: Array,
 ) -> None:
     """seen(group, end): the keys and values before `end` as queries of that group of 64 see them, (kv_heads, end, head)."""
-    count, heads, head = q.shape
+    count, heads, _ = q.shape
     results = out.reshape(q.shape)
     for group in range(start // GROUP, (start + count - 1) // GROUP + 1):
         first, last = max(start, group * GROUP), min(start + count, (group + 1) * GROUP)

@@ -1,4 +1,4 @@
-"""The encoders of the K types and iq4_xs, in NumPy: a search for scales. Native kernels equal these bit for bit.
+"""The encoders of the K types, iq4_xs and iq4_nl, in NumPy: a search for scales. Native kernels equal these bit for bit.
 
 A block of 256 has G groups of 256 / G elements, a scale per group and a scale of scales, d. Per group the values are
 
@@ -6,6 +6,7 @@ A block of 256 has G groups of 256 / G elements, a scale per group and a scale o
     iq4_xs             w = (d · step) · level[code]
     q2_k q4_k q5_k     w = (d · sc) · q − dmin · mn
 
+(iq4_nl and q8_k have one scale per block, w = d · level[code] and w = d · q: step 1 finds it, a lane is every eighth element)
 and the encoder looks for the d, steps and codes of least Σ weight · (x − w)²:
 
  1. For each group alone: round the values on some trial grids, for each the best scale by least squares; keep the best.
@@ -95,16 +96,18 @@ class _Blocks:
     unfit: Array  # (n,) NaN, infinite or too large
 
     @classmethod
-    def of(cls, values: Array, weights: Array, groups: int) -> _Blocks:
-        n = len(values)
+    def of(cls, values: Array, weights: Array, groups: int, interleaved: bool = False) -> _Blocks:
+        """Groups of neighbours; or, interleaved, of every `groups`-th element."""
+        n, size = values.shape
         peak = np.abs(values).max(axis=1, keepdims=True)
         unfit = ~(peak < HUGE)
         ordinary = ~unfit & (peak >= TINY)
         exponent = np.where(ordinary, peak, F(1)).view(np.uint32) & np.uint32(0x7F800000)
         unit = exponent.view(np.float32)
         scaled = np.where(ordinary, values, F(0)) * (F(1) / unit)
+        shape, order = ((size // groups, groups), (1, 0, 2)) if interleaved else ((groups, size // groups), (2, 0, 1))
         lanes = [
-            np.ascontiguousarray(array.reshape(len(array), groups, 256 // groups).transpose(2, 0, 1))
+            np.ascontiguousarray(array.reshape(len(array), *shape).transpose(order))
             for array in (scaled, weights if len(weights) == 1 else weights[np.arange(n) % max(len(weights), 1)])
         ]
         return cls(lanes[0], lanes[1], unit, unfit[:, 0])
@@ -316,6 +319,23 @@ def _in_order(codes: Array) -> Array:
     return codes.transpose(1, 2, 0).reshape(codes.shape[1], 256).astype(np.uint8)
 
 
+# w = d · q, w = d · level[code] ---------------------------------------------------------------
+
+
+def _one_scale(grid: _Centred, blocks: _Blocks) -> Array:
+    """Step 1 for a whole block, whose groups are its lanes: the scale of least error that the trials find, (n, 1)."""
+    reach = _inverse(np.abs(blocks.x).max(axis=(0, 2), initial=0)[:, None])
+    best, scale = np.zeros_like(reach), np.zeros_like(reach)
+    for number in range(2 * len(grid.trials) + 2):
+        trial, sign = divmod(number, 2)
+        inverse = reach * F((1, -1)[sign] * grid.trials[trial]) if trial < len(grid.trials) else _inverse(scale)
+        xq, qq = (_over_groups(sums) for sums in grid.fit(blocks, inverse))
+        found = _ratio(xq, qq)
+        better = found * xq > best
+        best, scale = np.where(better, found * xq, best), np.where(better, found, scale)
+    return scale
+
+
 # The types: trials and ratios by measurement, docs/decisions/0030-search-for-scales.md -----------
 
 _Q2_K = _FromMinimum(3, 15, (2.2, 2.5, 2.8, 3.1, 3.4, 3.7), (15, 14, 13))
@@ -324,6 +344,9 @@ _Q4_K = _FromMinimum(15, 63, (13.4, 13.8, 14.2, 14.6, 15.0, 15.4), (63, 62, 60))
 _Q5_K = _FromMinimum(31, 63, (29.4, 29.8, 30.2, 30.6, 31.0, 31.4), (63, 62, 60))
 _Q6_K = _Centred(-32, 31, -128, 127, (30.4, 30.8, 31.2, 31.6, 32.0, 32.4), (128, 127, 125))
 _IQ4_XS = _Levels(-127, 113, -32, 31, (103, 109, 115, 121, 127, 135), (32, 31, 29))
+
+_IQ4_NL = _Levels(-127, 113, 0, 0, (97, 103, 109, 115, 121, 127, 133, 139), ())
+_Q8_K = _Centred(-127, 127, 0, 0, (126.0, 126.5, 127.0, 127.5), ())
 
 
 def _void(made: _Blocks, blocks: Array, scale: int) -> None:
@@ -398,3 +421,26 @@ def encode_iq4_xs(values: Array, weights: Array, blocks: Array) -> None:
     blocks[:, 4:8] = _to_planes(steps & 15, 1, 4)
     blocks[:, 8:136] = _to_planes(codes, 16, 4)
     _void(made, blocks, 0)
+
+
+def encode_iq4_nl(values: Array, weights: Array, blocks: Array) -> None:
+    made = _Blocks.of(values, weights, 8, interleaved=True)
+    scale = _one_scale(_IQ4_NL, made)
+    made.overflow(scale)
+    d = made.narrow(scale)
+    codes = _IQ4_NL.code(made.x * _inverse(d)).astype(np.uint8).transpose(1, 0, 2).reshape(values.shape)
+    blocks[:, 0:2] = made.field(d)
+    blocks[:, 2:18] = _to_planes(codes, 16, 4)
+    _void(made, blocks, 0)
+
+
+def encode_q8_k(values: Array, weights: Array, blocks: Array) -> None:
+    made = _Blocks.of(values, weights, 8, interleaved=True)
+    scale = _one_scale(_Q8_K, made)
+    codes = _Q8_K.value(made.x * _inverse(scale)).astype(np.int8).transpose(1, 0, 2).reshape(values.shape)
+    sums = codes.reshape(-1, 16, 16).sum(axis=2, dtype="<i2")
+    blocks[:, 0:4] = (scale * made.unit).astype("<f4").view(np.uint8)
+    blocks[:, 4:260] = codes.view(np.uint8)
+    blocks[:, 260:292] = sums.view(np.uint8)
+    blocks[made.unfit] = 0
+    blocks[made.unfit, 0:4] = np.array([np.nan], "<f4").view(np.uint8)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flyweight.kernels.dispatch import BF16, F16, F32, U8, U16, Array, check, check_stream, check_values, running
+from flyweight.kernels.dispatch import BF16, F16, F32, U8, U16, Array, check, check_numbers, check_stream, check_values, running
 
 STORED = ("f32", "f16", "bf16")
 """The types a scale may be rounded to when values are encoded."""
@@ -89,17 +89,17 @@ def decode_symmetric(packed: Array, bits: int, scale: Array, group: int, out: Ar
 def encode_scale_bias(values: Array, bits: int, group: int, stored: str, packed: Array, scale: Array, bias: Array) -> None:
     """The inverse of `decode_scale_bias` by nearest rounding; scale and bias are rounded to the type `stored` first.
 
-    values: f32 (rows, columns). A group that is not finite gets a NaN scale.
+    values: f32 or bf16 (rows, columns). A group that is not finite gets a NaN scale.
     """
-    check("values", values, F32, (None, None))
+    numbers = check_numbers(values, (None, None))
     check("packed", packed, U8, (len(values), None), written=True)
     _check_groups(packed, bits, values.shape[1], group, True, scale=scale, bias=bias)
-    running["encode_scale_bias"](values, bits, group, STORED.index(stored), packed, scale, bias)
+    running["encode_scale_bias"](numbers, bits, group, STORED.index(stored), packed, scale, bias)
 
 
 def encode_symmetric(values: Array, bits: int, group: int, stored: str, packed: Array, scale: Array) -> None:
     """The inverse of `decode_symmetric`, arrays as in `encode_scale_bias`."""
-    check("values", values, F32, (None, None))
+    numbers = check_numbers(values, (None, None))
     check("packed", packed, U8, (len(values), None), written=True)
     _check_groups(packed, bits, values.shape[1], group, True, scale=scale)
-    running["encode_symmetric"](values, bits, group, STORED.index(stored), packed, scale)
+    running["encode_symmetric"](numbers, bits, group, STORED.index(stored), packed, scale)

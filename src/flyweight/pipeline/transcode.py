@@ -27,6 +27,11 @@ __all__ = ["Writer", "carry_out", "step_memory"]
 Writer = Callable[[str, int, memoryview], None]
 """write(file, offset, bytes)"""
 
+_WHOLE = {"hqq": 4, "palette": 4}
+_MOST_WHOLE = 10
+"""How many times its f32 values a tensor taken whole needs: stored, widened, codes, and for grouped palettes the values
+once more in the order of their tables. Other codecs decompose the tensor."""
+
 
 def step_memory(step: Step) -> int:
     """Bytes one worker needs at once for a step: source slab, its f32 values, the encoded slab and its check."""
@@ -36,8 +41,7 @@ def step_memory(step: Step) -> int:
     if has_rows(source.spec, source.parts) and has_rows(step.target.spec, step.target.parts):
         row = max(4 * source.spec.columns, 1)
         return 6 * max(SLAB_BYTES, row)
-    # Taken whole. Measured on 4096 × 4096: 10 times the f32 values for hqq, the hungriest, 4 for palettes.
-    return 10 * 4 * source.spec.size
+    return _WHOLE.get(step.target.codec.name, _MOST_WHOLE) * 4 * source.spec.size
 
 
 def carry_out(checkpoint: Checkpoint, step: Step, write: Writer) -> tuple[TensorReport, dict[str, str]]:
@@ -53,8 +57,9 @@ def carry_out(checkpoint: Checkpoint, step: Step, write: Writer) -> tuple[Tensor
             assert step.source is not None
             by_rows = has_rows(step.source.spec, step.source.parts) and has_rows(step.target.spec, step.target.parts)
             for start, stop in slabs(step.source.spec, by_rows):
-                tensor = read_rows(checkpoint, step.source.name, start, stop, step.transform)
-                _put(step, start, _turn(step, tensor, drift), hashers, write)
+                # Nobody but `_turn` holds the slab, so that it can let go of it.
+                parts = _turn(step, read_rows(checkpoint, step.source.name, start, stop, step.transform), drift)
+                _put(step, start, parts, hashers, write)
     except FlyweightError as error:
         raise error.at(file=checkpoint.bundle.name, tensor=step.source.name if step.source else step.target.name) from None
     return TensorReport.of(step, drift), {part: hasher.hexdigest() for part, hasher in hashers.items()}
@@ -69,6 +74,8 @@ def _turn(step: Step, tensor: EncodedTensor, drift: Drift) -> Parts:
     if step.action == "repack":
         return target.from_grid(spec, source.grid(tensor.spec, tensor.parts))
     values = decode_rows(tensor, step.transform)
+    same_type = spec.dtype is tensor.spec.dtype
+    del tensor
     if target.exact:
         parts = target.encode(spec, _cast(values, spec.dtype))
     else:
@@ -79,8 +86,11 @@ def _turn(step: Step, tensor: EncodedTensor, drift: Drift) -> Parts:
                 hint="keep this tensor dense with a recipe",
             )  # fmt: skip
         parts = QUANTIZERS[step.quantizer](values, target, spec)
-    if not (target.exact and spec.dtype is tensor.spec.dtype and not (step.transform and step.transform.add)):
-        drift.add(*(_widened(side) for side in (values, target.decode(spec, parts))))
+    if not (target.exact and same_type and not (step.transform and step.transform.add)):
+        flat, at = values.reshape(-1), 0
+        for run in target.decoded_runs(spec, parts):
+            drift.add(_widened(flat[at : at + run.size]), _widened(run))
+            at += run.size
     return parts
 
 

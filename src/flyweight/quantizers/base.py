@@ -12,17 +12,19 @@ import numpy as np
 
 from flyweight.codecs import Array, Codec, Parts
 from flyweight.codecs.affine import Affine
-from flyweight.errors import UnsupportedError
 from flyweight.tensor import TensorSpec
 
-__all__ = ["Quantizer", "chunks", "require_unweighted", "stored_or"]
+__all__ = ["Quantizer", "chunks", "group_columns", "stored_or"]
 
 _CHUNK = 1 << 18  # elements worked on at a time: temporaries stay in a few megabytes
 
 
 class Quantizer(Protocol):
     def __call__(self, array: Array, codec: Codec, spec: TensorSpec, importance: Array | None = None) -> Parts:
-        """Parts of `codec` for `array`. `importance` weighs the error of each column, where the quantizer can use it."""
+        """Parts of `codec` for `array`. `importance`, a number of 0 or more for each column, weighs the columns' error.
+
+        Every quantizer takes it; one whose result cannot depend on it says so, and refuses what is not importance all the same.
+        """
 
 
 def chunks(rows: Array, weights: Array) -> Iterator[tuple[slice, Array]]:
@@ -33,15 +35,29 @@ def chunks(rows: Array, weights: Array) -> Iterator[tuple[slice, Array]]:
         yield part, weights if len(weights) == 1 else weights[part]
 
 
+def group_columns(codec: Affine, rows: Array, weights: Array) -> tuple[Array, Array]:
+    """Every group of some rows as a column, (elements, groups), and its weights; no rows of them where all weigh alike.
+
+    A short last group is filled up with its last value at no weight.
+    """
+    columns = rows.shape[1]
+    span = min(codec.span(columns), columns)
+    short = -columns % span
+
+    def turned(array: Array) -> Array:
+        """(rows, columns) → (elements of a group, groups of all rows)"""
+        return np.ascontiguousarray(array.reshape(len(array), -1, span).transpose(2, 0, 1)).reshape(span, -1)
+
+    values = turned(np.pad(rows, ((0, 0), (0, short)), mode="edge") if short else rows)
+    if not short and (weights == weights.flat[0]).all():
+        return values, np.empty((0, values.shape[1]), np.float32)
+    weight = np.pad(np.broadcast_to(weights, rows.shape), ((0, 0), (0, short)))
+    return values, turned(weight)
+
+
 def stored_or(codec: Affine, grid: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
     """Scale and offset as they will be stored; those of `other`, which are, for groups whose own do not fit the type."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         scale, offset = (new.astype(old.dtype) for new, old in zip(grid, other, strict=True))
     fits = codec.in_range(scale, offset) & (scale != 0)
     return np.where(fits, scale, other[0]), np.where(fits, offset, other[1])
-
-
-def require_unweighted(importance: Array | None) -> None:
-    """For quantizers that treat every weight alike: asking them for more is refused, never ignored."""
-    if importance is not None:
-        raise UnsupportedError("this quantizer cannot use importance weights", code="E_IMPORTANCE")

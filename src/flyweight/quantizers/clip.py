@@ -2,8 +2,8 @@
 
 The extremes of a group are rare; a grid that stops short of them is finer everywhere else. From the grid of `nearest`
 the ends are drawn in towards zero by each of `_SHRINK`; after the best, least squares moves scale and offset to fit its
-codes, `_REFITS` times. Every grid is judged as it will be stored and decoded, by Σ importance · (w − ŵ)² in float64, and
-only a better one replaces the last, so no group is worse off than under `nearest`.
+codes, `_REFITS` times. Every grid is judged as it will be stored and decoded, by Σ importance · (w − ŵ)², the differences
+in float32 and the sum in float64, and only a better one replaces the last, so no group is worse off than under `nearest`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flyweight import kernels
 from flyweight.codecs import Array, Codec, Parts
 from flyweight.codecs.affine import Affine
 from flyweight.errors import UnsupportedError
-from flyweight.quantizers.base import chunks, stored_or
+from flyweight.quantizers.base import chunks, group_columns, stored_or
 from flyweight.tensor import TensorSpec
 
 __all__ = ["clip"]
@@ -30,40 +31,43 @@ def clip(array: Array, codec: Codec, spec: TensorSpec, importance: Array | None 
     rows, weights = codec.finite_rows(spec, array), codec.weight_rows(spec, importance)
     scale, offset = codec.representable(*codec.span_of(rows))
     for part, weight in chunks(rows, weights):
-        search = _Search(codec, rows[part], weight)
-        scale[part], offset[part] = search.best(scale[part], offset[part])
+        search = _Search(codec, *group_columns(codec, rows[part], weight))
+        best = search.best(scale[part].reshape(1, -1), offset[part].reshape(1, -1))
+        scale[part], offset[part] = (found.reshape(scale[part].shape) for found in best)
     return codec.store(spec, codec.nearest_codes(rows, scale, offset), scale, offset)
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
+    """Groups are columns: scales, offsets and losses are (1, groups)."""
+
     codec: Affine
-    rows: Array
-    weights: Array  # (rows or 1, columns)
+    values: Array
+    weights: Array
 
     def best(self, scale: Array, offset: Array) -> tuple[Array, Array]:
         first = scale, offset
-        codes, loss = self.judge(*first)
+        last = scale, offset, self.loss(*first)
         for shrink in _SHRINK:
-            scale, offset, codes, loss = self.better((scale, offset, codes, loss), self.shrunk(*first, shrink))
+            last = self.better(last, self.shrunk(*first, shrink))
         for _ in range(_REFITS):
-            scale, offset, codes, loss = self.better((scale, offset, codes, loss), self.refit(codes, scale, offset))
-        return scale, offset
+            last = self.better(last, self.refit(*last[:2]))
+        return last[:2]
 
     def shrunk(self, scale: Array, offset: Array, by: float) -> tuple[Array, Array]:
         """Both ends of the grid drawn in towards zero. A zero is in steps, and stays."""
         factor = np.float32(by)
         return scale * factor, offset * factor if self.codec.form == "scale_bias" else offset
 
-    def refit(self, codes: Array, scale: Array, offset: Array) -> tuple[Array, Array]:
-        """Scale and offset of least square error for these codes; as they were where there is no one answer."""
-        q, w, x = codes.astype(np.float64), self.weights.astype(np.float64), self.rows.astype(np.float64)
-        if self.codec.form == "symmetric":
-            q = q - self.codec.half
-            xq, qq = self.total(w * x * q), self.total(w * q * q)
+    def refit(self, scale: Array, offset: Array) -> tuple[Array, Array]:
+        """Scale and offset of least square error for the codes of a grid; as they were where there is no one answer."""
+        symmetric = self.codec.form == "symmetric"
+        sums = np.empty((5, scale.shape[1]))
+        grid = self.grid(scale, offset)
+        kernels.grid_sums(self.values, self.weights, *grid, self.codec.half if symmetric else 0, sums)
+        n, sx, sq, xq, qq = (total[None] for total in sums)
+        if symmetric:
             return np.where(qq > 0, xq / np.where(qq > 0, qq, 1), scale), offset
-        n, sx, sq = self.total(np.broadcast_to(w, x.shape)), self.total(w * x), self.total(w * q)
-        xq, qq = self.total(w * x * q), self.total(w * q * q)
         spread = n * qq - sq * sq
         sound = spread > 1e-9 * n * qq
         s = np.where(sound, (n * xq - sx * sq) / np.where(sound, spread, 1), scale)
@@ -73,25 +77,20 @@ class _Search:
         sound &= s != 0
         return np.where(sound, s, scale), np.where(sound, -bias / np.where(sound, s, 1), offset)
 
-    def better(self, last: tuple[Array, Array, Array, Array], grid: tuple[Array, Array]) -> tuple[Array, Array, Array, Array]:
+    def better(self, last: tuple[Array, Array, Array], grid: tuple[Array, Array]) -> tuple[Array, Array, Array]:
         """The better of two grids, group by group."""
         scale, offset = stored_or(self.codec, grid, last[:2])
-        codes, loss = self.judge(scale, offset)
-        wins = loss < last[3]
-        span, columns = self.codec.span(self.rows.shape[1]), self.rows.shape[1]
-        wide = np.repeat(wins, min(span, columns), axis=1)[:, :columns]
-        return (
-            np.where(wins, scale, last[0]),
-            np.where(wins, offset, last[1]),
-            np.where(wide, codes, last[2]),
-            np.where(wins, loss, last[3]),
-        )
+        loss = self.loss(scale, offset)
+        wins = loss < last[2]
+        return np.where(wins, scale, last[0]), np.where(wins, offset, last[1]), np.where(wins, loss, last[2])
 
-    def judge(self, scale: Array, offset: Array) -> tuple[Array, Array]:
-        """The nearest codes on a grid, and each group's loss."""
-        codes = self.codec.nearest_codes(self.rows, scale, offset)
-        off = self.rows.astype(np.float64) - self.codec.row_values(codes, scale, offset)
-        return codes, self.total(self.weights * off * off)
+    def loss(self, scale: Array, offset: Array) -> Array:
+        """What each group loses by its nearest codes on a grid."""
+        loss = np.empty(scale.shape)
+        kernels.grid_loss(self.values, self.weights, *self.grid(scale, offset), loss)
+        return loss
 
-    def total(self, terms: Array) -> Array:
-        return np.add.reduceat(terms, np.arange(0, terms.shape[1], self.codec.span(terms.shape[1])), axis=1)
+    def grid(self, scale: Array, offset: Array) -> tuple[Array, Array, bool, int]:
+        """A grid as the kernels take it."""
+        step, origin = (np.ascontiguousarray(part, np.float32) for part in (scale, offset))
+        return step, origin, self.codec.form == "scale_bias", self.codec.levels

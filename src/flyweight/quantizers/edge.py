@@ -9,7 +9,7 @@ For each group, with all arithmetic in float32 and n = 2^bits − 1:
 
 So one edge is exact and zero is a point of the grid (q = −q₀), at the price of the other edge. One
 bit has no room for that: there s is positive and b = min. Only after the codes are found are s
-and b rounded to their stored type.
+and b rounded to their stored type. The rule leaves nothing to weigh: importance is taken, and changes nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 
 from flyweight.codecs import Array, Codec, Parts
 from flyweight.codecs.affine import Affine
+from flyweight.codecs.base import column_weights
 from flyweight.errors import UnsupportedError
-from flyweight.quantizers.base import require_unweighted
 from flyweight.tensor import TensorSpec
 
 __all__ = ["edge"]
@@ -28,9 +28,10 @@ _SMALLEST_SCALE = np.float32(1e-7)
 
 
 def edge(array: Array, codec: Codec, spec: TensorSpec, importance: Array | None = None) -> Parts:
-    require_unweighted(importance)
     if not isinstance(codec, Affine) or codec.form != "scale_bias":
         raise UnsupportedError(f"the edge quantizer fills affine scale_bias, not {codec.spec}", code="E_QUANTIZER")
+    if importance is not None:
+        column_weights(importance, spec)  # refuses what is none
     rows = codec.finite_rows(spec, array)
     scale, bias = _grid(*codec.extremes(rows), codec.levels)
     stored = codec.representable(scale, bias)

@@ -18,20 +18,24 @@ the stored grid, and a group that such a grid does not fit is left to `nearest`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import accumulate
+
 import numpy as np
 
+from flyweight import kernels
 from flyweight.codecs import Array, Codec, Parts
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.base import column_weights
 from flyweight.codecs.hqq import Hqq
 from flyweight.errors import UnsupportedError
-from flyweight.quantizers.base import chunks, stored_or
+from flyweight.quantizers.base import chunks, group_columns, stored_or
 from flyweight.tensor import TensorSpec
 
 __all__ = ["hqq"]
 
 F = np.float32
-_ROUNDS = 10
+_BETAS = tuple(accumulate([F(10), *[F(1.01)] * 9], lambda beta, growth: F(beta * growth)))
 _LARGEST = F(2e4)
 """mistral.rs's bound of t."""
 
@@ -55,71 +59,71 @@ def hqq(array: Array, codec: Codec, spec: TensorSpec, importance: Array | None =
 
 def _by_group(codec: Affine, rows: Array, weights: Array) -> tuple[Array, Array]:
     """Scale and zero of each group, (rows, groups)."""
-    count, columns = rows.shape
-    span = min(codec.span(columns), columns)
-    # A short last group is filled up with its last value at no weight.
-    short = -columns % span
-    padded = np.pad(rows, ((0, 0), (0, short)), mode="edge")
-    weight = np.pad(np.broadcast_to(weights, (len(weights), columns)), ((0, 0), (0, short)))
-    w, by = (np.ascontiguousarray(a.reshape(len(a), -1, span).transpose(2, 0, 1)) for a in (padded, weight))
-    low, high = w.min(axis=0), w.max(axis=0)
+    search = _Search.of(*group_columns(codec, rows, weights), codec.levels)
+    low, high = search.extremes()
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         t = F(codec.levels) / (high - low)
         t = np.where(np.isfinite(t), t, F(1))
-    total = _sum(by)
-    best = z = -low * t
+        best = z = -low * t
     least = np.full_like(t, np.inf)
-    beta = F(10)
-    for _ in range(_ROUNDS):
-        error, mean, beta = _round(w, t, z, beta, codec.levels, by, total)
+    for beta in _BETAS:
+        error, after = search.round(t, z, beta)
         better = error < least
         if not better.any():
             break
-        least, best, z = np.where(better, error, least), np.where(better, z, best), mean
+        least, best, z = np.where(better, error, least), np.where(better, z, best), after
     with np.errstate(divide="ignore"):
-        return (F(1) / t).reshape(count, -1), best.reshape(count, -1)
-
-
-def _round(w: Array, t: Array, z: Array, beta: F, levels: int, by: Array, total: Array) -> tuple[Array, Array, F]:
-    """One step: mean |w − ŵ| of every group, its next z, the next β. Groups run down the first axis."""
-    with np.errstate(all="ignore"):
-        q = _codes(w, t, z, levels)
-        off = w - (q - z) / t
-        size = np.abs(off)
-        sparse = np.sign(off) * np.maximum(size - F(1) / beta * size ** F(-0.3), F(0))
-        return _sum(size * by) / total, _sum((q - (w - sparse) * t) * by) / total, F(beta * F(1.01))
-
-
-def _codes(w: Array, t: Array, z: Array, levels: int) -> Array:
-    """Halves away from zero."""
-    steps = w * t + z
-    whole = np.trunc(steps)
-    rounded: Array = np.clip(whole + np.trunc(F(2) * (steps - whole)), 0, levels)
-    return rounded
-
-
-def _sum(terms: Array) -> Array:
-    """Down a group, in order: the last bit of a sum depends on it."""
-    total = np.zeros(terms.shape[1:], F)
-    for term in terms:
-        total = total + term
-    return total
+        return (F(1) / t).reshape(len(rows), -1), best.reshape(len(rows), -1)
 
 
 def _whole_tensor(array: Array, codec: Hqq, spec: TensorSpec, importance: Array | None) -> Parts:
-    matrix, affine = codec.matrix(spec), codec.affine
-    w = np.ascontiguousarray(affine.finite_rows(matrix, np.ascontiguousarray(array).reshape(matrix.shape)).T)
-    by = np.broadcast_to(column_weights(importance, spec), (spec.rows, spec.columns)).reshape(matrix.shape)
-    total = _sum(by)
-    low, high = (extreme.reduce(w, axis=0) for extreme in (np.minimum, np.maximum))
-    with np.errstate(over="ignore", divide="ignore"):
-        t = np.minimum(F(1) / (high - low) * F(affine.levels), _LARGEST)
-        z, beta, least = -low * t, F(10), np.inf
-    for _ in range(_ROUNDS if w.size else 0):
-        error, z, beta = _round(w, t, z, beta, affine.levels, by, total)
-        if not (mean := float(error.mean())) < least:
+    w = codec.finite_matrix(spec, array)
+    by = np.empty((0, w.shape[1]), F)
+    if importance is not None:
+        wide = np.broadcast_to(column_weights(importance, spec), (spec.rows, spec.columns))
+        by = np.ascontiguousarray(wide).reshape(w.shape)
+    search = _Search.of(w, by, codec.levels)
+    low, high = search.extremes()
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        t = np.minimum(F(1) / (high - low) * F(codec.levels), _LARGEST)
+        z = -low * t
+    least = np.inf
+    for beta in _BETAS if w.size else ():
+        error, z = search.round(t, z, beta)
+        if not (mean := float(error[0].mean())) < least:
             break
         least = mean
     with np.errstate(divide="ignore"):
-        stored = affine.representable((F(1) / t)[:, None], z[:, None])
-    return affine.store(matrix, np.ascontiguousarray(_codes(w, t, z, affine.levels).astype(np.uint8).T), *stored)
+        stored = codec.representable(F(1) / t, z)
+    codes = np.empty(w.shape, np.uint8)
+    kernels.hqq_codes(w, t, z, codec.levels, codes)
+    return codec.store(codes, *stored)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Groups are columns, (elements, groups); what belongs to a group is (1, groups)."""
+
+    values: Array
+    weights: Array  # no rows: all alike
+    total: Array  # Σ weights
+    levels: int
+
+    @classmethod
+    def of(cls, values: Array, weights: Array, levels: int) -> _Search:
+        total = np.full((1, values.shape[1]), 0 if len(weights) else len(values), F)
+        for row in weights:  # in order, as the kernel adds
+            total += row
+        return cls(values, weights, total, levels)
+
+    def extremes(self) -> tuple[Array, Array]:
+        if not self.values.size:
+            return (np.zeros((1, self.values.shape[1]), F),) * 2
+        return self.values.min(axis=0, keepdims=True), self.values.max(axis=0, keepdims=True)
+
+    def round(self, t: Array, z: Array, beta: F) -> tuple[Array, Array]:
+        """One step: mean |w − ŵ| of every group, and its next z."""
+        error, after = np.empty_like(t), np.empty_like(t)
+        kernels.hqq_round(self.values, self.weights, t, z, float(beta), self.levels, error, after)
+        with np.errstate(all="ignore"):
+            return error / self.total, after / self.total

@@ -8,14 +8,14 @@ Per layer, position being the second axis (kernels take these arrays as they are
                value_grid    f32 (kv_heads, rows, 2): low and step per token
                tail          f32 (kv_heads, 64, head): the keys of the newest token's 64, not yet on a grid
 
-All of it is one anonymous mapping, reserved for the whole context and never touched ahead of the tokens: the system gives it pages as rows
-are written. A layer with a window gives pages back once their tokens are out of sight.
+All of it is one anonymous mapping, reserved for the whole context and never touched ahead of the tokens: the system gives it
+pages as rows are written. A layer with a window gives pages back once their tokens are out of sight.
 """
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -29,6 +29,8 @@ Array = np.ndarray[Any, Any]
 GROUP = 64
 ROWS = 256
 """Rows are reserved in multiples of this: every head then starts on a page of 4 KiB, even with codes of one byte."""
+
+FORGETTABLE = ("keys", "values")
 
 Part = tuple[str, type, int, tuple[int, ...]]
 """Name, element type, tokens of a row, shape of a row."""
@@ -50,7 +52,7 @@ def _parts(kind: str, head: int) -> tuple[Part, ...]:
 
 
 def _reserve(nbytes: int) -> mmap.mmap:
-    """Address space alone; MAP_NORESERVE is not known everywhere, and small pages keep what is committed close to what is used."""
+    """Address space alone. MAP_NORESERVE is not known everywhere; small pages keep what is committed close to what is used."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
     try:
         memory = mmap.mmap(-1, nbytes, flags=flags)
@@ -77,7 +79,7 @@ class KeyValues:
         self.kind, self.context, self.kv_heads, self.length = kind, context, kv_heads, 0
         rows = -(-context // ROWS) * ROWS
         self._layout = _parts(kind, head)
-        self._kernel = kernels.attend_int8 if kind == "int8" else kernels.attend
+        self._kernel: Callable[..., None] = kernels.attend_int8 if kind == "int8" else kernels.attend
         shapes = [(kv_heads, rows // each if each else GROUP, *row) for _, _, each, row in self._layout]
         sizes = [prod(shape) * np.dtype(part[1]).itemsize for part, shape in zip(self._layout, shapes, strict=True)]
         padded = [-(-size // mmap.PAGESIZE) * mmap.PAGESIZE for size in sizes]
@@ -87,7 +89,8 @@ class KeyValues:
         self._forgotten = [0] * layers
         offset = 0
         for _ in range(layers):
-            arrays, offsets = [], []
+            arrays: list[Array] = []
+            offsets: list[int] = []
             for (_, element, _, _), shape, size in zip(self._layout, shapes, padded, strict=True):
                 arrays.append(np.frombuffer(self._memory, element, prod(shape), offset).reshape(shape))
                 offsets.append(offset)
@@ -100,9 +103,9 @@ class KeyValues:
         """Bytes of the pages that hold tokens."""
         total = 0
         for arrays, forgotten in zip(self._layers, self._forgotten, strict=True):
-            for (_, _, each, _), array in zip(self._layout, arrays, strict=True):
+            for (name, _, each, _), array in zip(self._layout, arrays, strict=True):
                 row = array[0, 0].nbytes
-                first = forgotten * row if (each == 1 and array.dtype != np.float32) or self.kind == "f32" else 0
+                first = forgotten * row if name in FORGETTABLE else 0
                 last = (-(-self.length // each) if each else min(self.length, GROUP)) * row
                 pages = -(-last // mmap.PAGESIZE) - first // mmap.PAGESIZE
                 total += self.kv_heads * max(0, pages) * mmap.PAGESIZE
@@ -174,7 +177,7 @@ class KeyValues:
         if before <= self._forgotten[layer] or not hasattr(mmap, "MADV_DONTNEED"):
             return
         for (name, _, _, _), array, offset in zip(self._layout, self._layers[layer], self._offsets[layer], strict=True):
-            if name in ("keys", "values"):
+            if name in FORGETTABLE:
                 row, whole = array[0, 0].nbytes, array[0].nbytes
                 for kv in range(self.kv_heads):
                     first = -(-(offset + kv * whole + self._forgotten[layer] * row) // mmap.PAGESIZE) * mmap.PAGESIZE
