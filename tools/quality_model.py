@@ -2,8 +2,8 @@
 
     python tools/quality_model.py MODEL TEXT docs/quality.json [--windows 4 --context 512 --peers PYTHON]
 
-Adds `model` to every row of quality.json that has none for this text, one at a time, defaults first, and saves after each:
-a run that is stopped continues. The weights are those of MODEL with permuted channels (`tools/permute.py`). The seven
+Adds `model` to every row of quality.json that has none for this text, one at a time, default quantizers first, and saves after
+each: a run that is stopped continues. The weights are those of MODEL with permuted channels (`tools/permute.py`). The seven
 matrices of every layer go through the codec and back; the embedding, which is also the output, goes through q8_0; norms stay
 f32. Rows have 576 or 1536 columns; a codec that takes only multiples of 256 sees 2304 at a time, as on the rest of the page.
 All products are f32, activations and cache too, so that nothing but the weights differs from the reference.
@@ -181,15 +181,6 @@ def main() -> None:
         staged.replace(given.report)
         print(f"{time.strftime('%H:%M:%S')} {label:52} KL {figures['kl_mean']['value']:.5f}", flush=True)
 
-    rows = [row for row in sorted(report["results"], key=lambda row: not row["default"]) if "model" not in row]
-    embedding = there_and_back(codec_named("q8_0"), "nearest", np.asarray(judge.checkpoint[EMBEDDING]))
-
-    def codecs(chosen: list[dict[str, Any]]) -> None:
-        for row in chosen:
-            row["model"] = through(judge, row, embedding)
-            save(f"{row['codec']} {row['params']} {row['quantizer']}", row["model"])
-
-    codecs([row for row in rows if row["default"]])
     for name, file in peer_files(permuted, given.peers) if given.peers else ():
         if name not in report["peers"]:
             with open_checkpoint(file) as checkpoint:
@@ -205,7 +196,11 @@ def main() -> None:
             figures = plain(plain.predictor(Tensors(plain.checkpoint), **how))
             report["runtime"][name] = figures
             save(name, figures)
-    codecs([row for row in rows if not row["default"]])
+    embedding = there_and_back(codec_named("q8_0"), "nearest", np.asarray(judge.checkpoint[EMBEDDING]))
+    for row in sorted(report["results"], key=lambda row: (not row["default"], -row["bits_per_weight"])):
+        if "model" not in row:
+            row["model"] = through(judge, row, embedding)
+            save(f"{row['codec']} {row['params']} {row['quantizer']}", row["model"])
 
 
 if __name__ == "__main__":
