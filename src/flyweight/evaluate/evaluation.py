@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from flyweight.errors import UnsupportedError
-from flyweight.evaluate import scores, statistics
+from flyweight.evaluate import statistics
 from flyweight.evaluate.predict import BLOCK, Predictor
+from flyweight.evaluate.scores import score
 from flyweight.evaluate.statistics import Estimate
 
 __all__ = ["Evaluation", "evaluate"]
@@ -61,27 +62,20 @@ def evaluate(
 ) -> Evaluation:
     """Ask for every token of every window but the first. `progress` is told how many windows are done, and of how many."""
     count, length = windows.shape
-    found = [np.empty((count, length - 1)) for _ in range(4 if reference else 1)]
+    found = np.empty((4 if reference else 1, count, length - 1))
     for index, window in enumerate(windows):
         others = iter(reference(window)) if reference else None
         for block, logits in enumerate(model(window)):
-            following = window[block * BLOCK + 1 :][: len(logits)]
-            at = index, slice(block * BLOCK, block * BLOCK + len(logits))
-            log_p = scores.log_softmax(logits)
-            found[0][at] = scores.surprise(log_p, following)
-            if others is None:
-                continue
-            other = next(others)
-            if other.shape != logits.shape:
+            other = next(others) if others else None
+            if other is not None and other.shape != logits.shape:
                 raise UnsupportedError(
                     f"a vocabulary of {logits.shape[1]} tokens beside one of {other.shape[1]}",
                     code="E_VOCABULARY",
                     hint="compare models that share a tokenizer",
                 )
-            log_q = scores.log_softmax(other)
-            found[1][at] = scores.surprise(log_q, following)
-            found[2][at] = scores.divergence(log_q, log_p)
-            found[3][at] = scores.same_top(log_q, log_p)
+            first = block * BLOCK
+            following = window[first + 1 :][: len(logits)]
+            found[:, index, first : first + len(logits)] = score(logits, following, other)
         if progress:
             progress(index + 1, count)
     return Evaluation(*found)
