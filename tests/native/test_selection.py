@@ -22,7 +22,7 @@ def signatures(path: Path) -> dict[str, list[str]]:
     """Public functions of a file and the names of their arguments."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     defined = (node for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"))
-    return {node.name: [argument.arg for argument in node.args.args] for node in defined}
+    return {node.name: [argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)] for node in defined}
 
 
 PACKAGE = Path(kernels.__file__).parent
