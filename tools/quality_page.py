@@ -59,7 +59,7 @@ def figures_of(figures: Row) -> str:
     kl, same = figures["kl_mean"], figures["same_top"]
     return (
         f"{perplexity['value']:.2f} | {change['value']:+.2f} ± {change['error']:.2g} "
-        f"| {kl['value']:.4f} ± {kl['error']:.1g} | {figures['kl_99_9']['value']:.2f} | {100 * same['value']:.1f} %"
+        f"| {kl['value']:.3g} ± {kl['error']:.1g} | {figures['kl_99_9']['value']:.2g} | {100 * same['value']:.1f} %"
     )
 
 

@@ -153,6 +153,14 @@ def test_perplexity_error_is_the_delta_method() -> None:
     assert found.error == pytest.approx(found.value * plain.error)
 
 
+def test_a_share_stays_between_none_and_all() -> None:
+    agreed = np.ones((3, 10))
+    agreed[1, 4] = 0
+    found = statistics.share(agreed)
+    assert found.value == pytest.approx(29 / 30)
+    assert found.low < found.value < found.high == 1
+
+
 def test_quantiles_lie_between_their_order_statistics() -> None:
     values = np.random.default_rng(5).permutation(1000).reshape(10, 100).astype(np.float64)
     middle = statistics.quantile(values, 0.5)

@@ -39,7 +39,7 @@ class Evaluation:
                 "kl_mean": statistics.mean(self.divergence),
                 "kl_median": statistics.quantile(self.divergence, 0.5),
                 "kl_99_9": statistics.quantile(self.divergence, 0.999),
-                "same_top": statistics.mean(self.same_top),
+                "same_top": statistics.share(self.same_top),
             }
         return found
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Estimate", "mean", "perplexity", "perplexity_change", "quantile", "unit_of"]
+__all__ = ["Estimate", "mean", "perplexity", "perplexity_change", "quantile", "share", "unit_of"]
 
 Array = np.ndarray[Any, Any]
 
@@ -62,6 +62,12 @@ def _around(value: float, influence: Array) -> Estimate:
 def mean(scores: Array) -> Estimate:
     """Of f64 (windows, tokens)."""
     return _around(float(scores.mean()), scores - scores.mean())
+
+
+def share(scores: Array) -> Estimate:
+    """Of scores that are 0 or 1: a mean, its interval kept between them."""
+    found = mean(scores)
+    return Estimate(found.value, max(found.low, 0.0), min(found.high, 1.0), found.error)
 
 
 def perplexity(surprises: Array) -> Estimate:
