@@ -26,6 +26,7 @@ VERBS = {
     "diff": "Compare two checkpoints, across formats.",
     "run": "Let a model answer a prompt.",
     "chat": "Talk with a model.",
+    "eval": "Measure how well a model predicts text.",
     "formats": "List what can be read, written and carried.",
     "bench": "Measure every codec beside the machine's limits.",
     "completion": "Print a shell completion script.",
