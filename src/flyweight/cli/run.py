@@ -29,14 +29,17 @@ def _all(*options: Callable[[Any], Any]) -> Callable[[C], C]:
     return decorate
 
 
-model_options = _all(
-    click.option("--context", type=click.IntRange(1), help="Tokens to remember.  [default: 4096 or what the model has]"),
+engine_options = _all(
     click.option(
-        "--kv", type=click.Choice(["f16", "f32", "int8"]), default="f16", show_default=True, help="How they are held."
+        "--kv", type=click.Choice(["f16", "f32", "int8"]), default="f16", show_default=True, help="How tokens are remembered."
     ),
     click.option("--threads", type=click.IntRange(1, 256), help="[default: all cores]"),
     click.option("--exact", is_flag=True, help="Multiply with f32 activations instead of int8 ones: slower, closer."),
     click.option("--max-ram", callback=size_argument, metavar="SIZE", help="Bound memory; layers are streamed if need be."),
+)
+model_options = _all(
+    click.option("--context", type=click.IntRange(1), help="Tokens to remember.  [default: 4096 or what the model has]"),
+    engine_options,
 )
 sampling_options = _all(
     click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="The longest answer."),
