@@ -17,7 +17,7 @@ import click
 
 from flyweight.cli.output import json_option, note, print_json, size_argument
 
-__all__ = ["command", "leave_promptly", "model_options", "sampling_options", "starting"]
+__all__ = ["command", "engine_options", "leave_promptly", "model_options", "sampling_options", "starting"]
 
 C = TypeVar("C", bound=Callable[..., Any])
 
