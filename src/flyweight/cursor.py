@@ -51,6 +51,8 @@ def utf8(raw: bytes | memoryview, what: str, *, file: str | None = None, offset:
 
 def check_name(name: str, *, file: str | None = None) -> str:
     """A tensor name: not empty, at most 1,024 bytes, no NUL."""
+    if 0 < len(name) <= MAX_NAME_BYTES // 4 and "\0" not in name:  # nearly all: no character takes more than four
+        return name
     if not name:
         raise MalformedError("a tensor has an empty name", code="E_NAME", file=file)
     if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
