@@ -2,9 +2,10 @@
 
     load          process start → ready to take tokens, ms
     first token   process start → the first token that answers a short prompt, ms
-    private       memory that no other process shares, once loaded, MB (Linux; pages mapped but not yet read not counted)
+    private       memory that no other process shares, once loaded, MB (USS, on Linux): also pages of a mapped file, once read
     decode        128 tokens, each from the one before, tokens/s
     prefill       512 tokens at once, tokens/s
+    own           memory of its own after all this, MB: what is written, not what a file could give again
 
 A contender is a Python and a program for it. The program defines `load(model, threads)`, which gives an engine with
 `encode(text)`, `feed(ids)`, `best()` (the likeliest token after what was fed) and `reset()`; PROBE runs the same steps on each.
@@ -25,9 +26,9 @@ from typing import Any
 
 from flyweight.bench.harness import verdict
 
-__all__ = ["FIGURES", "FLYWEIGHT", "Contender", "compare", "row", "show"]
+__all__ = ["FIGURES", "FLYWEIGHT", "MEMORY", "Contender", "compare", "row", "show", "spread"]
 
-FIGURES = {"load": "ms", "first token": "ms", "private": "MB", "decode": "tokens/s", "prefill": "tokens/s"}
+FIGURES = {"load": "ms", "first token": "ms", "private": "MB", "decode": "tokens/s", "prefill": "tokens/s", "own": "MB"}
 
 FLYWEIGHT = """
 def load(model, threads):
@@ -53,21 +54,25 @@ def load(model, threads):
     return Engine()
 """
 
-PROBE = """
+MEMORY = r"""
 import json, re, sys, time
 
-TEXT, DECODE, PREFILL = "The sky is blue because the light of the sun", 128, 512
-
-def private():
+def memory(kind):
     try:
-        found = re.findall(r"Private_\\w+: +(\\d+) kB", open("/proc/self/smaps_rollup").read())
+        found = re.findall(rf"{kind}: +(\d+) kB", open("/proc/self/smaps_rollup").read())
         return sum(map(int, found)) * 1024 / 1e6
     except OSError:
         return None
+"""
+
+PROBE = (
+    MEMORY
+    + r"""
+TEXT, DECODE, PREFILL = "The sky is blue because the light of the sun", 128, 512
 
 def main(model, started, threads):
     engine = load(model, int(threads))
-    figures = {"load": 1e3 * (time.time() - float(started)), "private": private()}
+    figures = {"load": 1e3 * (time.time() - float(started)), "private": memory(r"Private_\w+")}
     ids = list(engine.encode(TEXT))
     engine.feed(ids)
     token = engine.best()
@@ -83,10 +88,12 @@ def main(model, started, threads):
     engine.feed(many)
     engine.best()
     figures["prefill"] = PREFILL / (time.perf_counter() - begun)
+    figures["own"] = memory("Private_Dirty")
     print(json.dumps(figures))
 
 main(*sys.argv[1:])
 """
+)
 
 Spread = dict[str, float]
 
@@ -96,10 +103,11 @@ class Contender:
     model: Path
     program: str = FLYWEIGHT
     python: str = sys.executable
+    probe: str = PROBE
 
     def run(self, threads: int) -> dict[str, float | None]:
         """The figures of one process."""
-        command = [self.python, "-c", self.program + PROBE, str(self.model), repr(time.time()), str(threads)]
+        command = [self.python, "-c", self.program + self.probe, str(self.model), repr(time.time()), str(threads)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  programs of ours and of the benches
         if done.returncode:
             raise RuntimeError(f"{self.python} on {self.model}: {done.stderr.strip()[-2000:]}")
@@ -111,13 +119,13 @@ def compare(
     contenders: Mapping[str, Contender], runs: int, threads: int, began: Callable[[str], object] = lambda _: None
 ) -> dict[str, dict[str, Spread]]:
     """Figure → contender → median, min and max; the processes of all contenders in turn."""
-    taken: dict[str, dict[str, list[float]]] = {name: {} for name in FIGURES}
+    taken: dict[str, dict[str, list[float]]] = {}
     for _ in range(runs):
         for who, contender in contenders.items():
             began(who)
             for name, value in contender.run(threads).items():
                 if value is not None:
-                    taken[name].setdefault(who, []).append(value)
+                    taken.setdefault(name, {}).setdefault(who, []).append(value)
     return {name: {who: spread(values) for who, values in found.items()} for name, found in taken.items()}
 
 
