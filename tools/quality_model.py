@@ -2,10 +2,11 @@
 
     python tools/quality_model.py MODEL TEXT docs/quality.json [--windows 4 --context 512 --peers PYTHON]
 
-Adds `model` to every row of quality.json that has none for this text, one at a time, default quantizers first, and saves after
-each: a run that is stopped continues. The weights are those of MODEL with permuted channels (`tools/permute.py`). The seven
-matrices of every layer go through the codec and back; the embedding, which is also the output, goes through q8_0; norms stay
-f32. Rows have 576 or 1536 columns; a codec that takes only multiples of 256 sees 2304 at a time, as on the rest of the page.
+Adds `model` to every row of quality.json that has none for this text, one at a time, and saves after each: a run that is
+stopped continues. Default quantizers come first, and those of about 4.5 bits, where the choice matters most. The weights are
+those of MODEL with permuted channels (`tools/permute.py`). The seven matrices of every layer go through the codec and back;
+the embedding, which is also the output, goes through q8_0; norms stay f32. Rows have 576 or 1536 columns; a codec that takes
+only multiples of 256 sees 2304 at a time, as on the rest of the page.
 All products are f32, activations and cache too, so that nothing but the weights differs from the reference.
 
 PYTHON is an interpreter with llama-cpp-python. It quantizes the same weights into GGUF files, which our own runtime reads: one
@@ -199,7 +200,7 @@ def main() -> None:
             report["runtime"][name] = figures
             save(name, figures)
     embedding = there_and_back(codec_named("q8_0"), "nearest", np.asarray(judge.checkpoint[EMBEDDING]))
-    for row in sorted(report["results"], key=lambda row: (not row["default"], -row["bits_per_weight"])):
+    for row in sorted(report["results"], key=lambda row: (not row["default"], abs(row["bits_per_weight"] - 4.5))):
         if "model" not in row and row["encode_mb_per_s"] >= SLOWEST:
             row["model"] = through(judge, row, embedding)
             save(f"{row['codec']} {row['params']} {row['quantizer']}", row["model"])

@@ -58,7 +58,7 @@ def figures_of(figures: Row) -> str:
     perplexity, change = figures["perplexity"], figures["perplexity_change"]
     kl, same = figures["kl_mean"], figures["same_top"]
     return (
-        f"{perplexity['value']:.2f} | {change['value']:+.2f} ± {change['error']:.2g} "
+        f"{perplexity['value']:.4g} | {change['value']:+.3g} ± {change['error']:.2g} "
         f"| {kl['value']:.3g} ± {kl['error']:.1g} | {figures['kl_99_9']['value']:.2g} | {100 * same['value']:.1f} %"
     )
 
@@ -93,6 +93,9 @@ whole model. Products, activations and cache are f32, so nothing but weights dif
 row has 576. llama.cpp's files are made from the same weights by its own `llama_model_quantize` (llama-cpp-python 0.3.36)
 and read by our runtime; where a row is no multiple of 256 it falls back to a wider type, so its names promise fewer bits than
 its files have.{note}
+
+Little square error is not enough: one table of 16 values for a whole tensor (`palette`, 4 bits) has the relative error of 4-bit
+groups, but clips the few largest weights by most of their size, and the model is lost.
 
 ![bits per weight of the file against KL divergence](quality-model.svg)
 

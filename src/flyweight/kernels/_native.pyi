@@ -150,3 +150,6 @@ def hqq_codes(values: _Array, t: _Array, z: _Array, levels: int, out: _Array) ->
 def hqq_round(
     values: _Array, by: _Array, t: _Array, z: _Array, beta: float, levels: int, error: _Array, mean: _Array
 ) -> None: ...
+
+class _Matrix:
+    def __init__(self, form: str, codes: _Array, second: _Array | None = None, third: _Array | None = None) -> None: ...
