@@ -5,7 +5,8 @@
     int4         our 4-bit forms: MLX's affine groups of 64, beside llama.cpp's q4_0
     bf16         transformers
 
-Every figure is the median over processes that take turns. llama.cpp is measured where `--llama PYTHON` or the variable
+Every figure is the median over processes that take turns. Run it on an idle machine: llama.cpp's threads wait awake for each
+other, and where another program takes a core its speed falls to a tenth; the load average is kept with the figures. It is measured where `--llama PYTHON` or the variable
 FLYWEIGHT_LLAMA_PYTHON names a Python with llama-cpp-python, or this one has it; transformers where this Python has it.
 """
 
@@ -108,8 +109,8 @@ def main() -> None:
     options = parser.parse_args()
     llama = llama_python(options.llama)
     forms = made(options.folder, options.model, llama)
-    about, title = machine(), __doc__.splitlines()[0]
-    print(f"{title}\n{headline(about)}\nload average {os.getloadavg()[0]:.1f}, {options.threads} threads", flush=True)
+    load, about, title = os.getloadavg()[0], machine(), __doc__.splitlines()[0]
+    print(f"{title}\n{headline(about)}\nload average {load:.1f}, {options.threads} threads", flush=True)
     entered = contenders(forms, llama, options.only)
     found = compare(entered, options.runs, options.threads)
     results = []
@@ -124,7 +125,14 @@ def main() -> None:
             results.append(row(f"{form}, {name}", FIGURES[name], ours, beside, target))
             print(show(results[-1]), flush=True)
     if not options.only:
-        report = {**about, "title": title, "runs": options.runs, "threads": options.threads, "results": results}
+        report = {
+            **about,
+            "title": title,
+            "runs": options.runs,
+            "threads": options.threads,
+            "load_average": load,
+            "results": results,
+        }
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / "run.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
