@@ -25,6 +25,9 @@ from flyweight.tensor import EncodedTensor, TensorSpec
 __all__ = ["Checkpoint", "as_array", "open_checkpoint"]
 
 
+_MOST_SHARED = 4096  # kinds of tensors remembered while a table is checked; no model has a tenth of that
+
+
 class Checkpoint(Mapping[str, Array]):
     """Indexing decodes one tensor; nothing else is read. Use as a context manager or let it be collected."""
 
@@ -96,12 +99,16 @@ class Checkpoint(Mapping[str, Array]):
 
 
 def _check_layouts(entries: Iterable[Entry]) -> None:
-    """Stored parts are what their codec says, where the codec is known. Neighbours mostly share one, made once."""
-    spec, codec, last = None, None, None
+    """Stored parts are what their codec says, where the codec is known. What tensors share is looked at once."""
+    spec, codec = None, None
+    seen = set[tuple[int, int, int]]()
     for entry in entries:
-        if last and entry.parts is last.parts and entry.spec is last.spec and entry.codec is last.codec:
+        shared = (id(entry.codec), id(entry.spec), id(entry.parts))
+        if shared in seen:
             continue
-        last = entry
+        if len(seen) >= _MOST_SHARED:
+            seen.clear()
+        seen.add(shared)
         try:
             if entry.codec is not spec:
                 spec = entry.codec
