@@ -22,7 +22,7 @@ from flyweight.manifest import Entry, Extent, Manifest
 from flyweight.sources import Bundle, Source, open_bundle
 from flyweight.tensor import EncodedTensor, TensorSpec
 
-__all__ = ["Checkpoint", "as_array", "open_checkpoint"]
+__all__ = ["Checkpoint", "as_array", "open_checkpoint", "without_collector"]
 
 
 _MOST_SHARED = 4096  # kinds of tensors remembered while a table is checked; no model has a tenth of that
@@ -131,8 +131,8 @@ def as_array(raw: memoryview, spec: TensorSpec) -> Array:
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
-    """A table of a million tensors holds no cycle, and looking for one takes a third of the time."""
+def without_collector() -> Iterator[None]:
+    """A table of a million tensors or a vocabulary holds no cycle, and looking for one takes up to a third of the time."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -146,7 +146,7 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
     """Open a file or directory of any known format, with its whole table validated and no weight read."""
     bundle = open_bundle(path)
     try:
-        with _without_collector():
+        with without_collector():
             container = recognise(bundle)
             manifest = container.parse(bundle)
             _check_layouts(manifest.entries.values())
