@@ -31,7 +31,7 @@ TARGETS = {"ready": "at most 350 ms", "added": "at most 160 MB"}
 PROBE = (
     MEMORY
     + r"""
-def main(model, started, threads):
+def main(model, started, threads, *_):
     before, begun = memory("Private_Dirty"), time.perf_counter()
     engine = load(model, int(threads))
     opened = time.perf_counter()

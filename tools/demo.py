@@ -67,7 +67,6 @@ def main(model: Path, out: Path) -> None:
         ("MLX 4-bit, group 64", hf, out / "SmolLM2-mlx-4bit", ["--to", "mlx", "--quant", "int4", "--dtype", "f16"]),
         ("MLX, repacked losslessly", model, out / "SmolLM2-mlx-exact", ["--to", "mlx"]),
         ("safetensors, bytes kept", model, out / "SmolLM2.safetensors", []),
-        ("safetensors, 4-bit palette", model, out / "SmolLM2-palette.safetensors", ["--quant", "palette"]),
     ]
     rows: list[tuple[str, Path, Ran | None, str]] = [(f"{model.name.split('.')[-2]} GGUF, the source", model, None, "")]
     for title, source, target, options in jobs:
@@ -89,7 +88,7 @@ def main(model: Path, out: Path) -> None:
 def table(model: Path, rows: list[tuple[str, Path, Ran | None, str]]) -> Iterator[str]:
     """What each form took to make, and how it runs."""
     yield (
-        f"{'':28}{'size MB':>9}{'bits/w':>8}{'made in s':>10}{'MB RAM':>8}  {'vs the source':19}"
+        f"{'':26}{'size MB':>9}{'bits/w':>8}{'made in s':>10}{'MB RAM':>8}  {'vs the source':19}"
         f"{'perplexity':>11}{'KL':>9}{'tokens/s':>10}{'load ms':>9}{'MB RAM':>8}"
     )
     about = flyweight("inspect", model).document
@@ -104,7 +103,7 @@ def table(model: Path, rows: list[tuple[str, Path, Ran | None, str]]) -> Iterato
         with open_model(form, context=WINDOW) as opened:
             scores = evaluate(windows, predictor(opened), reference).figures()
         yield (
-            f"{title:28}{size / 1e6:9.1f}{bits:8.3f}{making}  {verdict:19}"
+            f"{title:26}{size / 1e6:9.1f}{bits:8.3f}{making}  {verdict:19}"
             f"{scores['perplexity'].value:11.2f}{scores['kl_mean'].value:9.4f}"
             f"{answer['decode_tokens_per_s']:10.1f}{answer['load_ms']:9.0f}{answer['peak_rss'] / 1e6:8.0f}"
         )

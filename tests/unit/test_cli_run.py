@@ -84,6 +84,17 @@ def test_a_full_context_ends_the_answer(toy: Path) -> None:
     assert done.stderr == "the context of 8 tokens is full\n"
 
 
+def test_bench_run_measures_a_model(toy: Path, tmp_path: Path) -> None:
+    done = flyweight("bench", "run", toy, "--runs", 1, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = {result["name"]: result["figures"]["toy"]["median"] for result in json.loads(done.stdout)["results"]}
+    assert {"load", "first token", "decode", "prefill"} <= set(found)
+    assert 0 < found["load"] < found["first token"]
+    short = flyweight("bench", "run", model_at(tmp_path / "short"))
+    assert (short.returncode, short.stdout) == (4, "")
+    assert flyweight("bench", "run").returncode == flyweight("bench", "q4_0", toy).returncode == 2
+
+
 def test_a_conversation_over_a_pipe(toy: Path) -> None:
     options = ("--max-tokens", 8)
     done = flyweight("chat", toy, *options, typed="abc\nxyz\n/reset\nabc\n/exit\nnever read\n")

@@ -26,7 +26,7 @@ from typing import Any
 
 from flyweight.bench.harness import verdict
 
-__all__ = ["FIGURES", "FLYWEIGHT", "MEMORY", "Contender", "compare", "row", "show", "spread"]
+__all__ = ["FIGURES", "FLYWEIGHT", "MEMORY", "PREFILL", "Contender", "compare", "row", "show", "spread"]
 
 FIGURES = {"load": "ms", "first token": "ms", "private": "MB", "decode": "tokens/s", "prefill": "tokens/s", "own": "MB"}
 
@@ -36,7 +36,7 @@ def load(model, threads):
 
     class Engine:
         def __init__(self):
-            self.model = open_model(model, context=1024, threads=threads)
+            self.model = open_model(model, threads=threads)
             self.cache = self.model.cache()
 
         def encode(self, text):
@@ -54,6 +54,8 @@ def load(model, threads):
     return Engine()
 """
 
+DECODE, PREFILL = 128, 512
+
 MEMORY = r"""
 import json, re, sys, time
 
@@ -68,9 +70,9 @@ def memory(kind):
 PROBE = (
     MEMORY
     + r"""
-TEXT, DECODE, PREFILL = "The sky is blue because the light of the sun", 128, 512
+TEXT = "The sky is blue because the light of the sun"
 
-def main(model, started, threads):
+def main(model, started, threads, decode, prefill):
     engine = load(model, int(threads))
     figures = {"load": 1e3 * (time.time() - float(started)), "private": memory(r"Private_\w+")}
     ids = list(engine.encode(TEXT))
@@ -78,20 +80,20 @@ def main(model, started, threads):
     token = engine.best()
     figures["first token"] = 1e3 * (time.time() - float(started))
     begun = time.perf_counter()
-    for _ in range(DECODE):
+    for _ in range(decode):
         engine.feed([token])
         token = engine.best()
-    figures["decode"] = DECODE / (time.perf_counter() - begun)
+    figures["decode"] = decode / (time.perf_counter() - begun)
     engine.reset()
-    many = (ids * PREFILL)[:PREFILL]
+    many = (ids * prefill)[:prefill]
     begun = time.perf_counter()
     engine.feed(many)
     engine.best()
-    figures["prefill"] = PREFILL / (time.perf_counter() - begun)
+    figures["prefill"] = prefill / (time.perf_counter() - begun)
     figures["own"] = memory("Private_Dirty")
     print(json.dumps(figures))
 
-main(*sys.argv[1:])
+main(*sys.argv[1:4], *map(int, sys.argv[4:]))
 """
 )
 
@@ -107,7 +109,14 @@ class Contender:
 
     def run(self, threads: int) -> dict[str, float | None]:
         """The figures of one process."""
-        command = [self.python, "-c", self.program + self.probe, str(self.model), repr(time.time()), str(threads)]
+        command = [
+            self.python,
+            "-c",
+            self.program + self.probe,
+            str(self.model),
+            repr(time.time()),
+            *map(str, (threads, DECODE, PREFILL)),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  programs of ours and of the benches
         if done.returncode:
             raise RuntimeError(f"{self.python} on {self.model}: {done.stderr.strip()[-2000:]}")

@@ -61,11 +61,15 @@ def command(codec: str, model: Path | None, runs: int, megabytes: int, as_json: 
 
 
 def _running(model: Path, runs: int, as_json: bool) -> None:
-    from flyweight.bench.running import FIGURES, Contender, compare, row
+    from flyweight.bench.running import FIGURES, PREFILL, Contender, compare, row
+    from flyweight.errors import UnsupportedError
     from flyweight.runtime import open_model
     from flyweight.runtime.model import usable_cores
 
-    open_model(model).close()  # what cannot be run is refused here, not in a process of its own
+    with open_model(model) as opened:  # what cannot be run is refused here, not in a process of its own
+        opened.tokenizer.encode("")
+        if opened.context < PREFILL:
+            raise UnsupportedError(f"a context of {opened.context} tokens; {PREFILL} are measured", code="E_CONTEXT")
     threads = usable_cores()
     found = compare({model.name: Contender(model)}, runs, threads)
     if as_json:

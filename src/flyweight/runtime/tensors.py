@@ -90,6 +90,11 @@ class Streamed(Tensors):
         self._next: tuple[int, _Reading] | None = None
         self._turn = count()
 
+    @property
+    def nbytes(self) -> int:
+        """What one token has read: all layers, and the output."""
+        return sum(map(self._nbytes, self._pieces))
+
     def layers(self, make: Callable[[Held, int], L]) -> Iterable[L]:
         return _Stream(lambda index: make(self._take(index), index), self.blueprint.config.dims.layers)
 
