@@ -1,10 +1,11 @@
-"""The definition of the palette kernels, in NumPy: look-up, nearest entry, histogram, and optimal cuts of a line.
+"""The definition of the palette kernels, in NumPy: look-up, nearest entry, histogram, and the best clusters of a line.
 
 Elements of a flat run belong to tables in turn: element i of a call that starts at `start` has table (start + i) // run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,43 @@ def palette_cuts(mass: Array, moment: Array, best: Array, out: Array) -> None:
             from_j, to_j = np.concatenate([from_j, middle + 1]), np.concatenate([middle - 1, to_j])
             from_i, to_i = np.concatenate([from_i, place]), np.concatenate([place, to_i])
             keep = from_j <= to_j
+
+
+def palette_centres(values: Array, weights: Array, _order: Array, _room: Array, _cuts: Array, out: Array) -> None:
+    """The means of the best clusters of each row of values; the others are the native twin's scratch."""
+    for table, row in enumerate(values):
+        distinct, place = np.unique(row + np.float32(0), return_inverse=True)
+        mass = np.bincount(place, weights[table] if len(weights) else None, distinct.size).astype(np.float64)
+        out[table] = centres(mass, mass * distinct, out.shape[1])
+
+
+def centres(mass: Array, moment: Array, clusters: int, cut: Callable[..., None] = palette_cuts) -> Array:
+    """The means of the best clusters of ascending points, given by weight and weight · value; the last one repeats where
+    there are fewer points. A point that weighs nothing is none. All sums run in order. (clusters,) f64"""
+    mass, moment = mass[mass > 0], moment[mass > 0]
+    if mass.size > clusters:
+        owner = _owners(mass, moment, clusters, cut)
+        mass, moment = np.bincount(owner, mass), np.bincount(owner, moment)
+    means = np.zeros(clusters)
+    if mass.size:
+        means[: mass.size] = moment / mass
+        means[mass.size :] = means[mass.size - 1]
+    return means
+
+
+def _owners(mass: Array, moment: Array, clusters: int, cut: Callable[..., None]) -> Array:
+    """The cluster of each point, by the best cuts."""
+    points = mass.size
+    centred = moment - mass * (np.cumsum(moment)[-1] / np.cumsum(mass)[-1])  # small sums keep their digits
+    weight, pull = (np.concatenate([[0.0], np.cumsum(sums)])[None] for sums in (mass, centred))
+    cuts = np.empty((clusters, points + 1), np.int32)
+    cut(weight, pull, np.empty((2, points + 1)), cuts)
+    owner = np.zeros(points, np.int64)
+    end = points
+    for cluster in range(clusters - 1, 0, -1):
+        end = cuts[cluster, end]
+        owner[end] = 1
+    return np.cumsum(owner)
 
 
 def _worth(weight_i: Array, pull_i: Array, weight_j: Array, pull_j: Array) -> Array:
