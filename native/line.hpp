@@ -34,69 +34,62 @@ struct Line {
         return w > 0 ? p * p / w : 0;
     }
 
-    F64x4 worth_of_four(size_t i, size_t j) const {
-        const F64x4 w = weight[j] - four(weight + i), p = pull[j] - four(pull + i);
-        return F64x4(I64x4(p * p / w) & I64x4(w > F64x4{}));
+    // The first of the best places, first to last, for the last cluster of the first j points to begin: four at a time,
+    // without a branch on what they are worth, since a wrong guess costs more than they do. The last four end at the last;
+    // those before the first count for nothing.
+    Place best(const double* before, size_t first, size_t last, size_t j) const {
+        if (last < 3) return best_near_start(before, first, last, j);
+        const F64x4 steps = {0, 1, 2, 3};
+        F64x4 most = -1.0 - F64x4{}, place = double(first) - F64x4{};  // nothing is worth less than 0
+        for (size_t i = first; i + 4 <= last; i += 4) keep_better(totals(before, i, j), double(i) + steps, most, place);
+        const F64x4 index = double(last - 3) + steps, total = totals(before, last - 3, j);
+        keep_better(index >= double(first) - F64x4{} ? total : -1.0 - F64x4{}, index, most, place);
+        const F64x4 all = across(most, [](F64x4 a, F64x4 b) { return a > b ? a : b; });
+        place = across(most == all ? place : double(last) - F64x4{}, [](F64x4 a, F64x4 b) { return a < b ? a : b; });
+        return {all[0], size_t(place[0])};
     }
 
-    // The first of the best places, first to last, for the last cluster of the first j points to begin.
-    //
-    // Dividing is what takes time, and most places are far from the best: with t to beat, before + p² / w can only be as much
-    // where p² ≥ (t − before) · w, so a few places spread over the range are tried first, and of the others only those are
-    // divided that pass this by a margin of 32 units in the last place, more than all roundings together.
-    Place best(const double* before, size_t first, size_t last, size_t j) const {
+private:
+    Place best_near_start(const double* before, size_t first, size_t last, size_t j) const {
         Place found{before[first] + worth(first, j), first};
-        size_t i = first + 1;
-        if (last - first >= 16) {
-            const size_t step = (last - first) / 8;
-            for (size_t at = first + step; at <= last; at += step) found = better(found, {before[at] + worth(at, j), at});
-            F64x4 bar = barred(found.worth);
-            for (; i + 4 <= last + 1; i += 4) {
-                const F64x4 w = weight[j] - four(weight + i), p = pull[j] - four(pull + i), earlier = four(before + i);
-                const I64x4 passes = p * p >= (bar - earlier) * w;
-                if (!any(passes)) continue;
-                const F64x4 total = earlier + worth_of_four(i, j);
-                for (int lane = 0; lane < 4; ++lane) found = better(found, {total[lane], i + lane});
-                bar = barred(found.worth);
-            }
-        }
-        for (; i <= last; ++i) found = better(found, {before[i] + worth(i, j), i});
+        for (size_t i = first + 1; i <= last; ++i)
+            if (const double total = before[i] + worth(i, j); total > found.worth) found = {total, i};
         return found;
     }
 
-    static Place better(Place a, Place b) {
-        return b.worth > a.worth || (b.worth == a.worth && b.at < a.at) ? b : a;
+    F64x4 totals(const double* before, size_t i, size_t j) const {
+        const F64x4 w = weight[j] - four(weight + i), p = pull[j] - four(pull + i);
+        return four(before + i) + F64x4(I64x4(p * p / w) & I64x4(w > F64x4{}));
     }
 
-    static F64x4 barred(double worth) { return worth - worth * 0x1p-48 - F64x4{}; }
+    static void keep_better(F64x4 total, F64x4 index, F64x4& most, F64x4& place) {
+        const I64x4 better = total > most;
+        most = better ? total : most;
+        place = better ? index : place;
+    }
 
-    static bool any(I64x4 lanes) {
-#ifdef __AVX2__
-        return _mm256_movemask_pd(__m256d(lanes)) != 0;
-#else
-        return (lanes[0] | lanes[1] | lanes[2] | lanes[3]) != 0;
-#endif
+    // One of four, by a choice that two of them decide, in every lane.
+    template <typename Choice>
+    static F64x4 across(F64x4 lanes, Choice choice) {
+        lanes = choice(lanes, __builtin_shufflevector(lanes, lanes, 2, 3, 0, 1));
+        return choice(lanes, __builtin_shufflevector(lanes, lanes, 1, 0, 3, 2));
     }
 };
 
-struct Span {
-    size_t from_j, to_j, from_i, to_i;
-};
-
-// One more cluster: for every j the best place where it begins. Halving needs one span per level of waiting work.
+// One more cluster: for every j the best place where it begins. Every second j of a level lies between two whose places are
+// known and bound its own; those of a level wait for nobody, so the processor works on several at once.
 inline void cut_row(Line line, size_t row, size_t points, const double* before, double* after, int32_t* places) {
-    Span waiting[64];
-    size_t depth = 0;
-    if (row + 1 <= points) waiting[depth++] = {row + 1, points, row, points - 1};
-    while (depth) {
-        const Span span = waiting[--depth];
-        const size_t j = (span.from_j + span.to_j) >> 1;
-        const Place found = line.best(before, span.from_i, span.to_i < j - 1 ? span.to_i : j - 1, j);
-        after[j] = found.worth;
-        places[j] = int32_t(found.at);
-        if (span.from_j < j) waiting[depth++] = {span.from_j, j - 1, span.from_i, found.at};
-        if (j < span.to_j) waiting[depth++] = {j + 1, span.to_j, found.at, span.to_i};
-    }
+    const size_t count = points - row;
+    size_t stride = 1;
+    while (stride < count) stride *= 2;
+    for (; stride; stride /= 2)
+        for (size_t at = stride; at <= count; at += 2 * stride) {
+            const size_t j = row + at, first = at > stride ? size_t(places[j - stride]) : row;
+            const size_t bound = at + stride <= count ? size_t(places[j + stride]) : points - 1;
+            const Place found = line.best(before, first, bound < j - 1 ? bound : j - 1, j);
+            after[j] = found.worth;
+            places[j] = int32_t(found.at);
+        }
 }
 
 void palette_cuts(const double* mass, const double* moment, size_t points, double* best, int32_t* out, size_t clusters) {

@@ -65,7 +65,7 @@ def palette_cuts(mass: Array, moment: Array, best: Array, out: Array) -> None:
     With W and S the running sums of mass and moment (each begins with 0), a cluster of the points i..j−1 is worth
     (S_j − S_i)² / (W_j − W_i): what it takes off the squared error. out[r, j] is where the last of r + 1 clusters of the
     first j points begins, the first such place; `best` is room for the worth of two rows. The best place never moves back
-    as j grows, so a row is halved: the place for its middle bounds the places either side.
+    as j grows, so a row is filled by strides that halve: the places either side of j bound its own.
     """
     weight, pull, points = mass[0], moment[0], mass.shape[1] - 1
     out[...] = 0
@@ -73,23 +73,21 @@ def palette_cuts(mass: Array, moment: Array, best: Array, out: Array) -> None:
     best[0] = _worth(weight[0], pull[0], weight, pull)
     for row in range(1, out.shape[0]):
         before, after = best[(row + 1) % 2], best[row % 2]
-        from_j, to_j, from_i, to_i = (np.array([end]) for end in (row + 1, points, row, points - 1))
-        keep = from_j <= to_j
-        while keep.any():
-            from_j, to_j, from_i, to_i = from_j[keep], to_j[keep], from_i[keep], to_i[keep]
-            middle = (from_j + to_j) >> 1
-            lengths = np.minimum(to_i, middle - 1) - from_i + 1
+        count = points - row
+        stride = 1 << (count - 1).bit_length()
+        while stride:
+            at = np.arange(stride, count + 1, 2 * stride)
+            j = row + at
+            first = np.where(at > stride, out[row, j - stride], row)
+            bound = np.where(at + stride <= count, out[row, np.minimum(j + stride, points)], points - 1)
+            lengths = np.minimum(bound, j - 1) - first + 1
             starts = np.cumsum(lengths) - lengths
-            i = np.arange(lengths.sum()) - np.repeat(starts - from_i, lengths)
-            j = np.repeat(middle, lengths)
-            worth = before[i] + _worth(weight[i], pull[i], weight[j], pull[j])
-            most = np.maximum.reduceat(worth, starts)
-            reached = np.flatnonzero(worth == np.repeat(most, lengths))
-            place = i[reached[np.searchsorted(reached, starts)]]
-            after[middle], out[row, middle] = most, place
-            from_j, to_j = np.concatenate([from_j, middle + 1]), np.concatenate([middle - 1, to_j])
-            from_i, to_i = np.concatenate([from_i, place]), np.concatenate([place, to_i])
-            keep = from_j <= to_j
+            i, each = np.arange(lengths.sum()) - np.repeat(starts - first, lengths), np.repeat(j, lengths)
+            worth = before[i] + _worth(weight[i], pull[i], weight[each], pull[each])
+            after[j] = np.maximum.reduceat(worth, starts)
+            reached = np.flatnonzero(worth == np.repeat(after[j], lengths))
+            out[row, j] = i[reached[np.searchsorted(reached, starts)]]
+            stride //= 2
 
 
 def palette_centres(values: Array, weights: Array, _order: Array, _room: Array, _cuts: Array, out: Array) -> None:
