@@ -15,6 +15,11 @@ namespace {
 using F64x4 = double __attribute__((vector_size(32)));
 using I64x4 = int64_t __attribute__((vector_size(32)));
 
+// Of a place as it is compared in lanes; by way of a signed one, for which there is an instruction.
+inline double number(size_t place) { return double(int64_t(place)); }
+
+inline size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
 struct Place {
     double worth;
     size_t at;
@@ -40,13 +45,13 @@ struct Line {
     Place best(const double* before, size_t first, size_t last, size_t j) const {
         if (last < 3) return best_near_start(before, first, last, j);
         const F64x4 steps = {0, 1, 2, 3};
-        F64x4 most = -1.0 - F64x4{}, place = double(first) - F64x4{};  // nothing is worth less than 0
-        for (size_t i = first; i + 4 <= last; i += 4) keep_better(totals(before, i, j), double(i) + steps, most, place);
-        const F64x4 index = double(last - 3) + steps, total = totals(before, last - 3, j);
-        keep_better(index >= double(first) - F64x4{} ? total : -1.0 - F64x4{}, index, most, place);
+        F64x4 most = -1.0 - F64x4{}, place = number(first) - F64x4{};  // nothing is worth less than 0
+        for (size_t i = first; i + 4 <= last; i += 4) keep_better(totals(before, i, j), number(i) + steps, most, place);
+        const F64x4 index = number(last - 3) + steps, total = totals(before, last - 3, j);
+        keep_better(index >= number(first) - F64x4{} ? total : -1.0 - F64x4{}, index, most, place);
         const F64x4 all = across(most, [](F64x4 a, F64x4 b) { return a > b ? a : b; });
-        place = across(most == all ? place : double(last) - F64x4{}, [](F64x4 a, F64x4 b) { return a < b ? a : b; });
-        return {all[0], size_t(place[0])};
+        place = across(most == all ? place : number(last) - F64x4{}, [](F64x4 a, F64x4 b) { return a < b ? a : b; });
+        return {all[0], size_t(int64_t(place[0]))};
     }
 
 private:
@@ -76,17 +81,20 @@ private:
     }
 };
 
-// One more cluster: for every j the best place where it begins. Every second j of a level lies between two whose places are
-// known and bound its own; those of a level wait for nobody, so the processor works on several at once.
+// One more cluster: for every j the best place where it begins, in the row of `places`. It is no earlier than with one
+// cluster less, in the row above. Every second j of a level lies between two whose places are known and bound its own; those
+// of a level wait for nobody, so the processor works on several at once.
 inline void cut_row(Line line, size_t row, size_t points, const double* before, double* after, int32_t* places) {
+    const int32_t* above = places - (points + 1);
     const size_t count = points - row;
     size_t stride = 1;
     while (stride < count) stride *= 2;
     for (; stride; stride /= 2)
         for (size_t at = stride; at <= count; at += 2 * stride) {
-            const size_t j = row + at, first = at > stride ? size_t(places[j - stride]) : row;
-            const size_t bound = at + stride <= count ? size_t(places[j + stride]) : points - 1;
-            const Place found = line.best(before, first, bound < j - 1 ? bound : j - 1, j);
+            const size_t j = row + at;
+            const size_t last = least(at + stride <= count ? size_t(places[j + stride]) : points - 1, j - 1);
+            const size_t first = at > stride ? size_t(places[j - stride]) : row, fewer = size_t(above[j]);
+            const Place found = line.best(before, least(first > fewer ? first : fewer, last), last, j);
             after[j] = found.worth;
             places[j] = int32_t(found.at);
         }

@@ -52,7 +52,7 @@ def _pack(bits: Array, out: Array) -> None:
     out[:, : -(-bits.shape[1] // 8)] = np.packbits(bits, axis=1, bitorder="little")
 
 
-def _marker(words: Array, keep: int, mask: Array) -> None:
+def _mark(words: Array, keep: int, mask: Array) -> None:
     """A bit, low bits first, where a word has any of the bits `keep`; the rest of a row is zero."""
     _pack(words & words.dtype.type(keep) != 0, mask)
 
@@ -64,8 +64,28 @@ def _gather(mask: Array, words: Array, out: Array) -> None:
     out[0, : len(found)] = found
 
 
-mark_8 = mark_16 = mark_32 = _marker
-gather_8 = gather_16 = gather_32 = _gather
+def mark_8(words: Array, keep: int, mask: Array) -> None:
+    _mark(words, keep, mask)
+
+
+def mark_16(words: Array, keep: int, mask: Array) -> None:
+    _mark(words, keep, mask)
+
+
+def mark_32(words: Array, keep: int, mask: Array) -> None:
+    _mark(words, keep, mask)
+
+
+def gather_8(mask: Array, words: Array, out: Array) -> None:
+    _gather(mask, words, out)
+
+
+def gather_16(mask: Array, words: Array, out: Array) -> None:
+    _gather(mask, words, out)
+
+
+def gather_32(mask: Array, words: Array, out: Array) -> None:
+    _gather(mask, words, out)
 
 
 def places(mask: Array, columns: int, out: Array) -> None:

@@ -65,7 +65,8 @@ def palette_cuts(mass: Array, moment: Array, best: Array, out: Array) -> None:
     With W and S the running sums of mass and moment (each begins with 0), a cluster of the points i..j−1 is worth
     (S_j − S_i)² / (W_j − W_i): what it takes off the squared error. out[r, j] is where the last of r + 1 clusters of the
     first j points begins, the first such place; `best` is room for the worth of two rows. The best place never moves back
-    as j grows, so a row is filled by strides that halve: the places either side of j bound its own.
+    as j grows, nor as clusters are added, so a row is filled by strides that halve: the places either side of j and the one
+    above bound its own.
     """
     weight, pull, points = mass[0], moment[0], mass.shape[1] - 1
     out[...] = 0
@@ -78,9 +79,11 @@ def palette_cuts(mass: Array, moment: Array, best: Array, out: Array) -> None:
         while stride:
             at = np.arange(stride, count + 1, 2 * stride)
             j = row + at
-            first = np.where(at > stride, out[row, j - stride], row)
             bound = np.where(at + stride <= count, out[row, np.minimum(j + stride, points)], points - 1)
-            lengths = np.minimum(bound, j - 1) - first + 1
+            last = np.minimum(bound, j - 1)
+            first = np.maximum(np.where(at > stride, out[row, j - stride], row), out[row - 1, j])
+            first = np.minimum(first, last)
+            lengths = last - first + 1
             starts = np.cumsum(lengths) - lengths
             i, each = np.arange(lengths.sum()) - np.repeat(starts - first, lengths), np.repeat(j, lengths)
             worth = before[i] + _worth(weight[i], pull[i], weight[each], pull[each])
