@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
 DEMO_MODEL := .models/SmolLM2-135M-Instruct.Q4_1.gguf
+DEMO_TEXT := .models/text/debian-handbook.txt
 NATIVE := $(wildcard native/*) CMakeLists.txt
 
 .PHONY: setup demo test check format conformance bench quality clean
@@ -72,10 +73,21 @@ bench: $(PEERS)/.ready $(DEMO_MODEL)  ## Measure beside the peers, in one run
 	$(PEERS)/bin/python bench/codecs.py
 	$(PEERS)/bin/python bench/matvec.py
 	$(PEERS)/bin/python bench/attention.py
+	$(PEERS)/bin/python bench/run.py $(DEMO_MODEL)
+	$(PEERS)/bin/python bench/load.py
+	$(PEERS)/bin/python bench/stream.py
 	$(PEERS)/bin/python bench/table.py
 
-quality: setup $(DEMO_MODEL)  ## Measure bits per weight against error and write docs/quality.*
-	$(BIN)/python tools/quality.py $(DEMO_MODEL) docs
+$(DEMO_TEXT):
+	$(PYTHON) tools/fetch_text.py $(@D)
+
+# The rows of llama.cpp need llama-cpp-python, which has to be compiled: they are there when PEERS_PYTHON has it.
+PEERS_PYTHON ?= $(PEERS)/bin/python
+quality: setup $(DEMO_MODEL) $(DEMO_TEXT)  ## Measure bits per weight against error and write docs/quality*
+	$(BIN)/python tools/quality.py $(DEMO_MODEL) docs/quality.json
+	$(BIN)/python tools/quality_model.py $(DEMO_MODEL) $(DEMO_TEXT) docs/quality.json \
+		$(shell $(PEERS_PYTHON) -c 'import llama_cpp' 2>/dev/null && echo --peers $(PEERS_PYTHON))
+	$(BIN)/python tools/quality_page.py docs/quality.json
 
 clean:  ## Remove everything built or downloaded
 	rm -rf $(VENV) $(PEERS) $(SANITIZED) build dist .models .demo .bench

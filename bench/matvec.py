@@ -1,13 +1,15 @@
-"""Products with packed weights, 4096 × 4096, two threads, beside ggml. MB/s of stored weights read.
+"""Products with packed weights, 4096 × 4096, two threads, and those of a small decoder. MB/s of stored weights read.
 
 Each run multiplies with one matrix after the other, together more than any cache holds, as a model does with its layers. With
 int8 activations the weights should come as fast as memory gives them: `reading`, the maximum of as many bytes by two threads,
 runs in turn with the products. On a busy machine neither means much; `core` does: one thread on 256 rows that stay in cache, by
 its own CPU time, the best of many, is what the instructions allow.
 
-ggml is measured if `--ggml DIRECTORY` names a place with its libggml-base and libggml-cpu shared libraries (the wheel of
-pywhispercpp holds them); it quantises activations too, in blocks of its own. Its threads wait awake after their work and slow
-what runs next: for our share of `reading`, leave it out. Options of the harness follow.
+`token` and `prefill` are all products of SmolLM2-135M in q4_0, its head in q8_0, for one token and for a prompt of 512.
+
+With `--ggml DIRECTORY`, a place with the libggml-base and libggml-cpu shared libraries (the wheel of pywhispercpp has them),
+the same products are ggml's, which rounds activations too, in blocks of its own; ours then only check its results. Its threads
+wait awake after their work and slow what runs next, so the two sides are two runs. Options of the harness follow.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from flyweight import kernels
@@ -34,35 +37,30 @@ THREADS = 2
 WORKING_SET = 96_000_000
 ROWS_IN_CACHE = 256
 GGML_TYPES = {"q4_0": 2, "q8_0": 8, "q4_k": 12, "q6_k": 14, "f16": 1, "bf16": 30}
-GROUP = 64
 READERS = ThreadPoolExecutor(THREADS)
 
 
-def matrices(form: str, rng: np.random.Generator) -> Iterator[tuple[object, ...]]:
-    """Arguments of `matvec_<form>` before x, without end."""
-    while True:
-        if form in kernels.BLOCKS:
-            size, nbytes = kernels.BLOCKS[form]
-            blocks = rng.integers(0, 256, (SIDE * SIDE // size, nbytes), dtype=np.uint8)
-            for at, kind in next(codec for codec in ggml.CODECS if codec.name == form).scales:
-                blocks[:, at : at + 2] = rng.uniform(1e-4, 1e-2, (len(blocks), 1)).astype(kind).view(np.uint8)
-            yield (blocks.reshape(SIDE, -1),)
-        elif form in ("f16", "bf16"):
-            values = rng.standard_normal((SIDE, SIDE), np.float32)
-            yield (values.astype(np.float16) if form == "f16" else (values.view(np.uint32) >> 16).astype(np.uint16),)
-        else:
-            codes = rng.integers(0, 256, (SIDE, SIDE if form.endswith("8") else SIDE // 2), dtype=np.uint8)
-            scale = rng.uniform(1e-4, 1e-2, (SIDE, SIDE // GROUP)).astype(np.float16)
-            if form == "palette4":
-                yield (codes, rng.standard_normal(16, np.float32))
-            elif form == "symmetric8":
-                yield (codes, scale[:, :1].astype(np.float32), SIDE)
-            else:
-                yield (codes, scale, -scale, GROUP)
+def matrix(form: str, rng: np.random.Generator, rows: int = SIDE, columns: int = SIDE, group: int = 64) -> kernels.Matrix:
+    if form in kernels.BLOCKS:
+        size, nbytes = kernels.BLOCKS[form]
+        blocks = rng.integers(0, 256, (rows * columns // size, nbytes), dtype=np.uint8)
+        for at, kind in next(codec for codec in ggml.CODECS if codec.name == form).scales:
+            blocks[:, at : at + 2] = rng.uniform(1e-4, 1e-2, (len(blocks), 1)).astype(kind).view(np.uint8)
+        return kernels.matrix(form, blocks=blocks.reshape(rows, -1))
+    if form in ("f16", "bf16"):
+        values = rng.standard_normal((rows, columns), np.float32)
+        return kernels.matrix(form, weights=values.astype(np.float16 if form == "f16" else ml_dtypes.bfloat16))
+    codes = rng.integers(0, 256, (rows, columns if form.endswith("8") else columns // 2), dtype=np.uint8)
+    scale = rng.uniform(1e-4, 1e-2, (rows, columns // group)).astype(np.float16)
+    if form == "palette4":
+        return kernels.matrix(form, codes=codes, table=rng.standard_normal(16, np.float32))
+    if form == "symmetric8":
+        return kernels.matrix(form, codes=codes, scale=scale[:, :1].astype(np.float32))
+    return kernels.matrix(form, codes=codes, scale=scale, bias=-scale)
 
 
-def size_of(arguments: tuple[object, ...]) -> int:
-    return sum(part.nbytes for part in arguments if isinstance(part, np.ndarray))
+def size_of(weights: kernels.Matrix) -> int:
+    return sum(part.nbytes for part in weights.parts)
 
 
 class Ggml:
@@ -115,53 +113,95 @@ def cpu_seconds(work: Callable[[], object]) -> float:
     return time.thread_time() - start
 
 
-def case(form: str, int8: bool, batch: int, peer: Ggml | None) -> Case:
+def case(form: str, int8: bool, batch: int, peer: Ggml | None, group: int = 64) -> Case:
     rng = np.random.default_rng(0)
-    source = matrices(form, rng)
-    first = next(source)
-    weights = [first, *(next(source) for _ in range(WORKING_SET // size_of(first)))]
+    first = matrix(form, rng, group=group)
+    weights = [first, *(matrix(form, rng, group=group) for _ in range(WORKING_SET // size_of(first)))]
     x, out = rng.standard_normal((batch, SIDE), np.float32), np.empty((batch, SIDE), np.float32)
-    product = getattr(kernels, f"matvec_{form}")
-    mode = (int8,) if kernels.MATVEC[f"matvec_{form}"] else ()
 
     def ours() -> None:
-        for arguments in weights:
-            product(*arguments, x, out, *mode, THREADS)
+        for one in weights:
+            kernels.multiply((one,), x, out, int8=int8, threads=THREADS)
 
-    few = tuple(part[:ROWS_IN_CACHE] if isinstance(part, np.ndarray) and part.ndim == 2 else part for part in first)
-    some = np.empty((batch, ROWS_IN_CACHE), np.float32)
-    notes: dict[str, float | str] = {"core MB/s": of_one_core(lambda: product(*few, x, some, *mode, 1), size_of(few))}
-    halves = np.split(np.ones(size_of(first) * len(weights) // 8 * 2, np.float32), 2)
-    contenders: dict[str, Callable[[], object]] = {"flyweight": ours, "reading": lambda: list(READERS.map(np.max, halves))}
-    if peer and form in GGML_TYPES and (int8 or not mode):
-        theirs, last = peer.products(GGML_TYPES[form], [np.asarray(arguments[0]) for arguments in weights], x, THREADS)
+    few, some = first[:ROWS_IN_CACHE], np.empty((batch, ROWS_IN_CACHE), np.float32)
+    work: Callable[[], object] = ours
+    alone: Callable[[], object] = lambda: kernels.multiply((few,), x, some, int8=int8, threads=1)  # noqa: E731
+    if peer:
+        work, last = peer.products(GGML_TYPES[form], [one.parts[0] for one in weights], x, THREADS)
         ours()
-        theirs()
+        work()
         if np.abs(out - last).max() > 0.02 * np.abs(out).max():
             sys.exit(f"{form}: our product differs from ggml's; a speed would mean nothing")
-        contenders["ggml"] = theirs
-        alone, _ = peer.products(GGML_TYPES[form], [np.asarray(few[0])], x, 1)
-        notes["ggml core MB/s"] = of_one_core(alone, size_of(few))
-    name = f"{form}{' int8' if int8 else ''}, batch {batch}"
-    nbytes = size_of(first) * len(weights)
-    return Case(name, nbytes, contenders, limit="read2", target="0.7× reading" if int8 and batch == 1 else "", notes=notes)
+        alone, _ = peer.products(GGML_TYPES[form], [few.parts[0]], x, 1)
+    halves = np.split(np.ones(size_of(first) * len(weights) // 8 * 2, np.float32), 2)
+    contenders = {"ggml" if peer else "flyweight": work, "reading": lambda: list(READERS.map(np.max, halves))}
+    name = f"{form}{f' by {group}' if form.startswith('affine') else ''}{' int8' if int8 else ''}, batch {batch}"
+    notes: dict[str, float | str] = {"core MB/s": of_one_core(alone, size_of(few))}
+    target = "0.7× reading" if int8 and batch == 1 else ""
+    return Case(name, size_of(first) * len(weights), contenders, limit="read2", target=target, notes=notes)
+
+
+LAYERS, HIDDEN, HEADS, INNER, TOKENS = 30, 576, (576, 192, 192), 1536, 49152
+
+
+def decoder(form: str, batch: int) -> Case:
+    """The products of one pass through SmolLM2-135M: 121 calls, the head for the last token alone."""
+    rng = np.random.default_rng(0)
+    shapes = [*((rows, HIDDEN) for rows in HEADS), (HIDDEN, HIDDEN), (INNER, HIDDEN), (INNER, HIDDEN), (HIDDEN, INNER)]
+    layers = [[matrix(form, rng, rows, columns) for rows, columns in shapes] for _ in range(LAYERS)]
+    head = matrix("q8_0", rng, TOKENS, HIDDEN)
+    x, gain = rng.standard_normal((batch, HIDDEN), np.float32), np.ones(HIDDEN, np.float32)
+    mixed, inner = np.empty((batch, sum(HEADS)), np.float32), np.empty((batch, INNER), np.float32)
+    out, logits = np.empty((batch, HIDDEN), np.float32), np.empty((1, TOKENS), np.float32)
+
+    def one_pass() -> None:
+        for q, k, v, o, gate, up, down in layers:
+            kernels.multiply((q, k, v), x, mixed, gain=gain, eps=1e-5, threads=THREADS)
+            kernels.multiply((o,), x, out, threads=THREADS)
+            kernels.gated(gate, up, x, inner, gain=gain, eps=1e-5, threads=THREADS)
+            kernels.multiply((down,), inner, out, threads=THREADS)
+        kernels.multiply((head,), x[-1:], logits, gain=gain, eps=1e-5, threads=THREADS)
+
+    taken = min(seconds(one_pass) for _ in range(30 if batch == 1 else 3))
+    nbytes = sum(size_of(one) for layer in layers for one in layer) + size_of(head)
+    name = f"{form} {'token' if batch == 1 else f'prefill of {batch}'}"
+    return Case(name, nbytes, {"flyweight": one_pass}, notes={"tokens/s": round(batch / taken, 1)})
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 def overhead() -> str:
     """A call that has little to do: eight rows, so most of it is checks, binding and making the activations ready."""
-    blocks, x, out = np.zeros((8, SIDE // 32 * 18), np.uint8), np.zeros((1, SIDE), np.float32), np.zeros((1, 8), np.float32)
-    taken = sorted(cpu_seconds(lambda: kernels.matvec_q4_0(blocks, x, out, True, THREADS)) for _ in range(2000))
-    return f"a call on 8 × {SIDE} weights: {taken[1000] * 1e6:.1f} µs"
+    few, x, out = (
+        kernels.matrix("q4_0", blocks=np.zeros((8, 324), np.uint8)),
+        np.zeros((1, 576), np.float32),
+        np.zeros((1, 8), np.float32),
+    )
+    taken = sorted(seconds(lambda: kernels.multiply((few,), x, out, threads=THREADS)) for _ in range(2000))
+    return f"a call on 8 × 576 weights: {taken[1000] * 1e6:.1f} µs"
 
 
 def cases() -> Iterator[Case]:
-    print(overhead())
     peer = Ggml(options.ggml) if options.ggml else None
-    for form in ("q4_0", "q8_0", "q4_k", "q6_k", "affine4", "affine8", "symmetric8"):
+    whole, single = ("q4_0", "q8_0", "q4_k", "q6_k"), ("bf16", "f16")
+    if not peer:
+        print(overhead())
+        for form in ("q4_0", "q4_1", "affine4"):
+            yield decoder(form, 1)
+            yield decoder(form, 512)
+        whole += ("q4_1", "q5_0", "q5_1", "q5_k", "affine4", "affine8", "symmetric8")
+        single += (*whole, "palette4")
+    for form in whole:
         yield case(form, True, 1, peer)
-    for form in ("q4_0", "q8_0", "q4_k", "q6_k", "affine4", "affine8", "symmetric8", "bf16", "f16", "palette4"):
+    if not peer:
+        yield case("affine4", True, 1, peer, group=32)
+    for form in single:
         yield case(form, False, 1, peer)
-    for form in ("q4_0", "q8_0", "q4_k", "affine4", "affine8"):
+    for form in whole:
         yield case(form, True, 8, peer)
 
 

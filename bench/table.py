@@ -17,7 +17,8 @@ def main() -> None:
         sys.stdout.write(f"{file.stem}, {report['date']}, {report['processor']}, kernels {report['kernels']}\n")
         for result in (result for result in report["results"] if result["target"]):
             beside = ", ".join(f"{ratio:.2f}× {who}" for who, ratio in result["ratios"].items())
-            reached = f"{rate(result['figures'][result['ours']]):26}{result['share_of_limit']:5.2f} of {result['limit']:7}"
+            share = f"{result['share_of_limit']:5.2f} of {result['limit']:7}" if "limit" in result else f"{result['unit']:16}"
+            reached = f"{rate(result['figures'][result['ours']]):26}{share}"
             sys.stdout.write(f"  {result['verdict']:13}{result['name']:28}{reached}{beside}  ({result['target']})\n")
 
 

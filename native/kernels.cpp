@@ -15,10 +15,11 @@
 #include "palette.hpp"
 #include "encode_k.hpp"
 #include "words.hpp"
-#include "matvec_kernels.hpp"
 #include "attention_kernels.hpp"
 
 #define FLYWEIGHT_TEXT_OF(name) #name
+#define FLYWEIGHT_PRODUCTS_OF(isa) products_##isa
+#define FLYWEIGHT_PRODUCTS(isa) FLYWEIGHT_PRODUCTS_OF(isa)
 #define FLYWEIGHT_TEXT(name) FLYWEIGHT_TEXT_OF(name)
 
 namespace flyweight {
@@ -63,7 +64,7 @@ extern const Kernels FLYWEIGHT_ISA = {
     grid_sums,
     hqq_codes,
     hqq_round,
-    matvec_kernels,
+    FLYWEIGHT_PRODUCTS(FLYWEIGHT_ISA),
     attention_kernels,
 };
 

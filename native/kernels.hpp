@@ -136,10 +136,11 @@ struct Kernels {
     void (*hqq_round)(const float* values, const float* by, size_t size, size_t groups, const float* t, const float* z,
                       float beta, int levels, float* error, float* mean);
 
-    MatvecKernels matvec;
+    const MatvecKernels& matvec;
     AttentionKernels attention;
 };
 
+extern const MatvecKernels products_baseline, products_avx2, products_avx512;
 extern const Kernels baseline;
 #ifdef FLYWEIGHT_X86
 extern const Kernels avx2;

@@ -4,32 +4,32 @@
 #include <cstddef>
 #include <cstdint>
 
-// X(form, type, the order of its columns, elements and bytes of a block, bytes of a scale or 0)
+// X(form, type, the order of its columns, elements and bytes of a block, bytes of a scale or 0, bits of a code or 0)
 // The first list has products with f32 and with int8 activations, the second with f32 alone.
 #define FLYWEIGHT_MATVEC_CODES(X)                             \
-    X(q4_0, Q4_0, halves, 32, 18, 0)                          \
-    X(q4_1, Q4_1, halves, 32, 20, 0)                          \
-    X(q5_0, Q5_0, halves, 32, 22, 0)                          \
-    X(q5_1, Q5_1, halves, 32, 24, 0)                          \
-    X(q8_0, Q8_0, halves, 32, 34, 0)                          \
-    X(q4_k, Q4_K, halves, 256, 144, 0)                        \
-    X(q5_k, Q5_K, halves, 256, 176, 0)                        \
-    X(q6_k, Q6_K, halves, 256, 210, 0)                        \
-    X(affine4_f32, Affine4<F32Scale>, pairs, 2, 1, 4)         \
-    X(affine4_f16, Affine4<F16Scale>, pairs, 2, 1, 2)         \
-    X(affine4_bf16, Affine4<Bf16Scale>, pairs, 2, 1, 2)       \
-    X(affine8_f32, Affine8<F32Scale>, halves, 1, 1, 4)        \
-    X(affine8_f16, Affine8<F16Scale>, halves, 1, 1, 2)        \
-    X(affine8_bf16, Affine8<Bf16Scale>, halves, 1, 1, 2)      \
-    X(symmetric8_f32, Symmetric8<F32Scale>, halves, 1, 1, 4)  \
-    X(symmetric8_f16, Symmetric8<F16Scale>, halves, 1, 1, 2)  \
-    X(symmetric8_bf16, Symmetric8<Bf16Scale>, halves, 1, 1, 2)
+    X(q4_0, Q4_0, halves, 32, 18, 0, 4)                          \
+    X(q4_1, Q4_1, halves, 32, 20, 0, 4)                          \
+    X(q5_0, Q5_0, halves, 32, 22, 0, 5)                          \
+    X(q5_1, Q5_1, halves, 32, 24, 0, 5)                          \
+    X(q8_0, Q8_0, halves, 32, 34, 0, 8)                          \
+    X(q4_k, Q4_K, halves, 256, 144, 0, 4)                        \
+    X(q5_k, Q5_K, halves, 256, 176, 0, 5)                        \
+    X(q6_k, Q6_K, halves, 256, 210, 0, 6)                        \
+    X(affine4_f32, Affine4<F32Scale>, pairs, 2, 1, 4, 4)         \
+    X(affine4_f16, Affine4<F16Scale>, pairs, 2, 1, 2, 4)         \
+    X(affine4_bf16, Affine4<Bf16Scale>, pairs, 2, 1, 2, 4)       \
+    X(affine8_f32, Affine8<F32Scale>, halves, 1, 1, 4, 8)        \
+    X(affine8_f16, Affine8<F16Scale>, halves, 1, 1, 2, 8)        \
+    X(affine8_bf16, Affine8<Bf16Scale>, halves, 1, 1, 2, 8)      \
+    X(symmetric8_f32, Symmetric8<F32Scale>, halves, 1, 1, 4, 8)  \
+    X(symmetric8_f16, Symmetric8<F16Scale>, halves, 1, 1, 2, 8)  \
+    X(symmetric8_bf16, Symmetric8<Bf16Scale>, halves, 1, 1, 2, 8)
 
 #define FLYWEIGHT_MATVEC_FLOATS(X)       \
-    X(f32, F32, straight, 1, 4, 0)       \
-    X(f16, F16, straight, 1, 2, 0)       \
-    X(bf16, Bf16, straight, 1, 2, 0)     \
-    X(palette4, Palette4, pairs, 2, 1, 0)
+    X(f32, F32, straight, 1, 4, 0, 0)       \
+    X(f16, F16, straight, 1, 2, 0, 0)       \
+    X(bf16, Bf16, straight, 1, 2, 0, 0)     \
+    X(palette4, Palette4, pairs, 2, 1, 0, 0)
 
 namespace flyweight {
 
@@ -43,6 +43,9 @@ enum MatvecForm {
 #undef X
     matvec_forms
 };
+
+// From so many activations on, weights are put ready for all of them: codes of up to six bits as codes, all others as f32.
+constexpr size_t many = 12;
 
 struct Weights {
     MatvecForm form;

@@ -1,10 +1,11 @@
 // One row of activations made ready for products, and the gate between two of them.
 #pragma once
 
-#include "encode.hpp"
 #include "matvec_lanes.hpp"
 
 namespace {
+
+constexpr uint32_t infinite_bits = 0x7f800000;
 
 // out = x · r · gain, r = 1 / √(mean x² + eps)
 void normalize(const float* x, size_t columns, const float* gain, float eps, float* out) {
@@ -44,8 +45,8 @@ void quantize(const float* __restrict x, size_t columns, int8_t* __restrict code
         for (int i = 8; i < 32; i += 8) peaks = greatest(peaks, magnitudes(load_floats(x + i)));
         const uint32_t bits = uint32_t(over_lanes(peaks, [](EightBits a, EightBits b) { return greatest(a, b); }));
         const float peak = float_of(bits), steps = 127.0f / peak;
-        const bool fits = bits < infinity && bits_of(steps) < infinity;
-        *scale = bits >= infinity ? float_of(0x7fc00000) : fits ? peak / 127.0f : 0.0f;
+        const bool fits = bits < infinite_bits && bits_of(steps) < infinite_bits;
+        *scale = bits >= infinite_bits ? float_of(0x7fc00000) : fits ? peak / 127.0f : 0.0f;
         int32_t whole[2] = {};
         if (fits)
             for (int half = 0; half < 2; ++half) whole[half] = round16(x + 16 * half, steps, codes + 16 * half);

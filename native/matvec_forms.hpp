@@ -5,7 +5,7 @@
 //   open<Full>(stretch, n)     read the scales of its n chunks (eight if Full); what is beyond n is zero
 //   scales                     s of the eight chunks
 //   codes(k)                   the codes of chunk k
-//   times(k)                   null, or whole numbers that count again for the first and the last sixteen columns
+//   times(k)                   null, or (if `halves`) whole numbers that count again for the first and the last sixteen columns
 //   add_bias(sums, half_sums)  add Σ b·Σx over the stretch
 //   at, stretch_bytes          where the stretch begins, for prefetches
 // A Row of floats has only values(chunk, out).
@@ -26,7 +26,8 @@ inline I8x32 nibbles(const uint8_t* at) {
 }
 
 struct Codes {
-    static constexpr bool floats = false, is_signed = false;
+    static constexpr bool floats = false, is_signed = false, halves = false;
+    static constexpr int bits = 4;
     const uint8_t *row, *at;
     F8 scales = {}, biases = {};
 
@@ -90,6 +91,7 @@ struct FourBits : Base {
 
 template <class Base>
 struct FiveBits : Base {
+    static constexpr int bits = 5;
     using Base::Base;
     I8x32 codes(int k) const { return nibbles(this->packed(k)) | I8x32(sixteens(load_u32(this->packed(k) - 4))); }
 };
@@ -133,6 +135,7 @@ struct Q4_K : ScaledTwice<144> {
 };
 
 struct Q5_K : ScaledTwice<176> {
+    static constexpr int bits = 5;
     using ScaledTwice::ScaledTwice;
     I8x32 codes(int k) const {
         return I8x32(loosely_down(load32(at + 48 + 32 * (k / 2)), k % 2 * 4) & 15 | loosely_down(load32(at + 16), k - 4) & 16);
@@ -140,6 +143,8 @@ struct Q5_K : ScaledTwice<176> {
 };
 
 struct Q6_K : Codes {
+    static constexpr bool halves = true;
+    static constexpr int bits = 6;
     static constexpr size_t stretch_bytes = 210;
     int16_t steps[16];  // a scale for every sixteen columns
 

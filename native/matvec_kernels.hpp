@@ -5,24 +5,14 @@
 #pragma once
 
 #include "matvec_activations.hpp"
-#include "matvec_forms.hpp"
+#include "matvec_blocks.hpp"
 
 namespace {
-
-using flyweight::Activations;
-using flyweight::Order;
-using flyweight::Products;
 
 inline F8 dot8x4(const F8 (&w)[4], const float* x) {
     F8 sum = w[0] * load8(x);
     for (int i = 1; i < 4; ++i) sum = fused(w[i], load8(x + 8 * i), sum);
     return sum;
-}
-
-inline void put(const Products& to, size_t item, size_t row, float value) {
-    float* at = to.out + item * to.stride + row;
-    if (to.bias) value += to.bias[row];
-    *at = to.add ? *at + value : value;
 }
 
 // A stretch of Rows rows times N products. Scales of rows and activations meet eight chunks at a time.
@@ -107,6 +97,10 @@ void matvec_tile(const Weights& w, const Activations& a, size_t index, size_t it
 template <class Row, bool Int8, Order order>
 void matvec(const Weights& w, const Activations& a, size_t first, size_t last, const Products& to) {
     size_t index = first;
+    if (a.count >= flyweight::many) {
+        if constexpr (!Int8) return f32_blocks<Row, order>(w, a, first, last, to);
+        else if constexpr (!Row::is_signed) index = int8_blocks<Row, order>(w, a, first, last, to);
+    }
     if (a.count == 1)
         for (; index + 2 <= last; index += 2) matvec_tile<Row, Int8, order, 2, 1>(w, a, index, 0, to);
     for (; index < last; ++index) {
@@ -115,23 +109,5 @@ void matvec(const Weights& w, const Activations& a, size_t first, size_t last, c
         for (; item < a.count; ++item) matvec_tile<Row, Int8, order, 1, 1>(w, a, index, item, to);
     }
 }
-
-constexpr flyweight::MatvecKernels matvec_kernels = {
-    {
-#define X(form, Row, order, ...) {matvec<Row, false, flyweight::order>, matvec<Row, true, flyweight::order>},
-        FLYWEIGHT_MATVEC_CODES(X)
-#undef X
-#define X(form, Row, order, ...) {matvec<Row, false, flyweight::order>, nullptr},
-        FLYWEIGHT_MATVEC_FLOATS(X)
-#undef X
-    },
-    normalize,
-    reorder,
-    sum_chunks,
-    quantize,
-    pair_codes,
-    gate_with<silu>,
-    gate_with<gelu_tanh>,
-};
 
 }  // namespace

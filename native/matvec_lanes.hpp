@@ -35,11 +35,15 @@ inline U8x32 load32(const uint8_t* at) {
     return lanes;
 }
 
-inline float sum8(F8 v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
-
 #ifdef __AVX2__
 
 inline F8 fused(F8 a, F8 b, F8 c) { return F8(_mm256_fmadd_ps(__m256(a), __m256(b), __m256(c))); }
+
+inline float sum8(F8 v) {
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(__m256(v)), _mm256_extractf128_ps(__m256(v), 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
 
 inline I8x32 join(U8 low, U8 high) { return I8x32(_mm256_set_m128i(__m128i(high), __m128i(low))); }
 
@@ -126,6 +130,8 @@ inline U8x32 sixteens(uint32_t bits) {
 #else
 
 inline F8 fused(F8 a, F8 b, F8 c) { return a * b + c; }
+
+inline float sum8(F8 v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
 
 inline I8x32 join(U8 low, U8 high) {
     I8x32 lanes;

@@ -30,15 +30,15 @@ struct FormFacts {
     const char* name;
     Order order;
     size_t elements, bytes, scale_bytes;
-    bool whole;  // codes, which int8 activations multiply
+    int bits;  // of codes, or 0
+
+    // Whether so many activations are multiplied as int8. Many are not with codes of eight bits: f32 is as fast.
+    bool whole(size_t items) const { return bits && (bits < 8 || items < many); }
 };
 
 constexpr FormFacts facts[matvec_forms] = {
-#define X(form, Row, order, elements, bytes, scale) {#form, order, elements, bytes, scale, true},
-    FLYWEIGHT_MATVEC_CODES(X)
-#undef X
-#define X(form, Row, order, elements, bytes, scale) {#form, order, elements, bytes, scale, false},
-    FLYWEIGHT_MATVEC_FLOATS(X)
+#define X(form, Row, order, elements, bytes, scale, bits) {#form, order, elements, bytes, scale, bits},
+    FLYWEIGHT_MATVEC_CODES(X) FLYWEIGHT_MATVEC_FLOATS(X)
 #undef X
 };
 
@@ -124,7 +124,7 @@ struct Call {
 
     MatvecKernel kernel(const Weights& w) const {
         const auto& both = kernels.of[w.form];
-        return int8 && both.int8 ? both.int8 : both.f32;
+        return int8 && facts[w.form].whole(activations.count) ? both.int8 : both.f32;
     }
 
     void run(const Part& part, size_t piece) const {
@@ -184,7 +184,7 @@ void run(Call& call, const float* x, size_t items, const float* gain, float eps,
     bool wants_float[orders] = {}, wants_codes[orders] = {};
     for (size_t i = 0; i < call.count; ++i) {
         const FormFacts& fact = facts[call.parts[i].weights->form];
-        (call.int8 && fact.whole ? wants_codes : wants_float)[fact.order] = true;
+        (call.int8 && fact.whole(items) ? wants_codes : wants_float)[fact.order] = true;
     }
     const bool codes = wants_codes[halves] || wants_codes[pairs];
     const size_t gate_floats = gated ? items * call.parts[0].weights->rows : 0;

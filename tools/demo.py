@@ -1,6 +1,8 @@
-"""The main job on a real model: inspect, convert through every format, verify, compare, and one table of what it cost.
+"""The main job on a real model: inspect, convert through every format, verify, compare, run, and one table of what it cost.
 
-Every step is the command a user would type, run as its own process, so that seconds and peak memory are honest.
+Every step is the command a user would type, run as its own process, so that seconds and peak memory are honest. Perplexity and
+KL divergence (nats per token, against the source computed with f32 activations) are of a few hundred words, demo_text.txt: they
+tell forms of one model apart and mean little beside figures from elsewhere.
 """
 
 from __future__ import annotations
@@ -11,9 +13,21 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from flyweight.evaluate import Predictor, evaluate, predictor, windows_of
+from flyweight.runtime import open_model
+
+Array = np.ndarray[Any, Any]
+
+TEXT = Path(__file__).with_name("demo_text.txt")
+TOKENS, WINDOW = 512, 256
+PROMPT = "Name three animals that live in the sea."
 
 
 @dataclass(frozen=True)
@@ -53,30 +67,57 @@ def main(model: Path, out: Path) -> None:
         ("MLX 4-bit, group 64", hf, out / "SmolLM2-mlx-4bit", ["--to", "mlx", "--quant", "int4", "--dtype", "f16"]),
         ("MLX, repacked losslessly", model, out / "SmolLM2-mlx-exact", ["--to", "mlx"]),
         ("safetensors, bytes kept", model, out / "SmolLM2.safetensors", []),
-        ("GGUF, back again", out / "SmolLM2.safetensors", out / "SmolLM2.again.gguf", []),
+        ("safetensors, 4-bit palette", model, out / "SmolLM2-palette.safetensors", ["--quant", "palette"]),
     ]
-    rows = []
+    rows: list[tuple[str, Path, Ran | None, str]] = [(f"{model.name.split('.')[-2]} GGUF, the source", model, None, "")]
     for title, source, target, options in jobs:
         made = flyweight("convert", source, target, *options)
         flyweight("verify", target)
-        compared = flyweight("diff", model, target, expect=(0, 1))
-        size = sum(f.stat().st_size for f in target.rglob("*") if f.is_file()) if target.is_dir() else target.stat().st_size
-        rows.append((title, size, made, compared))
+        compared = flyweight("diff", model, target, expect=(0, 1)).document
+        rows.append((title, target, made, "identical" if compared["identical"] else f"{worst_snr(compared):.1f} dB at worst"))
+    flyweight("convert", out / "SmolLM2.safetensors", out / "SmolLM2.again.gguf")
     if (out / "SmolLM2.again.gguf").read_bytes() != model.read_bytes():
         sys.exit("GGUF → safetensors → GGUF did not give the same file")
-    print(f"\n{'':26}{'size MB':>9}{'bits/w':>8}{'rel. error':>12}{'max error':>11}{'seconds':>9}{'MB RAM':>8}  vs the source")
-    for title, size, made, compared in rows:
-        verdict = "identical" if compared.document["identical"] else f"{worst_snr(compared.document):.1f} dB at worst"
-        report = made.document
-        print(
-            f"{title:26}{size / 1e6:9.1f}{report['bits_per_weight']:8.3f}{report['relative_error']:12.2e}"
-            f"{report['max_error']:11.2e}{made.seconds:9.2f}{made.peak_bytes / 1e6:8.0f}  {verdict}"
-        )
     print("GGUF → safetensors → GGUF: byte-identical")
+    lines = list(table(model, rows))
+    print(f"\n$ flyweight run {out / 'SmolLM2.q8_0.gguf'} {PROMPT!r}", flush=True)
+    command = [sys.executable, "-m", "flyweight", "run", str(out / "SmolLM2.q8_0.gguf"), PROMPT, "--max-tokens", "64"]
+    subprocess.run(command, check=True)
+    print("", *lines, sep="\n")
+
+
+def table(model: Path, rows: list[tuple[str, Path, Ran | None, str]]) -> Iterator[str]:
+    """What each form took to make, and how it runs."""
+    yield (
+        f"{'':28}{'size MB':>9}{'bits/w':>8}{'made in s':>10}{'MB RAM':>8}  {'vs the source':19}"
+        f"{'perplexity':>11}{'KL':>9}{'tokens/s':>10}{'load ms':>9}{'MB RAM':>8}"
+    )
+    about = flyweight("inspect", model).document
+    with open_model(model, context=WINDOW, kv="f32", int8=False) as source:
+        windows = windows_of(source.tokenizer.encode(TEXT.read_text("utf-8"), special=False), WINDOW, TOKENS)
+        reference = remembered(predictor(source), windows)
+    for title, form, made, verdict in rows:
+        size = sum(f.stat().st_size for f in form.rglob("*") if f.is_file()) if form.is_dir() else form.stat().st_size
+        bits = made.document["bits_per_weight"] if made else 8 * about["nbytes"] / about["weights"]
+        making = f"{made.seconds:10.2f}{made.peak_bytes / 1e6:8.0f}" if made else f"{'':18}"
+        answer = flyweight("run", form, PROMPT, "--max-tokens", "32").document
+        with open_model(form, context=WINDOW) as opened:
+            scores = evaluate(windows, predictor(opened), reference).figures()
+        yield (
+            f"{title:28}{size / 1e6:9.1f}{bits:8.3f}{making}  {verdict:19}"
+            f"{scores['perplexity'].value:11.2f}{scores['kl_mean'].value:9.4f}"
+            f"{answer['decode_tokens_per_s']:10.1f}{answer['load_ms']:9.0f}{answer['peak_rss'] / 1e6:8.0f}"
+        )
+
+
+def remembered(predict: Predictor, windows: Array) -> Predictor:
+    """What a model predicts for these windows, computed once for all forms."""
+    held = {window.tobytes(): list(predict(window)) for window in windows}
+    return lambda window: iter(held[window.tobytes()])
 
 
 def worst_snr(document: Any) -> float:
-    return min(t["snr_db"] for t in document["tensors"] if t["snr_db"] is not None)
+    return float(min(t["snr_db"] for t in document["tensors"] if t["snr_db"] is not None))
 
 
 if __name__ == "__main__":

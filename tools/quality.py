@@ -1,6 +1,8 @@
 """What each codec and quantizer costs and keeps: bits per weight against error, over a real model's weights.
 
-    python tools/quality.py MODEL.gguf docs/       writes quality.json, quality.md, quality.svg
+    python tools/quality.py MODEL.gguf docs/quality.json
+
+`tools/quality_model.py` adds what a whole model makes of it, `tools/quality_page.py` writes the page.
 
 Every codec in CODECS that encodes and is not exact, under every quantizer in QUANTIZERS that fills it. Codecs with
 parameters are tried with those in SETTINGS, others as they are: a new codec needs no line here to appear.
@@ -23,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from quality_chart import chart
 
 import flyweight
 from flyweight import kernels
@@ -131,32 +132,6 @@ def processor() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
-def page(report: dict[str, Any]) -> str:
-    rows = "\n".join(
-        f"| {row['bits_per_weight']:.3f} | `{row['codec']}` | {' '.join(f'{k}={v}' for k, v in row['params'].items()) or '–'} "
-        f"| {row['quantizer']}{' (default)' if row['default'] else ''} | {100 * row['relative_error']:.3f} % | {row['snr_db']} "
-        f"| {row['encode_mb_per_s']} |"
-        for row in report["results"]
-    )
-    return f"""# Quality: bits per weight against error
-
-`make quality` writes this page, [quality.json](quality.json) and the chart. {report["date"]}, {report["processor"]}, kernels
-{report["kernels"]}.
-
-![bits per weight against signal-to-noise ratio](quality.svg)
-
-Weights: SmolLM2-135M-Instruct, the seven matrices of layers {" and ".join(map(str, report["layers"]))},
-{report["weights"]:,} weights, decoded from Q4_1 and with residual, MLP and value channels permuted at random (the same
-function, other groups), {COLUMNS} to a row. Error: root mean square relative to the root mean square of the weights. Speed:
-MB/s of float32 encoded on one thread, of a machine that may have been busy. No importance weights. Least square error is a
-proxy: what a model does with the weights is not measured here.
-
-| bits/weight | codec | parameters | quantizer | relative error | SNR, dB | MB/s |
-|---|---|---|---|---|---|---|
-{rows}
-"""
-
-
 def main(model: Path, into: Path) -> None:
     with flyweight.open(model) as checkpoint:
         tensors = [
@@ -173,9 +148,7 @@ def main(model: Path, into: Path) -> None:
         "weights": sum(values.size for values in tensors),
         "results": sorted(results(tensors), key=lambda row: (row["bits_per_weight"], row["relative_error"])),
     }
-    (into / "quality.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    (into / "quality.md").write_text(page(report), encoding="utf-8")
-    (into / "quality.svg").write_text(chart(report["results"]), encoding="utf-8")
+    into.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ when an array is really made, so that reading headers starts fast.
 from __future__ import annotations
 
 from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from flyweight.errors import UnsupportedError
@@ -81,7 +82,7 @@ class DType(Enum):
         """Bytes that `count` tightly packed elements occupy."""
         return (count * self.bits + 7) // 8
 
-    @property
+    @cached_property
     def numpy(self) -> np.dtype[np.generic]:
         """The array type of decoded elements; types narrower than a byte take one byte each here."""
         import ml_dtypes
@@ -105,7 +106,7 @@ class DType(Enum):
             return numpy.dtype(special[self.label])
         return numpy.dtype(f"<{self.kind}{self.itemsize}")
 
-    @property
+    @cached_property
     def storage(self) -> np.dtype[np.generic]:
         """The array type of stored elements: packed bytes for what is narrower than a byte, and for bool,
         whose bytes other than 0 and 1 must not reach NumPy unchecked."""

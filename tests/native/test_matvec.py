@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -19,23 +20,29 @@ U = 2.0**-24
 SCALES = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 
+FLOATS = ("f32", "f16", "bf16", "palette4")
+MANY = 12
+"""From so many activations on weights are put ready for all of them, in another order of summation."""
+
+
 @dataclass(frozen=True)
 class Weights:
-    """Arguments of a product, the weights they decode to, and two magnitudes per weight (docs/formats/matvec.md)."""
+    """A matrix, the weights it decodes to, and two magnitudes per weight (docs/formats/matvec.md)."""
 
-    kernel: str
-    arguments: tuple[object, ...]
+    matrix: kernels.Matrix
     decoded: np.ndarray
     summed: np.ndarray
     """What the kernel adds up for a weight: |scale · code| + |bias|."""
     stored: np.ndarray
     """The same with the code as stored: what decoding rounds against."""
-    run: int = 32
 
-    def product(self, x: np.ndarray, int8: bool = False, threads: int = 1) -> np.ndarray:
-        out = np.full((len(x), len(self.decoded)), 7.0, np.float32)
-        mode = (int8,) if kernels.MATVEC[self.kernel] else ()
-        getattr(kernels, self.kernel)(*self.arguments, x, out, *mode, threads)
+    @property
+    def form(self) -> str:
+        return self.matrix.form
+
+    def product(self, x: np.ndarray, int8: bool = False, threads: int = 1, **more: Any) -> np.ndarray:
+        out = np.full((len(x), self.matrix.rows), 7.0, np.float32)
+        kernels.multiply([self.matrix], x, out, int8=int8, threads=threads, **more)
         return out
 
 
@@ -50,6 +57,10 @@ def decoded_blocks(name: str, blocks: np.ndarray, zeroed: tuple[int, ...] = ()) 
     return values.reshape(len(blocks), blocks.shape[1] // nbytes * size).astype(np.float64)
 
 
+CENTRES = {"q4_0": 8, "q5_0": 16, "q6_k": 32}
+BIASED = {"q4_1": ((2,), (0,)), "q5_1": ((2,), (0,)), "q4_k": ((2,), (0,)), "q5_k": ((2,), (0,))}
+
+
 def blocks_of(name: str, rng: np.random.Generator, rows: int, runs: int, scales: np.ndarray) -> Weights:
     nbytes = kernels.BLOCKS[name][1]
     blocks = rng.integers(0, 256, (rows * runs, nbytes), dtype=np.uint8)
@@ -57,8 +68,23 @@ def blocks_of(name: str, rng: np.random.Generator, rows: int, runs: int, scales:
         blocks[:, at : at + 2] = rng.choice(scales, (len(blocks), 1)).astype(kind).view(np.uint8)
     blocks = blocks.reshape(rows, runs * nbytes)
     w = decoded_blocks(name, blocks)
-    summed = abs(decoded_blocks(name, blocks, (2,))) + abs(decoded_blocks(name, blocks, (0,))) if name == "q4_k" else abs(w)
-    return Weights(f"matvec_{name}", (blocks,), w, summed, summed)
+    summed = abs(w)
+    if name in BIASED:
+        summed = sum(abs(decoded_blocks(name, blocks, zeroed)) for zeroed in BIASED[name])
+    elif name in CENTRES:  # |s·q| + |s·centre| ≤ |s·(q − centre)| + 2·|s|·centre, s being the step of that weight's block
+        summed = summed + 2 * CENTRES[name] * steps_of(name, blocks)
+    return Weights(kernels.matrix(name, blocks=blocks), w, summed, summed)
+
+
+def steps_of(name: str, blocks: np.ndarray) -> np.ndarray:
+    """|s| of every weight of a form s·(q − centre): that of a block whose codes are all zero, by its centre."""
+    nbytes = kernels.BLOCKS[name][1]
+    empty = blocks.reshape(-1, nbytes).copy()
+    kept = {"q4_0": slice(0, 2), "q5_0": slice(0, 2), "q6_k": slice(192, 210)}[name]
+    zero = np.ones(nbytes, bool)
+    zero[kept] = False
+    empty[:, zero] = 0
+    return abs(decoded_blocks(name, empty.reshape(blocks.shape))) / CENTRES[name]
 
 
 def affine(bits: int, kind: str, group: int, rng: np.random.Generator, rows: int, columns: int, scales: np.ndarray) -> Weights:
@@ -71,30 +97,27 @@ def affine(bits: int, kind: str, group: int, rng: np.random.Generator, rows: int
         w = (s * q).astype(np.float32) + b.astype(np.float32)
     centre = 128 if bits == 8 else 0
     packed = codes[:, 0::2] | codes[:, 1::2] << 4 if bits == 4 else codes
-    arguments = (packed, scale, bias, group)
-    stored = abs(s * q) + abs(b)
-    return Weights(
-        f"matvec_affine{bits}", arguments, w.astype(np.float64), abs(s * (q - centre)) + abs(b + centre * s), stored, group
-    )
+    matrix = kernels.matrix(f"affine{bits}", codes=packed, scale=scale, bias=bias)
+    return Weights(matrix, w.astype(np.float64), abs(s * (q - centre)) + abs(b + centre * s), abs(s * q) + abs(b))
 
 
 def symmetric8(kind: str, group: int, rng: np.random.Generator, rows: int, columns: int, scales: np.ndarray) -> Weights:
     codes = rng.integers(0, 256, (rows, columns), dtype=np.uint8)
     scale = rng.choice(scales, (rows, columns // group)).astype(SCALES[kind])
     w = codes.view(np.int8) * np.repeat(scale.astype(np.float64), group, axis=1)
-    return Weights("matvec_symmetric8", (codes, scale, group), w, abs(w), abs(w))
+    return Weights(kernels.matrix("symmetric8", codes=codes, scale=scale), w, abs(w), abs(w))
 
 
-def floats(kernel: str, rng: np.random.Generator, rows: int, columns: int, scales: np.ndarray) -> Weights:
-    values = rng.standard_normal((rows, columns)) * rng.choice(scales, (rows, 1))
-    if kernel == "matvec_palette4":
+def floats(form: str, rng: np.random.Generator, rows: int, columns: int, scales: np.ndarray) -> Weights:
+    if form == "palette4":
         codes = rng.integers(0, 256, (rows, columns // 2), dtype=np.uint8)
         table = (rng.standard_normal(16) * rng.choice(scales)).astype(np.float32)
         w = table[np.stack([codes & 15, codes >> 4], axis=2).reshape(rows, columns)].astype(np.float64)
-        return Weights(kernel, (codes, table), w, abs(w), abs(w))
-    stored = values.astype(ml_dtypes.bfloat16 if kernel == "matvec_bf16" else np.float16)
+        return Weights(kernels.matrix(form, codes=codes, table=table), w, abs(w), abs(w))
+    values = rng.standard_normal((rows, columns)) * rng.choice(scales, (rows, 1))
+    stored = values.astype(SCALES[form])
     w = stored.astype(np.float64)
-    return Weights(kernel, (stored,), w, abs(w), abs(w))
+    return Weights(kernels.matrix(form, weights=stored), w, abs(w), abs(w))
 
 
 ORDINARY = np.float64([1e-4, 3e-3, 0.0117, -0.02])
@@ -102,29 +125,28 @@ HOSTILE = np.float64([0.0, -0.0, 2.0**-24, -(2.0**-24), 2.0**-14, 1.0, 500.0, -5
 
 
 def every_form(rows: int, runs: int, scales: np.ndarray, seed: int = 0) -> Iterator[Weights]:
-    """All forms, all scale types, groups of 32, 64, 128 and a whole row."""
+    """All forms, all scale types, groups of 32, 64, 96, 128 and a whole row."""
     rng = np.random.default_rng(seed)
-    for name in ("q4_0", "q8_0", "q4_k", "q6_k"):
+    for name in (form for form in kernels.FORMS if form in kernels.BLOCKS):
         yield blocks_of(name, rng, rows, runs, scales)
     for kind in SCALES:
-        for group in (32, 64, 128):
+        for group in (32, 64, 96, 128):
             for bits in (4, 8):
                 yield affine(bits, kind, group, rng, rows, group * runs, scales)
         for group, columns in ((32, 32 * runs), (32 * runs, 32 * runs), (64, 64 * runs)):
             yield symmetric8(kind, group, rng, rows, columns, scales)
-    for kernel in ("matvec_bf16", "matvec_f16", "matvec_palette4"):
-        yield floats(kernel, rng, rows, 32 * runs, scales)
+    for form in FLOATS:
+        yield floats(form, rng, rows, 32 * runs, scales)
 
 
 def modes(weights: Weights) -> tuple[bool, ...]:
-    return (False, True) if kernels.MATVEC[weights.kernel] else (False,)
+    return (False,) if weights.form in FLOATS else (False, True)
 
 
 def bound(weights: Weights, x: np.ndarray, int8: bool) -> np.ndarray:
     """The bound of docs/formats/matvec.md, per product and row."""
     columns = x.shape[1]
-    groups = columns // weights.run
-    depth = columns / 32 + groups / 8 + weights.run / 8 + 24
+    depth = columns / 8 + columns / 1024 + 24 if len(x) >= MANY else columns / 16 + 32
     if kernels.active() == "reference":
         depth = columns + 8  # any order of the sum
     gamma = depth * U / (1 - depth * U)
@@ -142,7 +164,7 @@ def assert_bounded(weights: Weights, x: np.ndarray, int8: bool, found: np.ndarra
     exact = x.astype(np.float64) @ weights.decoded.T
     error = abs(found - exact)
     allowed = bound(weights, x, int8)
-    assert (error <= allowed).all(), (weights.kernel, int8, float((error / allowed).max()))
+    assert (error <= allowed).all(), (weights.matrix, int8, float((error / allowed).max()))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7])
@@ -171,7 +193,7 @@ def test_the_reference_too() -> None:
 
 
 def test_long_rows(isa: str) -> None:
-    """The bound grows with columns / 32, not with columns: long rows of one sign show a sum that goes astray."""
+    """The bound grows with a part of the columns: long rows of one sign show a sum that goes astray."""
     for weights in every_form(3, 64, ORDINARY):
         x = np.random.default_rng(2).uniform(0.5, 1.0, (2, weights.decoded.shape[1])).astype(np.float32)
         for int8 in modes(weights):
@@ -180,11 +202,25 @@ def test_long_rows(isa: str) -> None:
 
 def test_a_batch_equals_its_single_products(isa: str) -> None:
     for weights in every_form(5, 3, ORDINARY):
-        x = np.random.default_rng(3).standard_normal((16, weights.decoded.shape[1])).astype(np.float32)
+        x = np.random.default_rng(3).standard_normal((MANY, weights.decoded.shape[1])).astype(np.float32)
         for int8 in modes(weights):
-            single = np.concatenate([weights.product(x[i : i + 1], int8) for i in range(16)])
-            for count in range(1, 17):
+            single = np.concatenate([weights.product(x[i : i + 1], int8) for i in range(MANY)])
+            for count in range(1, MANY):
                 assert np.array_equal(weights.product(x[:count], int8).view(np.uint32), single[:count].view(np.uint32))
+
+
+@pytest.mark.parametrize("rows", [3, 8, 27])
+@pytest.mark.parametrize("runs", [1, 9, 40])
+def test_many_at_once(isa: str, rows: int, runs: int) -> None:
+    """Panels of eight rows and what is left, spans of 32 chunks and what is left; and any number of threads gives the same."""
+    for weights in every_form(rows, runs, ORDINARY):
+        columns = weights.decoded.shape[1]
+        x = np.random.default_rng(11).standard_normal((18, columns)).astype(np.float32)
+        for int8 in modes(weights):
+            found = weights.product(x, int8)
+            assert_bounded(weights, x, int8, found)
+            for threads in (2, 8):
+                assert np.array_equal(weights.product(x, int8, threads), found)
 
 
 def test_any_number_of_threads_gives_the_same(isa: str) -> None:
@@ -193,7 +229,7 @@ def test_any_number_of_threads_gives_the_same(isa: str) -> None:
         for int8 in modes(weights):
             one = weights.product(x, int8)
             for threads in (2, 3, 8):
-                assert np.array_equal(weights.product(x, int8, threads), one), weights.kernel
+                assert np.array_equal(weights.product(x, int8, threads), one), weights.matrix
 
 
 def test_callers_do_not_disturb_each_other(isa: str) -> None:
@@ -238,16 +274,18 @@ def test_an_activation_that_is_not_finite(isa: str, value: float) -> None:
 def test_a_scale_that_is_not_finite(isa: str, value: float) -> None:
     """Its row is not finite, the others are."""
     for weights in every_form(3, 2, ORDINARY):
-        if weights.kernel not in ("matvec_q8_0", "matvec_affine4", "matvec_affine8", "matvec_symmetric8"):
+        if weights.form not in ("q8_0", "q4_0", "affine4", "affine8", "symmetric8"):
             continue
-        stored = [part.copy() if isinstance(part, np.ndarray) else part for part in weights.arguments]
-        if weights.kernel == "matvec_q8_0":
+        stored = [part.copy() for part in weights.matrix.parts]
+        if len(stored) == 1:
             stored[0][1, 0:2] = np.float16([value]).view(np.uint8)
         else:
-            stored[1][1, 0] = value
-        spoilt = Weights(weights.kernel, tuple(stored), weights.decoded, weights.summed, weights.stored, weights.run)
+            spoilt_scale = stored[1].view(ml_dtypes.bfloat16) if stored[1].dtype == np.uint16 else stored[1]
+            spoilt_scale[1, 0] = value
+        spoilt = kernels.Matrix(weights.form, tuple(stored))
         for int8 in modes(weights):
-            found = spoilt.product(np.ones((2, weights.decoded.shape[1]), np.float32), int8)
+            found = np.empty((2, 3), np.float32)
+            kernels.multiply([spoilt], np.ones((2, weights.decoded.shape[1]), np.float32), found, int8=int8)
             assert not np.isfinite(found[:, 1]).any()
             assert np.isfinite(found[:, 0::2]).all()
 
@@ -256,20 +294,21 @@ def test_zero_rows_and_zero_columns(isa: str) -> None:
     for weights in every_form(0, 2, ORDINARY):
         assert weights.product(np.ones((2, weights.decoded.shape[1]), np.float32), threads=2).shape == (2, 0)
     out = np.full((2, 3), 7.0, np.float32)
-    kernels.matvec_q4_0(np.zeros((3, 0), np.uint8), np.zeros((2, 0), np.float32), out)
+    kernels.multiply([kernels.matrix("q4_0", blocks=np.zeros((3, 0), np.uint8))], np.zeros((2, 0), np.float32), out)
     assert (out == 0).all()
 
 
-def test_stays_inside(isa: str, fenced) -> None:
-    for weights in every_form(3, 1, ORDINARY):
-        arguments = tuple(fenced(a.shape, a.dtype, a) if isinstance(a, np.ndarray) else a for a in weights.arguments)
+@pytest.mark.parametrize("count", [1, 3, 14])
+def test_stays_inside(isa: str, fenced, count: int) -> None:
+    for weights in every_form(9, 1, ORDINARY):
+        parts = tuple(fenced(part.shape, part.dtype, part) for part in weights.matrix.parts)
+        fenced_matrix = kernels.Matrix(weights.form, parts)
         columns = weights.decoded.shape[1]
-        x = fenced((3, columns), np.float32, np.random.default_rng(9).standard_normal((3, columns)))
-        mode = (True,) if kernels.MATVEC[weights.kernel] else ()
-        for flags in {mode, mode and (False,)}:
-            out = fenced((3, 3), np.float32)
-            getattr(kernels, weights.kernel)(*arguments, x, out, *flags)
-            assert_bounded(weights, x, flags == (True,), out)
+        x = fenced((count, columns), np.float32, np.random.default_rng(9).standard_normal((count, columns)))
+        for int8 in modes(weights):
+            out = fenced((count, 9), np.float32)
+            kernels.multiply([fenced_matrix], x, out, int8=int8)
+            assert_bounded(weights, x, int8, out)
 
 
 def test_int8_activations_are_what_the_reference_says(isa: str) -> None:
@@ -279,5 +318,174 @@ def test_int8_activations_are_what_the_reference_says(isa: str) -> None:
     codes, scale = reference_matvec.quantize_activations(x)
     expected = codes.astype(np.float32) * np.repeat(scale, 32, axis=1)
     found = np.empty((4, 64), np.float32)
-    kernels.matvec_symmetric8(np.eye(64, dtype=np.uint8), np.ones((64, 1), np.float32), 64, x, found, int8=True)
+    ones = kernels.matrix("symmetric8", codes=np.eye(64, dtype=np.uint8), scale=np.ones((64, 1), np.float32))
+    kernels.multiply([ones], x, found, int8=True)
     assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("count", [1, 5, 20])
+def test_several_matrices_are_one_product(isa: str, count: int) -> None:
+    """Any forms together, with a gain, a bias and what was there: each equals the matrix alone."""
+    rng = np.random.default_rng(12)
+    several = [
+        blocks_of("q4_k", rng, 5, 1, ORDINARY),
+        affine(4, "f16", 64, rng, 9, 256, ORDINARY),
+        floats("bf16", rng, 3, 256, ORDINARY),
+    ]
+    x = rng.standard_normal((count, 256)).astype(np.float32)
+    gain, bias = rng.uniform(0.5, 2, 256).astype(np.float32), rng.standard_normal(17).astype(np.float32)
+    before = rng.standard_normal((count, 17)).astype(np.float32)
+    for int8 in (False, True):
+        out = before.copy()
+        kernels.multiply([w.matrix for w in several], x, out, gain=gain, eps=1e-5, bias=bias, add=True, int8=int8)
+        alone = np.concatenate([w.product(x, int8, gain=gain, eps=1e-5) for w in several], axis=1)
+        assert np.allclose(out, before + (alone + bias), rtol=1e-6, atol=1e-6)
+        halves = np.concatenate(
+            [kernels_product(w.matrix[a:b], x, int8) for w in several for a, b in ((0, 2), (2, None))], axis=1
+        )
+        whole = np.concatenate([w.product(x, int8) for w in several], axis=1)
+        assert np.allclose(halves, whole, rtol=1e-5, atol=1e-6)
+
+
+def kernels_product(matrix: kernels.Matrix, x: np.ndarray, int8: bool) -> np.ndarray:
+    out = np.empty((len(x), matrix.rows), np.float32)
+    kernels.multiply([matrix], x, out, int8=int8)
+    return out
+
+
+def test_normalisation(isa: str) -> None:
+    """Seen through a weight of one: within columns/32 + 10 roundings of x · gain / √(mean x² + eps)."""
+    rng = np.random.default_rng(13)
+    for columns in (32, 576, 4096):
+        x = rng.standard_normal((3, columns)).astype(np.float32) * np.float32([[1], [1e-8], [1e8]])
+        gain = rng.uniform(0.5, 2, columns).astype(np.float32)
+        eye = kernels.matrix("f32", weights=np.eye(64, columns, dtype=np.float32))
+        found = np.empty((3, 64), np.float32)
+        kernels.multiply([eye], x, found, gain=gain, eps=1e-6)
+        wide = x.astype(np.float64)
+        exact = wide * gain / np.sqrt((wide**2).mean(axis=1, keepdims=True) + 1e-6)
+        limit = (columns / 32 + 10) * U * abs(exact[:, :64]) if columns >= 64 else None
+        if limit is not None:
+            assert (abs(found - exact[:, :64]) <= limit).all()
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+def test_the_gate_is_within_its_bound(isa: str, activation: str) -> None:
+    """Seen through weights of one. silu: 4 units; gelu_tanh: its argument has 5 roundings, and e^−t multiplies them by |t|."""
+    z = np.concatenate([np.linspace(-120, 120, 4001), [0.0, -0.0, 1e-30, -1e-30, 3e4, -3e4]]).astype(np.float32).reshape(-1, 1)
+    x = np.repeat(z, 32, axis=1)
+    x[:, 1:] = 1.0
+    gate = kernels.matrix("f32", weights=np.eye(1, 32, dtype=np.float32))
+    up = kernels.matrix("f32", weights=np.eye(2, 32, dtype=np.float32)[1:])
+    found = np.empty((len(z), 1), np.float32)
+    kernels.gated(gate, up, x, found, activation=activation, int8=False)
+    wide = z.astype(np.float64)
+    t = wide if activation == "silu" else np.sqrt(8 / np.pi) * (wide + 0.044715 * wide**3)
+    with np.errstate(over="ignore"):
+        exact = wide / (1 + np.exp(-t))
+    allowed = (
+        (8 + (0 if activation == "silu" else 6 * np.minimum(abs(t), 90))) * U * abs(exact) + 2.0**-120 * abs(wide) + 2.0**-149
+    )
+    assert (abs(found - exact) <= allowed).all(), float((abs(found - exact) / allowed).max())
+
+
+@pytest.mark.parametrize("count", [1, 3, 20])
+def test_gated_is_two_products(isa: str, count: int) -> None:
+    rng = np.random.default_rng(14)
+    gate, up = blocks_of("q4_0", rng, 70, 18, ORDINARY), blocks_of("q5_1", rng, 70, 18, ORDINARY)
+    x = rng.standard_normal((count, 576)).astype(np.float32)
+    gain = rng.uniform(0.5, 2, 576).astype(np.float32)
+    for int8 in (False, True):
+        expected = reference_matvec.silu(gate.product(x, int8, gain=gain)) * up.product(x, int8, gain=gain)
+        found = []
+        for threads in (1, 2, 8):
+            found.append(np.empty((count, 70), np.float32))
+            kernels.gated(gate.matrix, up.matrix, x, found[-1], gain=gain, int8=int8, threads=threads)
+        assert np.allclose(found[0], expected, rtol=3e-6, atol=1e-12)
+        assert all(np.array_equal(other, found[0]) for other in found[1:])
+
+
+def u8(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.uint8)
+
+
+def f32(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.float32)
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    ("form", "parts", "error"),
+    [
+        ("q9_0", {"blocks": u8(2, 36)}, ValueError),
+        ("q4_0", {"codes": u8(2, 36)}, TypeError),
+        ("q4_0", {"blocks": u8(2, 35)}, ValueError),
+        ("q4_0", {"blocks": u8(4, 36)[::2]}, ValueError),
+        ("q4_0", {"blocks": f32(2, 9)}, TypeError),
+        ("q4_0", {"blocks": b"bytes"}, TypeError),
+        ("q4_k", {"blocks": u8(2, 143)}, ValueError),
+        ("affine4", {"codes": u8(2, 32), "scale": f32(2, 4), "bias": f32(2, 4)}, ValueError),
+        ("affine4", {"codes": u8(2, 32), "scale": f32(2, 2), "bias": f32(2, 1)}, ValueError),
+        ("affine4", {"codes": u8(2, 32), "scale": f32(1, 2), "bias": f32(1, 2)}, ValueError),
+        ("affine4", {"codes": u8(2, 32), "scale": f32(2, 2), "bias": f32(2, 2).astype(np.float16)}, TypeError),
+        ("affine4", {"codes": u8(2, 32), "scale": f32(2, 0), "bias": f32(2, 0)}, ValueError),
+        ("affine8", {"codes": u8(2, 64), "scale": np.zeros((2, 2)), "bias": np.zeros((2, 2))}, TypeError),
+        ("symmetric8", {"codes": u8(2, 64), "scale": f32(2, 4)}, ValueError),
+        ("bf16", {"weights": np.zeros((2, 40), np.uint16)}, ValueError),
+        ("bf16", {"weights": f32(2, 64)}, TypeError),
+        ("palette4", {"codes": u8(2, 32), "table": f32(15)}, ValueError),
+        ("palette4", {"codes": u8(2, 32), "table": f32(32)[::2]}, ValueError),
+    ],
+)
+def test_refused_matrices(form: str, parts: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        kernels.matrix(form, **parts)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"x": f32(1, 32)}, ValueError),
+        ({"x": f32(0, 64), "out": f32(0, 2)}, ValueError),
+        ({"x": f32(2, 64)}, ValueError),
+        ({"x": np.zeros((1, 64))}, TypeError),
+        ({"x": np.zeros((1, 64), ">f4")}, TypeError),
+        ({"x": f32(64)}, ValueError),
+        ({"x": None}, TypeError),
+        ({"x": f32(2, 64)[::2]}, None),
+        ({"x": f32(1, 128)[:, ::2]}, ValueError),
+        ({"x": u8(257)[1:].view(np.float32).reshape(1, 64)}, ValueError),
+        ({"out": f32(1, 3)}, ValueError),
+        ({"out": read_only(f32(1, 2))}, ValueError),
+        ({"gain": f32(63)}, ValueError),
+        ({"gain": f32(1, 64)}, ValueError),
+        ({"bias": f32(3)}, ValueError),
+        ({"bias": np.zeros(2)}, TypeError),
+        ({"threads": 0}, ValueError),
+        ({"threads": 257}, ValueError),
+        ({"matrices": []}, ValueError),
+        ({"matrices": [kernels.matrix("q4_0", blocks=u8(1, 36)), kernels.matrix("q4_0", blocks=u8(1, 18))]}, ValueError),
+    ],
+)
+def test_refused_products(isa: str, changed: dict[str, Any], error: type[Exception] | None) -> None:
+    arguments = {"matrices": [kernels.matrix("q4_0", blocks=u8(2, 36))], "x": f32(1, 64), "out": f32(1, 2)} | changed
+    if error is None:
+        return kernels.multiply(**arguments)
+    with pytest.raises(error):
+        kernels.multiply(**arguments)
+    kernels.use("reference")  # the fixture restores
+    with pytest.raises(error):
+        kernels.multiply(**arguments)
+    return None
+
+
+def test_refused_gates(isa: str) -> None:
+    gate, up = kernels.matrix("q4_0", blocks=u8(2, 18)), kernels.matrix("q4_0", blocks=u8(3, 18))
+    with pytest.raises(ValueError, match="differ in rows"):
+        kernels.gated(gate, up, f32(1, 32), f32(1, 2))
+    with pytest.raises(ValueError, match="activation"):
+        kernels.gated(gate, gate, f32(1, 32), f32(1, 2), activation="relu")

@@ -96,6 +96,30 @@ def test_texts_fail_where_the_broken_one_is(raw: bytes, error: type[MalformedErr
     assert caught.value.offset in (9, 17)
 
 
+_SHORT = st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"]), min_size=1, max_size=12)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(_SHORT, min_size=3, max_size=30), st.sampled_from(["", "\0", "a" * 255, "a" * 256, "\0" * 9]), st.data())
+def test_texts_cut_all_at_once_stop_at_the_one_that_is_not_short(values: list[str], odd: str, data: st.DataObject) -> None:
+    values.insert(data.draw(st.integers(0, len(values))), odd)
+    raw = texts(*values, "the rest")
+    assert over(raw).texts(len(values)) == values
+    found, end = module._short_texts(raw, len(values))
+    assert found == values[: len(found)]
+    assert end == len(texts(*found))
+
+
+def test_texts_of_a_vocabulary_are_cut_all_at_once() -> None:
+    values = [f"Ġ{number}" for number in range(1000)]
+    raw = texts(*values)
+    assert module._short_texts(raw, 2000)[0] == values[:-1]  # the last may go on behind the window
+    broken = raw.replace("Ġ500".encode(), b"\xff\xff500")
+    with pytest.raises(MalformedError) as error:
+        over(broken).texts(1000)
+    assert error.value.offset == len(texts(*values[:500]))
+
+
 def test_names() -> None:
     assert check_name("../../etc/passwd") == "../../etc/passwd"  # a name is never a path
     for bad in ("", "a\0b", "é" * 513):

@@ -21,6 +21,10 @@ LIMITS = {"write": {"median": 1000.0}}
         ("3.5× libggml, 0.7 of write", "missed"),
         ("20× gguf-py, 0.7 of write", "not measured"),
         ("20× gguf-py, 0.8 of write", "missed"),
+        ("at most 700 ms", "met"),
+        ("at most 699 MB", "missed"),
+        ("at most 3× libggml", "met"),
+        ("at most 2.9× libggml", "missed"),
     ],
 )
 def test_verdict(target: str, expected: str) -> None:

@@ -118,6 +118,21 @@ def test_the_built_tokenizer_is_the_one_its_json_describes() -> None:
         assert json.loads(runtime_tokenizer._build(table).to_str()) == json.loads(theirs.to_str())
 
 
+@pytest.mark.parametrize("odd", ["a q", "q a", "a a", "a", "ab", "a ", " a b c"])
+def test_merges_that_join_no_tokens_are_refused(odd: str) -> None:
+    manifest = in_gguf(model(byte_level()))
+    merges = manifest.metadata["tokenizer.ggml.merges"].value
+    manifest.metadata["tokenizer.ggml.merges"] = Typed("[str]", [*merges, odd])
+    assert refused(manifest).code == "E_TOKENIZER"
+
+
+def test_merges_are_cut_alike_all_at_once_and_one_by_one() -> None:
+    usual = ["a b", "Ġ t", "ab c"]
+    assert vocabulary._pairs(usual) == [("a", "b"), ("Ġ", "t"), ("ab", "c")]
+    assert vocabulary._pairs([*usual, "  b", "a b c"]) == [*vocabulary._pairs(usual), (" ", "b"), ("a", "b c")]
+    assert vocabulary._pairs([]) == []
+
+
 def ids_of(*texts: str) -> set[int]:
     found = tokenizers.Tokenizer.from_str(json.dumps(byte_level()))
     return {index for text in texts if (index := found.token_to_id(text)) is not None}

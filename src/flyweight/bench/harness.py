@@ -7,7 +7,8 @@ A target is text that a verdict can be given on, several joined by commas:
 
     3× libggml      our median over that contender's
     0.7 of write    our median over that limit of the machine
-    1000 MB/s       our median
+    1000 MB/s       our median, in MB/s, MB, ms or tokens/s
+    at most …       any of these, where less is better
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from flyweight import kernels
 __all__ = ["Case", "Work", "headline", "line", "machine", "main", "measure", "rate", "run", "verdict"]
 
 Work = Callable[[], object]
-_GOAL = re.compile(r"(?P<least>\d+(\.\d+)?)(× (?P<peer>.+)| of (?P<limit>\w+)| MB/s)")
+_GOAL = re.compile(r"(?P<most>at most )?(?P<bound>\d+(\.\d+)?)(× (?P<peer>.+)| of (?P<limit>\w+)| MB/s| MB| ms| tokens/s)")
 _VERSIONS = ("flyweight", "numpy", "ml_dtypes", "gguf", "pywhispercpp", "zipnn", "coremltools")
 
 
@@ -120,7 +121,8 @@ def verdict(target: str, ours: float, ratios: dict[str, float], limits: dict[str
         if goal is None or (goal["limit"] and goal["limit"] not in limits):
             raise ValueError(f"'{part}' is no target: say 3× NAME, 0.7 of LIMIT or 1000 MB/s")
         share = ratios.get(goal["peer"]) if goal["peer"] else ours / limits[goal["limit"]]["median"] if goal["limit"] else ours
-        found.append(None if share is None else share >= float(goal["least"]))
+        bound = float(goal["bound"])
+        found.append(None if share is None else share <= bound if goal["most"] else share >= bound)
     if False in found:
         return "missed"
     return "not measured" if None in found else "met" if found else ""

@@ -97,8 +97,11 @@ class Checkpoint(Mapping[str, Array]):
 
 def _check_layouts(entries: Iterable[Entry]) -> None:
     """Stored parts are what their codec says, where the codec is known. Neighbours mostly share one, made once."""
-    spec, codec = None, None
+    spec, codec, last = None, None, None
     for entry in entries:
+        if last and entry.parts is last.parts and entry.spec is last.spec and entry.codec is last.codec:
+            continue
+        last = entry
         try:
             if entry.codec is not spec:
                 spec = entry.codec

@@ -26,6 +26,7 @@ VERBS = {
     "diff": "Compare two checkpoints, across formats.",
     "run": "Let a model answer a prompt.",
     "chat": "Talk with a model.",
+    "eval": "Measure how well a model predicts text.",
     "formats": "List what can be read, written and carried.",
     "bench": "Measure every codec beside the machine's limits.",
     "completion": "Print a shell completion script.",
@@ -44,6 +45,14 @@ class LazyGroup(click.Group):
         command = import_module(f"flyweight.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """A reader that has read enough is no failure; click would make it exit code 1."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            _hush()
+            raise click.exceptions.Exit(0) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
@@ -84,12 +93,17 @@ def main() -> None:
         _complain(text, {"code": "E_SIGINT", "message": text}, as_json)
         sys.exit(130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the final flush stays quiet
+        _hush()
         sys.exit(0)
     except OSError as error:
         message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         _complain(message, {"code": "E_IO", "message": message}, as_json)
         sys.exit(6)
+
+
+def _hush() -> None:
+    """Whatever is still to be written is dropped, so that the final flush stays quiet."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(text: str, document: dict[str, object], as_json: bool) -> None:

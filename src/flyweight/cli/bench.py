@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from flyweight.cli.output import json_option, note, print_json, print_table
 
 
-@click.command(name="bench", short_help="Measure every codec beside the machine's limits.")
+@click.command(name="bench", short_help="Measure every codec beside the machine's limits, or a model.")
 @click.argument("codec", default="")
+@click.argument("model", required=False, type=click.Path(path_type=Path, exists=True))
 @click.option("--runs", type=click.IntRange(1, 1000), default=9, show_default=True, help="Runs per figure; the median counts.")
 @click.option("--megabytes", type=click.IntRange(1, 4096), default=64, show_default=True, help="f32 weights per run.")
 @json_option
-def command(codec: str, runs: int, megabytes: int, as_json: bool) -> None:
+def command(codec: str, model: Path | None, runs: int, megabytes: int, as_json: bool) -> None:
     """Decode and encode speed of every codec whose name contains CODEC, as a share of what memory allows in the same run.
+
+    `bench run MODEL` measures a model instead: time to load and to a first token, private memory, tokens per second.
 
     \b
     Examples:
       flyweight bench
       flyweight bench q4 --json
       FLYWEIGHT_KERNELS=baseline flyweight bench q8_0
+      flyweight bench run model.gguf --runs 3
     """
+    if (codec == "run") != (model is not None):
+        raise click.UsageError("`bench run MODEL` measures a model, `bench [CODEC]` codecs")
+    if model is not None:
+        _running(model, runs, as_json)
+        return
     from flyweight.bench import codec_cases, headline, machine, run
 
     about = machine(megabytes=megabytes)
@@ -47,3 +58,24 @@ def command(codec: str, runs: int, megabytes: int, as_json: bool) -> None:
         speeds = (f"{figures[key]:.0f}" for key in ("median", "min", "max"))
         rows.append((result["name"], result["bits_per_weight"], *speeds, f"{result['share_of_limit']:.2f}", result["limit"]))
     print_table(headline(about), columns, rows)
+
+
+def _running(model: Path, runs: int, as_json: bool) -> None:
+    from flyweight.bench.running import FIGURES, Contender, compare, row
+    from flyweight.runtime import open_model
+    from flyweight.runtime.model import usable_cores
+
+    open_model(model).close()  # what cannot be run is refused here, not in a process of its own
+    threads = usable_cores()
+    found = compare({model.name: Contender(model)}, runs, threads)
+    if as_json:
+        results = [row(name, FIGURES[name], model.name, figures) for name, figures in found.items() if figures]
+        print_json({"model": str(model), "threads": threads, "runs": runs, "results": results})
+        return
+    columns = [("", "left"), ("median", "right"), ("min", "right"), ("max", "right"), ("", "left")]
+    rows = [
+        (name, *(f"{held[key]:.0f}" for key in ("median", "min", "max")), FIGURES[name])
+        for name, figures in found.items()
+        for held in figures.values()
+    ]
+    print_table(f"{model.name}, {threads} threads, {runs} processes", columns, rows)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 
 from flyweight.cli.output import note
-from flyweight.cli.run import model_options, sampling_options
+from flyweight.cli.run import model_options, sampling_options, starting
 
 
 @click.command(name="chat", short_help="Talk with a model.")
@@ -28,13 +29,16 @@ def command(
       flyweight chat model.gguf
       flyweight chat model-hf --system "Answer in rhymes." --temperature 0.7
     """
-    from flyweight.runtime import Generation, Sampler, open_model
-    from flyweight.runtime.chat import Renderer
-
     opening = [{"role": "system", "content": system}] if system else []
-    with Renderer() as renderer, open_model(
-        model, context=context, kv=kv, int8=not exact, threads=threads, max_ram=max_ram
-    ) as opened:  # fmt: skip
+    with ExitStack() as held:
+        with starting():
+            from flyweight.runtime import Generation, Sampler, open_model
+            from flyweight.runtime.chat import Renderer
+
+            renderer = held.enter_context(Renderer())
+            opened = held.enter_context(
+                open_model(model, context=context, kv=kv, int8=not exact, threads=threads, max_ram=max_ram)
+            )
         sampler, cache, messages = Sampler(**sampling), opened.cache(), list(opening)
         read: list[int] = []  # the tokens in the cache
         while True:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +17,7 @@ import click
 
 from flyweight.cli.output import json_option, note, print_json, size_argument
 
-__all__ = ["command", "leave_promptly", "model_options", "sampling_options", "since_start"]
+__all__ = ["command", "engine_options", "leave_promptly", "model_options", "sampling_options", "starting"]
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -29,14 +31,17 @@ def _all(*options: Callable[[Any], Any]) -> Callable[[C], C]:
     return decorate
 
 
-model_options = _all(
-    click.option("--context", type=click.IntRange(1), help="Tokens to remember.  [default: 4096 or what the model has]"),
+engine_options = _all(
     click.option(
-        "--kv", type=click.Choice(["f16", "f32", "int8"]), default="f16", show_default=True, help="How they are held."
+        "--kv", type=click.Choice(["f16", "f32", "int8"]), default="f16", show_default=True, help="How tokens are remembered."
     ),
     click.option("--threads", type=click.IntRange(1, 256), help="[default: all cores]"),
     click.option("--exact", is_flag=True, help="Multiply with f32 activations instead of int8 ones: slower, closer."),
     click.option("--max-ram", callback=size_argument, metavar="SIZE", help="Bound memory; layers are streamed if need be."),
+)
+model_options = _all(
+    click.option("--context", type=click.IntRange(1), help="Tokens to remember.  [default: 4096 or what the model has]"),
+    engine_options,
 )
 sampling_options = _all(
     click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="The longest answer."),
@@ -54,11 +59,27 @@ sampling_options = _all(
 )
 
 
-def since_start() -> float:
-    """Seconds since this process began, the interpreter's own start included."""
+@contextmanager
+def starting() -> Iterator[None]:
+    """The time in which modules, a vocabulary and weights are loaded, to stay until the end.
+
+    Looking for garbage among them takes a seventh of it, then and whenever they are looked through again. NumPy's BLAS
+    would start threads of its own, which sit beside those of our kernels.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _process_began() -> float:
+    """When this process was started, in the time of `time.time`, before the interpreter's own start."""
     import psutil
 
-    return time.time() - float(psutil.Process().create_time())
+    return float(psutil.Process().create_time())
 
 
 def leave_promptly(seconds: float = 0.05) -> None:
@@ -106,20 +127,22 @@ def command(
         raise click.UsageError("there is no prompt: give PROMPT, or text on standard input")
     if raw and system:
         raise click.UsageError("--system needs the chat template, which --raw leaves out")
-    from flyweight.runtime import Generation, Sampler, open_model
-    from flyweight.runtime.chat import Renderer
-
     leave_promptly()
-    renderer = None if raw else Renderer()
-    with open_model(model, context=context, kv=kv, int8=not exact, threads=threads, max_ram=max_ram) as opened:
-        loaded_ms = 1e3 * since_start()
-        messages = [{"role": "system", "content": system}] if system else []
-        messages.append({"role": "user", "content": text})
-        tokens = opened.tokenizer.encode(text) if raw else opened.prompt(messages, renderer)
+    with ExitStack() as held:
+        with starting():
+            from flyweight.runtime import Generation, Sampler, open_model
+            from flyweight.runtime.chat import Renderer
+
+            renderer = None if raw else held.enter_context(Renderer())
+            opened = held.enter_context(
+                open_model(model, context=context, kv=kv, int8=not exact, threads=threads, max_ram=max_ram)
+            )
+            loaded_at = time.time()
+            tokens = opened.prompt(_messages(system, text), renderer) if renderer else opened.tokenizer.encode(text)
         if renderer:
             renderer.close()
         answer = Generation(opened, tokens, Sampler(**sampling), max_tokens, stop)
-        begun, clock = since_start(), time.perf_counter()
+        begun, clock = time.time(), time.perf_counter()
         said = []
         for piece in answer.pieces():
             said.append(piece)
@@ -131,6 +154,12 @@ def command(
             if answer.finish == "context":
                 note(f"the context of {opened.context} tokens is full")
             return
-        first_ms = 1e3 * (begun + answer.first_token_at - clock)
-        figures = {"load_ms": loaded_ms, "first_token_ms": first_ms} | answer.as_json()
+        started = _process_began()
+        first_at = begun + answer.first_token_at - clock
+        figures = {"load_ms": 1e3 * (loaded_at - started), "first_token_ms": 1e3 * (first_at - started)} | answer.as_json()
         print_json({"text": "".join(said)} | figures | {"streamed": opened.streamed, "context": opened.context})
+
+
+def _messages(system: str | None, text: str) -> list[dict[str, str]]:
+    told = [{"role": "system", "content": system}] if system else []
+    return [*told, {"role": "user", "content": text}]

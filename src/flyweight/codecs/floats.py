@@ -129,7 +129,6 @@ _TABLES = {
 }
 
 
-@dataclass(frozen=True)
 class Mxfp4Split(Codec):
     name = "mxfp4_split"
 

@@ -15,7 +15,6 @@ definition.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
 from typing import ClassVar, cast
 
 import numpy as np
@@ -30,7 +29,6 @@ from flyweight.tensor import Layout, TensorSpec
 __all__ = ["CODECS", "GgmlBlocks", "Searched"]
 
 
-@dataclass(frozen=True)
 class GgmlBlocks(Codec):
     """A type of ggml. `scales` lists the fields that must be finite: (byte offset, type)."""
 
@@ -97,7 +95,6 @@ class GgmlBlocks(Codec):
 # Uniform grids --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class _UniformGrid(GgmlBlocks):
     """A type whose codes and scales are also a `Grid`."""
 
@@ -161,7 +158,6 @@ class _UniformGrid(GgmlBlocks):
         return halves.view(np.uint8)
 
 
-@dataclass(frozen=True)
 class _Centred(_UniformGrid):
     """w = d · (code − half), half = 2**(bits − 1): any grid whose bias is a whole number of steps fits, shifted."""
 
@@ -183,7 +179,6 @@ class _Centred(_UniformGrid):
         self._put_codes(blocks, shifted.astype(np.uint8))
 
 
-@dataclass(frozen=True)
 class _FromMinimum(_UniformGrid):
     """w = d · code + m."""
 
@@ -202,7 +197,6 @@ class _FromMinimum(_UniformGrid):
 # The types ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class _Microscaled(GgmlBlocks):
     """The scale is an exponent in one byte; 255 means NaN."""
 
@@ -214,7 +208,6 @@ class _Microscaled(GgmlBlocks):
         return None
 
 
-@dataclass(frozen=True)
 class Searched(GgmlBlocks):
     """Its encoder searches for the scales of least error, and can weigh columns."""
 

@@ -6,7 +6,6 @@ bits, over the whole flattened tensor.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -21,7 +20,6 @@ from flyweight.tensor import Layout, TensorSpec
 __all__ = ["Raw"]
 
 
-@dataclass(frozen=True)
 class Raw(Codec):
     name = "raw"
     exact: ClassVar[bool] = True

@@ -27,7 +27,7 @@ from flyweight.errors import FlyweightError, LimitError, MalformedError, Unsuppo
 from flyweight.limits import MAX_JSON_BYTES, MAX_TENSORS_PER_FILE
 from flyweight.manifest import Entry, Extent, Manifest, Typed
 from flyweight.sources import Bundle, Source
-from flyweight.tensor import RAW, CodecSpec, TensorSpec
+from flyweight.tensor import RAW, CodecSpec, Layout, TensorSpec
 
 __all__ = [
     "Header",
@@ -72,6 +72,10 @@ class Header(NamedTuple):
     tensors: dict[str, Stored]
 
 
+_Specs = dict[tuple[object, ...], tuple[TensorSpec, int]]
+"""What was met before, by element type and shape, and its bits: the tensors of a model have few shapes."""
+
+
 # --- the file ---------------------------------------------------------------------------------
 
 
@@ -92,13 +96,13 @@ def read_header(source: Source, file: str) -> Header:
         raise LimitError(f"{len(table)} tensors exceed the limit of {MAX_TENSORS_PER_FILE}", code="E_TENSORS", file=source.name)
     tensors: dict[str, Stored] = {}
     spans: list[tuple[int, int, str]] = []
-    specs: dict[tuple[object, ...], TensorSpec] = {}
+    specs: _Specs = {}
     start = cursor.offset
     for name in list(table):
         # Popped, so that a table of a million lines is never in memory twice.
-        spec, begin, end = _check_tensor(name, table.pop(name), source.name, specs)
-        tensors[name] = Stored(spec, Extent(file, start + begin, end - begin))
-        spans.append((start + begin, end - begin, name))
+        spec, begin, nbytes = _check_tensor(name, table.pop(name), source.name, specs)
+        tensors[name] = Stored(spec, Extent(file, start + begin, nbytes))
+        spans.append((start + begin, nbytes, name))
     spans.sort()
     check_cover(((name, offset, nbytes) for offset, nbytes, name in spans), start, source)
     return Header(metadata, tensors)
@@ -110,10 +114,8 @@ def _check_metadata(metadata: object, file: str) -> dict[str, str]:
     return metadata
 
 
-def _check_tensor(
-    name: str, fields: object, file: str, specs: dict[tuple[object, ...], TensorSpec]
-) -> tuple[TensorSpec, int, int]:
-    """What a line of the table says. `specs` holds those met before: the tensors of a model have few shapes."""
+def _check_tensor(name: str, fields: object, file: str, specs: _Specs) -> tuple[TensorSpec, int, int]:
+    """What a line of the table says: the tensor, where it begins, its bytes."""
     check_name(name, file=file)
     if not isinstance(fields, dict) or fields.keys() != _TENSOR_FIELDS:
         raise MalformedError(
@@ -121,16 +123,18 @@ def _check_tensor(
         )
     label, shape = fields["dtype"], fields["shape"]
     known = type(label) is str and type(shape) is list and [*map(type, shape)].count(int) == len(shape)  # True is not 1
-    spec = specs.get((label, *shape)) if known else None
-    if spec is None:
-        spec = specs[label, *shape] = _check_spec(name, label, shape, file)
+    found = specs.get((label, *shape)) if known else None
+    if found is None:
+        spec = _check_spec(name, label, shape, file)
+        found = specs[label, *shape] = spec, spec.size * spec.dtype.bits
+    spec, bits = found
     begin, end = _check_offsets(fields["data_offsets"], name, file)
-    bits = spec.size * spec.dtype.bits
-    if bits != 8 * (end - begin):
+    nbytes = end - begin
+    if bits != 8 * nbytes:
         raise MalformedError(
-            f"{spec} takes {bits / 8:g} bytes but data_offsets span {end - begin}", code="E_SIZE", file=file, tensor=name
+            f"{spec} takes {bits / 8:g} bytes but data_offsets span {nbytes}", code="E_SIZE", file=file, tensor=name
         )
-    return spec, begin, end
+    return spec, begin, nbytes
 
 
 def _check_spec(name: str, label: object, shape: object, file: str) -> TensorSpec:
@@ -249,8 +253,10 @@ def regroup(header: Header, file: str) -> dict[str, Entry]:
                 raise MalformedError(f"'{key}' is a part of two tensors", code="E_DESCRIPTION", file=file, tensor=name)
             owners[key] = entry
     entries: dict[str, Entry] = {}
-    for key, stored in header.tensors.items():
-        entry = owners.get(key) or Entry(key, stored.spec, RAW, {"data": stored.spec}, {"data": stored.extent})
+    layouts: dict[int, Layout] = {}  # one for all tensors that share a spec
+    for key, (spec, extent) in header.tensors.items():
+        layout = layouts.get(id(spec)) or layouts.setdefault(id(spec), {"data": spec})
+        entry = owners.get(key) or Entry(key, spec, RAW, layout, {"data": extent})
         if entries.setdefault(entry.name, entry) is not entry:
             raise MalformedError("is both a plain and a described tensor", code="E_DUPLICATE", file=file, tensor=entry.name)
     return entries

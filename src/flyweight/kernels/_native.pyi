@@ -1,5 +1,6 @@
 """The compiled twins of `reference`. Call them through `flyweight.kernels`, which checks the arrays."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -75,20 +76,30 @@ def encode_scale_bias(
     values: _Array, bits: int, group: int, stored: int, packed: _Array, scale: _Array, bias: _Array
 ) -> None: ...
 def encode_symmetric(values: _Array, bits: int, group: int, stored: int, packed: _Array, scale: _Array) -> None: ...
-def matvec_q4_0(blocks: _Array, x: _Array, out: _Array, int8: bool, threads: int) -> None: ...
-def matvec_q8_0(blocks: _Array, x: _Array, out: _Array, int8: bool, threads: int) -> None: ...
-def matvec_q4_k(blocks: _Array, x: _Array, out: _Array, int8: bool, threads: int) -> None: ...
-def matvec_q6_k(blocks: _Array, x: _Array, out: _Array, int8: bool, threads: int) -> None: ...
-def matvec_affine4(
-    codes: _Array, scale: _Array, bias: _Array, group: int, x: _Array, out: _Array, int8: bool, threads: int
+def multiply(
+    matrices: Sequence[object],
+    x: _Array,
+    out: _Array,
+    *,
+    gain: _Array | None,
+    eps: float,
+    bias: _Array | None,
+    add: bool,
+    int8: bool,
+    threads: int,
 ) -> None: ...
-def matvec_affine8(
-    codes: _Array, scale: _Array, bias: _Array, group: int, x: _Array, out: _Array, int8: bool, threads: int
+def gated(
+    gate: object,
+    up: object,
+    x: _Array,
+    out: _Array,
+    *,
+    activation: str,
+    gain: _Array | None,
+    eps: float,
+    int8: bool,
+    threads: int,
 ) -> None: ...
-def matvec_symmetric8(codes: _Array, scale: _Array, group: int, x: _Array, out: _Array, int8: bool, threads: int) -> None: ...
-def matvec_bf16(weights: _Array, x: _Array, out: _Array, threads: int) -> None: ...
-def matvec_f16(weights: _Array, x: _Array, out: _Array, threads: int) -> None: ...
-def matvec_palette4(codes: _Array, table: _Array, x: _Array, out: _Array, threads: int) -> None: ...
 def attend(
     qkv: _Array,
     heads: int,
@@ -151,3 +162,6 @@ def gather_32(mask: _Array, words: _Array, out: _Array) -> None: ...
 def places(mask: _Array, columns: int, out: _Array) -> None: ...
 def add_product(left: _Array, right: _Array, out: _Array) -> None: ...
 def palette_centres(values: _Array, weights: _Array, order: _Array, room: _Array, cuts: _Array, out: _Array) -> None: ...
+
+class _Matrix:
+    def __init__(self, form: str, codes: _Array, second: _Array | None = None, third: _Array | None = None) -> None: ...

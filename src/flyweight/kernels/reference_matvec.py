@@ -156,12 +156,17 @@ def multiply(
 
 
 def silu(z: Array) -> Array:
-    return np.asarray(z / (np.float32(1) + np.exp(-z)))
+    return _sigmoid_times(z, z)
 
 
 def gelu_tanh(z: Array) -> Array:
     """½z·(1 + tanh u) = z / (1 + e^(−2u)), u = √(2/π)·(z + 0.044715·z³)."""
-    return np.asarray(z / (np.float32(1) + np.exp(np.float32(-1.5957691216) * (z + np.float32(0.044715) * z * z * z))))
+    return _sigmoid_times(z, np.float32(1.5957691216) * (z + np.float32(0.044715) * z * z * z))
+
+
+def _sigmoid_times(z: Array, t: Array) -> Array:
+    """z / (1 + e^−t); what |t| > 87 would add is below 2⁻¹²⁰ of z."""
+    return np.asarray(z / (np.float32(1) + np.exp(-np.clip(t, np.float32(-87), np.float32(87)))))
 
 
 ACTIVATIONS = {"silu": silu, "gelu_tanh": gelu_tanh}

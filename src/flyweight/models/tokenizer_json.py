@@ -20,11 +20,11 @@ from flyweight.models.vocabulary import (
     placeholder,
 )
 
-__all__ = ["TOKENIZER_JSON", "read", "write"]
+__all__ = ["TOKENIZER_JSON", "describe", "read", "write"]
 
 TOKENIZER_JSON = "tokenizer.json"
 
-_ADDED = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
+_ADDED = frozenset(map(int, (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)))
 _UNUSED = int(TokenType.UNUSED)
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 _ADDED_SCORE = -1000.0  # what GGUF writers give tokens that take no part in merging
@@ -40,11 +40,21 @@ def _bad(message: str) -> MalformedError:
 
 def write(vocabulary: Vocabulary) -> dict[str, Any]:
     """tokenizer.json for a vocabulary."""
+    table = describe(vocabulary)
+    _check_merges(table["model"]["merges"], table["model"]["vocab"])
+    return table
+
+
+def describe(vocabulary: Vocabulary) -> dict[str, Any]:
+    """What `write` gives, for a reader who will find merges of parts that are no tokens himself."""
     pieces = vocabulary.kind == PIECES
     texts = [_hf_text(vocabulary, index) for index in range(len(vocabulary.tokens))] if pieces else vocabulary.tokens
-    holes = {index for index, type_ in enumerate(vocabulary.types) if type_ == _UNUSED and _is_hole(vocabulary, index)}
-    if len(set(texts)) != len(texts):
+    ids = dict(zip(texts, range(len(texts)), strict=True))
+    if len(ids) != len(texts):
         raise _bad("two tokens differ only in how they write spaces")
+    for index, type_ in enumerate(vocabulary.types) if _UNUSED in vocabulary.types else ():
+        if type_ == _UNUSED and _is_hole(vocabulary, index):
+            del ids[texts[index]]
     model: dict[str, Any] = {
         "type": "BPE",
         "dropout": None,
@@ -54,7 +64,7 @@ def write(vocabulary: Vocabulary) -> dict[str, Any]:
         "fuse_unk": False,
         "byte_fallback": False,
         "ignore_merges": False,
-        "vocab": {text: index for index, text in enumerate(texts) if index not in holes},
+        "vocab": ids,
     }
     if pieces:
         form = _form(vocabulary)
@@ -69,9 +79,8 @@ def write(vocabulary: Vocabulary) -> dict[str, Any]:
         normalizer, pre_tokenizer, decoder = row.normalizer, row.pre_tokenizer, BYTE_LEVEL_DECODER
         model["ignore_merges"] = row.ignore_merges
         merges = vocabulary.merges
-        _check_merges(merges, model["vocab"])
     added = {index for index, type_ in enumerate(vocabulary.types) if type_ in _ADDED} | set(vocabulary.special.values())
-    model["merges"] = list(map(list, merges))
+    model["merges"] = merges
     return {
         "version": "1.0",
         "truncation": None,

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from itertools import repeat
 from math import isfinite
 from typing import Any
 
@@ -110,8 +111,8 @@ def check(vocabulary: Vocabulary) -> Vocabulary:
     for token, type_ in zip(tokens, types, strict=True) if unknown else ():
         if type_ in unknown:
             raise _bad(f"the token '{token}' has the unknown type {type_}")
-    for token in (tokens[index] for index, type_ in enumerate(types) if type_ == _BYTE):
-        if not is_byte(token):
+    for token, type_ in zip(tokens, types, strict=True) if _BYTE in types else ():
+        if type_ == _BYTE and not is_byte(token):
             raise _bad(f"'{token}' is no byte token; those read <0x00> to <0xFF>")
     for role, index in vocabulary.special.items():
         if not 0 <= index < len(tokens):
@@ -156,14 +157,20 @@ def read_gguf(metadata: Record, vocab: int) -> Vocabulary | None:
         metadata.get(_PREFIX + "pre")
         scores = [float(score) for score in metadata.items(_PREFIX + "scores", (int, float))]
         return check(replace(words, scores=scores, space_prefix=metadata.flag(_PREFIX + "add_space_prefix", True)))
-    return check(replace(words, merges=[_pair(merge) for merge in metadata.items(_PREFIX + "merges", str)]))
+    return check(replace(words, merges=_pairs(metadata.items(_PREFIX + "merges", str))))
+
+
+def _pairs(merges: list[str]) -> list[tuple[str, str]]:
+    """Each merge as its two parts; all at once where each has one space, as nearly all vocabularies do."""
+    if set(map(str.count, merges, repeat(" "))) == {1}:
+        parts = " ".join(merges).split(" ")
+        if all(parts):
+            return list(zip(parts[::2], parts[1::2], strict=True))
+    return list(map(_pair, merges))
 
 
 def _pair(merge: str) -> tuple[str, str]:
-    """Two parts around the one space that is not at the beginning."""
-    if merge.count(" ") == 1 and merge[0] != " " and merge[-1] != " ":  # nearly all
-        left, right = merge.split(" ")
-        return left, right
+    """Two parts around the first space that is not at the beginning."""
     left, space, right = merge[1:].partition(" ")
     if not space or not right:
         raise _bad(f"the merge '{merge}' is not a pair")

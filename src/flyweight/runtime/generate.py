@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -19,7 +20,12 @@ __all__ = ["Generation", "peak_rss"]
 
 
 def peak_rss() -> int:
-    """The most memory this process ever had, in bytes."""
+    """The most memory this process ever had, in bytes.
+
+    Linux lets a process inherit `ru_maxrss` from the one that started it, but not VmHWM.
+    """
+    with suppress(OSError, StopIteration), open("/proc/self/status", encoding="ascii") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
 

@@ -149,7 +149,7 @@ def _from_gguf(checkpoint: Checkpoint) -> Tokenizer:
     ends = _integers(strict_json.loads(record.text(_GENERATION_KEY, "{}").encode(), file=_GENERATION_KEY))
     ends += [record.integer(key, least=0) for key in _end_keys() if key in record]
     return Tokenizer(
-        _build(tokenizer_json.write(words)),
+        _build(tokenizer_json.describe(words)),
         bos=words.special.get("bos_token"),
         eos=words.special.get("eos_token"),
         ends=[index for index in ends if index < rows],
@@ -172,7 +172,7 @@ def _build(table: dict[str, Any]) -> tokenizers.Tokenizer:
         made = tokenizers.Tokenizer.from_str(strict_json.dumps({**table, "model": empty, "added_tokens": []}).decode())
         made.model = tokenizers.models.BPE(
             vocab=model["vocab"],
-            merges=list(map(tuple, model["merges"])),
+            merges=model["merges"],
             unk_token=model["unk_token"],
             fuse_unk=model["fuse_unk"],
             byte_fallback=model["byte_fallback"],

@@ -1,0 +1,121 @@
+"""`flyweight eval`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from flyweight.cli.output import json_option, print_json, print_table
+from flyweight.cli.run import engine_options
+from flyweight.errors import MalformedError
+
+if TYPE_CHECKING:
+    from flyweight.evaluate import Evaluation
+    from flyweight.runtime import Model
+
+DEFAULT_WINDOW = 1024
+
+FIGURES = {
+    "perplexity": ("perplexity", ".4f"),
+    "reference_perplexity": ("perplexity of the reference", ".4f"),
+    "perplexity_change": ("change of perplexity", "+.4f"),
+    "kl_mean": ("KL divergence, mean (nats)", ".6f"),
+    "kl_median": ("KL divergence, median", ".6f"),
+    "kl_99_9": ("KL divergence, 99.9 %", ".4f"),
+    "same_top": ("same likeliest token", ".2%"),
+}
+
+
+@click.command(name="eval", short_help="Measure how well a model predicts text.")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--text", type=click.Path(path_type=Path, dir_okay=False), required=True, help="A UTF-8 text to predict.")
+@click.option("--against", type=click.Path(path_type=Path), help="The model that MODEL should be like.")
+@click.option("--context", type=click.IntRange(2), help="Tokens of a window.  [default: 1024 or what the model has]")
+@click.option("--tokens", type=click.IntRange(2), help="Read only this many tokens of the text.")
+@engine_options
+@json_option
+def command(
+    model: Path, text: Path, against: Path | None, context: int | None, tokens: int | None, kv: str, threads: int | None,
+    exact: bool, max_ram: int | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Perplexity of MODEL on a text, and with --against how far its predictions are from those of another model.
+
+    The text is cut into windows; every token of a window but the first is predicted. Both models run side by side, so memory
+    does not grow with the text. The reference computes with f32 activations and an f32 cache.
+
+    \b
+    Examples:
+      flyweight eval model.gguf --text book.txt
+      flyweight eval model.q4_k.gguf --text book.txt --against model-hf --tokens 20480
+      flyweight eval model.gguf --text book.txt --kv int8 --against model.gguf --json
+    """
+    from flyweight.evaluate import common_tokens, evaluate, predictor, windows_of
+    from flyweight.runtime import open_model
+
+    written = _read(text)
+    share = max_ram // 2 if max_ram and against else max_ram
+    with ExitStack() as opened:
+
+        def load(path: Path, kv: str, int8: bool) -> Model:
+            window = context or min(DEFAULT_WINDOW, _longest(path))
+            return opened.enter_context(open_model(path, context=window, kv=kv, int8=int8, threads=threads, max_ram=share))
+
+        ours = load(model, kv, not exact)
+        theirs = load(against, "f32", False) if against else None
+        words = ours.tokenizer
+        ids = common_tokens(written, words, theirs.tokenizer) if theirs else words.encode(written, special=False)
+        length = min(ours.context, theirs.context) if theirs else ours.context
+        windows = windows_of(ids, length, tokens)
+        with _progress() as progress:
+            found = evaluate(windows, predictor(ours), predictor(theirs) if theirs else None, progress)
+    if as_json:
+        print_json({"model": str(model), "text": str(text), "against": against and str(against)} | found.as_json())
+    else:
+        _print(found)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise MalformedError("this is not UTF-8 text", code="E_TEXT", file=path.name, offset=error.start) from None
+
+
+def _longest(path: Path) -> int:
+    from flyweight.checkpoint import open_checkpoint
+    from flyweight.models import blueprint
+
+    with open_checkpoint(path) as checkpoint:
+        return blueprint(checkpoint.manifest, checkpoint.read).config.context
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None] | None]:
+    """Windows done, on stderr while it is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("windows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _print(found: Evaluation) -> None:
+    windows, predicted = found.surprise.shape
+    rows = []
+    for name, estimate in found.figures().items():
+        title, form = FIGURES[name]
+        interval = f"{estimate.low:{form}} … {estimate.high:{form}}"
+        rows.append((title, f"{estimate.value:{form}}", "" if estimate.error is None else f"{estimate.error:.2g}", interval))
+    columns = [("", "left"), ("", "right"), ("std. error", "right"), ("95 % interval", "right")]
+    print_table("", columns, rows)
+    click.echo(f"{windows} windows of {predicted + 1} tokens, {windows * predicted} predicted")

@@ -1,0 +1,43 @@
+"""A text as the windows a model is asked about: side by side, of one length, without BOS; what is left over is unread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flyweight.errors import UnsupportedError
+from flyweight.runtime.tokenizer import Tokenizer
+
+__all__ = ["common_tokens", "windows_of"]
+
+Array = np.ndarray[Any, Any]
+
+
+def windows_of(tokens: Sequence[int] | Array, length: int, limit: int | None = None) -> Array:
+    """int64 (windows, length), of the first `limit` tokens."""
+    if length < 2:
+        raise ValueError("a window has a token to see and one to predict")
+    ids = np.asarray(tokens[:limit], np.int64)
+    count = len(ids) // length
+    if not count:
+        raise UnsupportedError(
+            f"the text has {len(ids)} tokens, fewer than one window of {length}",
+            code="E_TEXT",
+            hint="give a longer text, or a shorter --context",
+        )
+    return ids[: count * length].reshape(count, length)
+
+
+def common_tokens(text: str, model: Tokenizer, reference: Tokenizer) -> list[int]:
+    """The ids of a text if both tokenizers agree about them: only then do two distributions speak of the same thing."""
+    ids, theirs = model.encode(text, special=False), reference.encode(text, special=False)
+    if ids == theirs:
+        return ids
+    at = next((i for i, (a, b) in enumerate(zip(ids, theirs, strict=False)) if a != b), min(len(ids), len(theirs)))
+    raise UnsupportedError(
+        f"the two models read this text differently from token {at} on",
+        code="E_VOCABULARY",
+        hint="compare models that share a tokenizer",
+    )
