@@ -43,7 +43,6 @@ extern const Kernels FLYWEIGHT_ISA = {
     palette_nearest,
     palette_nearest_vector,
     palette_histogram,
-    palette_cuts,
     lossless_count<CutBf16>, lossless_encode<CutBf16>, lossless_decode<CutBf16>,
     lossless_count<CutF16>, lossless_encode<CutF16>, lossless_decode<CutF16>,
     lossless_count<CutF32>, lossless_encode<CutF32>, lossless_decode<CutF32>,

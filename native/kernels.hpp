@@ -84,7 +84,6 @@ struct Kernels {
     void (*palette_nearest_vector)(const float* points, size_t count, size_t vector, const float* table, size_t entries,
                                    uint8_t* out);
     void (*palette_histogram)(const float* values, const float* weights, size_t count, double* out);
-    void (*palette_cuts)(const double* mass, const double* moment, size_t points, double* best, int32_t* out, size_t clusters);
 #define X(type, Word)                                                                                                   \
     void (*lossless_count_##type)(const Word* words, size_t count, uint64_t* counts);                                   \
     void (*lossless_encode_##type)(const Word* words, size_t count, int base, uint64_t* planes, uint8_t* low,           \

@@ -13,6 +13,7 @@ namespace flyweight {
 void bind_grids(nb::module_& module);
 void bind_matvec(nb::module_& module);
 void bind_attention(nb::module_& module);
+void bind_codecs(nb::module_& module);
 }
 
 namespace {
@@ -23,9 +24,7 @@ using Bytes = Matrix<const uint8_t>;
 using Floats = Matrix<const float>;
 using BytesOut = Matrix<uint8_t>;
 using FloatsOut = Matrix<float>;
-using Doubles = Matrix<const double>;
 using DoublesOut = Matrix<double>;
-using IntsOut = Matrix<int32_t>;
 
 void require(bool holds, const char* what) {
     if (!holds) throw nb::value_error(what);
@@ -213,18 +212,6 @@ void palette_histogram(Floats values, Floats weights, DoublesOut out) {
     flyweight::active().palette_histogram(from, weight, count, to);
 }
 
-void palette_cuts(Doubles mass, Doubles moment, DoublesOut best, IntsOut out) {
-    const size_t width = mass.shape(1), clusters = out.shape(0);
-    require(mass.shape(0) == 1 && moment.shape(0) == 1 && moment.shape(1) == width, "the sums are one row each");
-    require(best.shape(0) == 2 && best.shape(1) == width && out.shape(1) == width, "the rows differ in length");
-    require(clusters >= 1 && width > clusters && width <= size_t(1) << 31, "there are more points than clusters, below 2^31");
-    const double *w = mass.data(), *s = moment.data();
-    double* room = best.data();
-    int32_t* to = out.data();
-    nb::gil_scoped_release release;
-    flyweight::active().palette_cuts(w, s, width - 1, room, to, clusters);
-}
-
 // Groups of 64 values and runs of 4096, as kernels/reference_words.py lays them out.
 template <typename Planes, typename Low, typename Runs>
 void require_runs(size_t count, size_t planes, size_t low, const Planes& p, const Low& l, const Runs& r) {
@@ -346,8 +333,6 @@ NB_MODULE(_native, module) {
     module.def("palette_nearest_vector", palette_nearest_vector, "points"_a.noconvert(), "table"_a.noconvert(),
                "out"_a.noconvert());
     module.def("palette_histogram", palette_histogram, "values"_a.noconvert(), "weights"_a.noconvert(), "out"_a.noconvert());
-    module.def("palette_cuts", palette_cuts, "mass"_a.noconvert(), "moment"_a.noconvert(), "best"_a.noconvert(),
-               "out"_a.noconvert());
 
 #define X(type, Word, planes, low)                                                                                       \
     module.def("lossless_count_" #type, lossless_count<&flyweight::Kernels::lossless_count_##type, Word>,               \
@@ -404,4 +389,5 @@ NB_MODULE(_native, module) {
     flyweight::bind_grids(module);
     flyweight::bind_matvec(module);
     flyweight::bind_attention(module);
+    flyweight::bind_codecs(module);
 }

@@ -1,4 +1,4 @@
-// Palettes: look-up, nearest entry, histogram, and optimal cuts of a line. The definition is in kernels/reference_palette.py.
+// Palettes: look-up, nearest entry and histogram. The definition is in kernels/reference_palette.py; line.hpp cuts lines.
 #pragma once
 
 #include <cstddef>
@@ -137,7 +137,7 @@ void palette_nearest_vector(const float* points, size_t count, size_t vector, co
     for (; at < count; ++at) nearest_entries<1>(points + at * vector, vector, table, entries, out + at);
 }
 
-// Optimal cuts -----------------------------------------------------------------------------------
+// Histogram --------------------------------------------------------------------------------------
 
 void palette_histogram(const float* values, const float* weights, size_t count, double* out) {
     for (size_t i = 0; i < count; ++i) {
@@ -150,52 +150,6 @@ void palette_histogram(const float* values, const float* weights, size_t count, 
         sums += F64x2{mass, mass * double(values[i])};
         __builtin_memcpy(bin, &sums, sizeof sums);
     }
-}
-
-struct Line {
-    const double *weight, *pull;
-
-    double worth(size_t i, size_t j) const {
-        const double w = weight[j] - weight[i], p = pull[j] - pull[i];
-        return w > 0 ? p * p / w : 0;
-    }
-};
-
-struct Span {
-    size_t from_j, to_j, from_i, to_i;
-};
-
-// One more cluster: for every j the best place where it begins. Halving needs one span per level of waiting work.
-inline void cut_row(Line line, size_t row, size_t points, const double* __restrict before, double* __restrict after,
-                    int32_t* __restrict places) {
-    Span waiting[64];
-    size_t depth = 0;
-    if (row + 1 <= points) waiting[depth++] = {row + 1, points, row, points - 1};
-    while (depth) {
-        const Span span = waiting[--depth];
-        const size_t j = (span.from_j + span.to_j) >> 1;
-        const size_t last = span.to_i < j - 1 ? span.to_i : j - 1;
-        size_t place = span.from_i;
-        double most = before[place] + line.worth(place, j);
-        for (size_t i = place + 1; i <= last; ++i) {
-            const double worth = before[i] + line.worth(i, j);
-            if (worth > most) most = worth, place = i;
-        }
-        after[j] = most;
-        places[j] = int32_t(place);
-        if (span.from_j < j) waiting[depth++] = {span.from_j, j - 1, span.from_i, place};
-        if (j < span.to_j) waiting[depth++] = {j + 1, span.to_j, place, span.to_i};
-    }
-}
-
-void palette_cuts(const double* mass, const double* moment, size_t points, double* best, int32_t* out, size_t clusters) {
-    const Line line{mass, moment};
-    const size_t width = points + 1;
-    for (size_t i = 0; i < 2 * width; ++i) best[i] = 0;
-    for (size_t i = 0; i < clusters * width; ++i) out[i] = 0;
-    for (size_t j = 0; j <= points; ++j) best[j] = line.worth(0, j);
-    for (size_t row = 1; row < clusters; ++row)
-        cut_row(line, row, points, best + (row + 1) % 2 * width, best + row % 2 * width, out + row * width);
 }
 
 }  // namespace

@@ -20,6 +20,10 @@ def f64(*shape: int) -> np.ndarray:
     return np.zeros(shape)
 
 
+def u64(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.uint64)
+
+
 def i32(*shape: int) -> np.ndarray:
     return np.zeros(shape, np.int32)
 
@@ -78,6 +82,28 @@ REFUSED = [
     ("palette_cuts", (f64(1, 5), f64(1, 4), f64(2, 5), i32(2, 5)), ValueError),
     ("palette_cuts", (f64(1, 5), f64(1, 5), f64(1, 5), i32(2, 5)), ValueError),
     ("palette_cuts", (f64(1, 5), f64(1, 5), f64(2, 5), i32(2, 4)), ValueError),
+    ("palette_centres", (f32(2, 5), f32(1, 5), u64(2, 5), f64(6, 6), i32(4, 6), f64(2, 4)), ValueError),
+    ("palette_centres", (f32(2, 5), f32(0, 5), u64(2, 4), f64(6, 6), i32(4, 6), f64(2, 4)), ValueError),
+    ("palette_centres", (f32(2, 5), f32(0, 5), u64(2, 5), f64(6, 5), i32(4, 6), f64(2, 4)), ValueError),
+    ("palette_centres", (f32(2, 5), f32(0, 5), u64(2, 5), f64(6, 6), i32(3, 6), f64(2, 4)), ValueError),
+    ("palette_centres", (f32(2, 5), f32(0, 5), u64(2, 5), f64(6, 6), i32(0, 6), f64(2, 0)), ValueError),
+    ("magnitudes", (f32(2, 9), 0, f32(2, 9)), ValueError),
+    ("magnitudes", (f32(2, 9), 4, f32(2, 2)), ValueError),
+    ("magnitudes", (f64(2, 9), 4, f32(2, 3)), TypeError),
+    ("fp8_codes", (f32(2, 9), f32(2, 2), 4, False, False, u8(2, 9)), ValueError),
+    ("fp8_codes", (f32(2, 9), f32(2, 3), 4, False, False, u8(2, 8)), ValueError),
+    ("sign_encode", (f32(2, 9), u8(2, 1), f64(2, 1)), ValueError),
+    ("sign_encode", (f32(2, 9), u8(2, 2), f64(1, 1)), ValueError),
+    ("mark_8", (u8(2, 9), 256, u8(2, 2)), ValueError),
+    ("mark_8", (u8(2, 9), 255, u8(2, 1)), ValueError),
+    ("gather_8", (u8(2, 1), u8(2, 9), u8(1, 3)), ValueError),
+    ("gather_8", (u8(2, 2), u8(3, 9), u8(1, 3)), ValueError),
+    ("gather_8", (u8(2, 2), u8(2, 9), u8(2, 3)), ValueError),
+    ("places", (u8(2, 2), 17, np.zeros((1, 3), np.int64)), ValueError),
+    ("places", (u8(2, 2), -1, np.zeros((1, 3), np.int64)), ValueError),
+    ("places", (u8(2, 2), 16, i32(1, 3)), TypeError),
+    ("add_product", (f32(2, 3), f32(4, 5), f32(2, 5)), ValueError),
+    ("add_product", (f32(2, 3), f32(3, 5), f32(2, 4)), ValueError),
     ("lossless_count_bf16", (np.zeros((1, 5), np.uint32), np.zeros((1, 256), np.uint64)), TypeError),
     ("lossless_count_bf16", (np.zeros((1, 5), np.uint16), np.zeros((1, 255), np.uint64)), ValueError),
     ("expand_16", (u8(2, 1), np.zeros((1, 5), np.uint16), np.zeros((2, 9), np.uint16)), ValueError),

@@ -22,7 +22,10 @@ from flyweight.manifest import Entry, Extent, Manifest
 from flyweight.sources import Bundle, Source, open_bundle
 from flyweight.tensor import EncodedTensor, TensorSpec
 
-__all__ = ["Checkpoint", "as_array", "open_checkpoint"]
+__all__ = ["Checkpoint", "as_array", "open_checkpoint", "without_collector"]
+
+
+_MOST_SHARED = 4096  # kinds of tensors remembered while a table is checked; no model has a tenth of that
 
 
 class Checkpoint(Mapping[str, Array]):
@@ -96,12 +99,16 @@ class Checkpoint(Mapping[str, Array]):
 
 
 def _check_layouts(entries: Iterable[Entry]) -> None:
-    """Stored parts are what their codec says, where the codec is known. Neighbours mostly share one, made once."""
-    spec, codec, last = None, None, None
+    """Stored parts are what their codec says, where the codec is known. What tensors share is looked at once."""
+    spec, codec = None, None
+    seen = set[tuple[int, int, int]]()
     for entry in entries:
-        if last and entry.parts is last.parts and entry.spec is last.spec and entry.codec is last.codec:
+        shared = (id(entry.codec), id(entry.spec), id(entry.parts))
+        if shared in seen:
             continue
-        last = entry
+        if len(seen) >= _MOST_SHARED:
+            seen.clear()
+        seen.add(shared)
         try:
             if entry.codec is not spec:
                 spec = entry.codec
@@ -124,8 +131,8 @@ def as_array(raw: memoryview, spec: TensorSpec) -> Array:
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
-    """A table of a million tensors holds no cycle, and looking for one takes a third of the time."""
+def without_collector() -> Iterator[None]:
+    """A table of a million tensors or a vocabulary holds no cycle, and looking for one takes up to a third of the time."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -139,7 +146,7 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
     """Open a file or directory of any known format, with its whole table validated and no weight read."""
     bundle = open_bundle(path)
     try:
-        with _without_collector():
+        with without_collector():
             container = recognise(bundle)
             manifest = container.parse(bundle)
             _check_layouts(manifest.entries.values())

@@ -74,8 +74,9 @@ def command(
     if dry_run:
         with open_checkpoint(source) as checkpoint:
             plan = plan_conversion(
-                checkpoint, destination.absolute(), to=target, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_size
-            )
+                checkpoint, destination.absolute(), to=target, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_size,
+                max_ram=max_ram,
+            )  # fmt: skip
         if as_json:
             print_json(plan.as_json())
             return

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flyweight import kernels
 from flyweight.codecs.base import Array, Parts
+from flyweight.codecs.casts import astype
 from flyweight.codecs.holding import Holding
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
@@ -22,7 +24,6 @@ from flyweight.tensor import Layout, TensorSpec
 __all__ = ["Corrected"]
 
 _TYPES = {"f32": DType.F32, "f16": DType.F16, "bf16": DType.BF16}
-_ROWS = 256  # of a product at a time: it stays in cache while the ranks are added
 _SWEEPS = 6
 
 
@@ -69,8 +70,8 @@ class Corrected(Holding):
         out = self.held.decode(spec, self.held_parts(parts), np.empty(spec.shape, np.float32) if out is None else out)
         with np.errstate(all="ignore"):
             if self.rank:
-                left, right = (np.asarray(parts[name], np.float32) for name in ("left", "right"))
-                _add_product(left, right, out.reshape(spec.rows, spec.columns))
+                left, right = (astype(parts[name], DType.F32.numpy) for name in ("left", "right"))
+                kernels.add_product(left, right, out.reshape(spec.rows, spec.columns))
             if self.outliers:
                 places = parts["places"]
                 if (places[-1:] >= spec.size).any() or not (places[1:] > places[:-1]).all():
@@ -121,14 +122,6 @@ def _greatest(magnitudes: Array, count: int) -> Array:
     least = np.partition(magnitudes, magnitudes.size - count)[magnitudes.size - count]
     above = np.flatnonzero(magnitudes > least)
     return np.sort(np.concatenate([above, np.flatnonzero(magnitudes == least)[: count - above.size]]))
-
-
-def _add_product(left: Array, right: Array, out: Array) -> None:
-    """out += left · right, one rank after the other: the same bits on every machine."""
-    for start in range(0, len(out), _ROWS):
-        slab, factors = out[start : start + _ROWS], left[start : start + _ROWS]
-        for k in range(len(right)):
-            slab += factors[:, k : k + 1] * right[k]
 
 
 def _low_rank(matrix: Array, rank: int) -> tuple[Array, Array]:

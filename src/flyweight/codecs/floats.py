@@ -79,29 +79,26 @@ class Fp8(Codec):
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         """The greatest magnitude of a block takes the greatest code; every other value the nearest."""
         layout = self.layout(spec)
-        wide = astype(np.asarray(array), DType.F32.numpy).reshape(spec.rows, spec.columns)
-        if not np.isfinite(wide).all():
-            raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
-        scale = self._fit(spec, wide)
-        span, top = self.columns or max(spec.columns, 1), np.float32(_TOP[self.format])
-        each = np.repeat(self._per_row(spec, scale), min(span, spec.columns), axis=1)[:, : spec.columns]
-        with np.errstate(over="ignore"):
-            codes = np.clip(wide * each if self.divide else wide / each, -top, top)
+        rows = _numbers(array).reshape(spec.rows, spec.columns)
+        scale = self._fit(spec, rows)
+        codes = np.empty((spec.rows, spec.columns), np.uint8)
+        span = self.columns or max(spec.columns, 1)
+        kernels.fp8_codes(rows, self._per_row(spec, scale), span, self.divide, self.format == "e5m2", codes)
         return {
-            "codes": codes.astype(layout["codes"].dtype.numpy).reshape(spec.shape),
+            "codes": codes.view(layout["codes"].dtype.numpy).reshape(spec.shape),
             "scale": scale.reshape(layout["scale"].shape),
         }
 
-    def _fit(self, spec: TensorSpec, wide: Array) -> Array:
+    def _fit(self, spec: TensorSpec, rows: Array) -> Array:
         """The stored number of each block, never one that reaches nothing: such a block is as good as zero."""
         down, across = self._blocks(spec)
-        row, column = (
-            np.arange(0, spec.rows, self.rows or max(spec.rows, 1)),
-            np.arange(0, spec.columns, self.columns or max(spec.columns, 1)),
-        )
+        peaks = np.empty((spec.rows, across), np.float32)
+        kernels.magnitudes(rows, self.columns or max(spec.columns, 1), peaks)
+        if not np.isfinite(peaks).all():
+            raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
         peak = np.zeros((down, across))
-        if wide.size:
-            peak = np.maximum.reduceat(np.maximum.reduceat(np.abs(wide), column, axis=1), row, axis=0).astype(np.float64)
+        if rows.size:
+            peak[...] = np.maximum.reduceat(peaks, np.arange(0, spec.rows, self.rows or spec.rows), axis=0)
         kind = _SCALES[self.scale].numpy
         with np.errstate(all="ignore"):
             exact = _TOP[self.format] / peak if self.divide else peak / _TOP[self.format]
@@ -118,6 +115,12 @@ class Fp8(Codec):
         if complaint is None and self.divide and (parts["scale"] == 0).any():
             return "part 'scale' divides by zero"
         return complaint
+
+
+def _numbers(array: Array) -> Array:
+    """f32, or bf16 as it is, which the kernels take too."""
+    given = np.asarray(array)
+    return astype(given, DType.BF16.numpy if given.dtype == DType.BF16.numpy else DType.F32.numpy)
 
 
 _TABLES = {

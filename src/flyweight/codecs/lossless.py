@@ -91,12 +91,12 @@ class Lossless(Codec):
         parts = {name: np.zeros(part.shape, part.dtype.numpy) for name, part in self.layout(spec).items()}
         words = _words(spec, array)
         if self.stored >= 0:
-            where = (words != 0).reshape(spec.rows, spec.columns)
-            packed = parts["bitmap"].view(np.uint8).reshape(spec.rows, _row_bytes(spec))
-            bits = np.packbits(where, axis=1, bitorder="little")
-            packed[:, : bits.shape[1]] = bits
-            words = words[words != 0].reshape(1, -1)
-            self._require(words.shape[1] == self.stored)
+            matrix, bits = words.reshape(spec.rows, spec.columns), spec.dtype.bits
+            mask = parts["bitmap"].view(np.uint8).reshape(spec.rows, _row_bytes(spec))
+            getattr(kernels, f"mark_{bits}")(matrix, (1 << bits) - 1, mask)
+            self._require(int(np.bitwise_count(parts["bitmap"]).sum(dtype=np.int64)) == self.stored)
+            words = np.empty((1, self.stored), words.dtype)
+            getattr(kernels, f"gather_{bits}")(mask, matrix, words)
         counts = np.zeros((1, len(parts["starts"])), np.uint32)
         kernel = getattr(kernels, f"lossless_encode_{spec.dtype.label}")
         kernel(words, self.base, parts["planes"], parts["low"], parts["escapes"].reshape(1, -1), counts)

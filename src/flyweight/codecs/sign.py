@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flyweight import packing
+from flyweight import kernels, packing
 from flyweight.codecs.base import Array, Codec, Parts
+from flyweight.codecs.casts import astype
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
@@ -20,7 +21,6 @@ from flyweight.tensor import Layout, TensorSpec
 __all__ = ["Sign"]
 
 _SCALES = {"f32": DType.F32, "f16": DType.F16, "bf16": DType.BF16}
-_SIGNS = np.array([-1, 1], np.float32)
 
 
 @dataclass(frozen=True)
@@ -49,21 +49,26 @@ class Sign(Codec):
         width = packing.packed_width(self.packing, 1, spec.columns)
         bits = packing.unpack(self.packing, parts["signs"].reshape(spec.rows, width), 1, spec.columns)
         scale = np.ascontiguousarray(parts["scale"], np.float32).reshape(spec.rows, 1)
-        with np.errstate(all="ignore"):
-            np.multiply(_SIGNS[bits], scale, out=out.reshape(spec.rows, spec.columns))
+        tables = np.concatenate([-scale, scale], axis=1)
+        kernels.palette_decode(
+            np.ascontiguousarray(bits).reshape(1, -1), tables, 1, max(spec.columns, 1), 0, out.reshape(1, -1)
+        )
         return out
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         """The scale that minimises the squared error of a row is its mean magnitude."""
         layout = self.layout(spec)
-        with np.errstate(over="ignore"):
-            rows = np.ascontiguousarray(array, np.float32).reshape(spec.rows, spec.columns)
-        if not np.isfinite(rows).all():
+        given = np.asarray(array)
+        rows = astype(given, DType.BF16.numpy if given.dtype == DType.BF16.numpy else DType.F32.numpy)
+        bits = np.empty((spec.rows, packing.packed_width("little", 1, spec.columns)), np.uint8)
+        sums = np.empty((spec.rows, 1))
+        kernels.sign_encode(rows.reshape(spec.rows, spec.columns), bits, sums)
+        if not np.isfinite(sums).all():
             raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
-        mean = np.abs(rows).sum(axis=1, dtype=np.float64) / max(spec.columns, 1)
         with np.errstate(over="ignore"):
-            scale = mean.astype(layout["scale"].dtype.numpy)
+            scale = (sums / max(spec.columns, 1)).astype(layout["scale"].dtype.numpy)
         if not np.isfinite(scale.astype(np.float32)).all():
             raise UnsupportedError(f"the weights leave the range of {self.scale} scales", code="E_RANGE", hint="use f32 scales")
-        signs = packing.pack(self.packing, (rows >= 0).view(np.uint8), 1)
-        return {"signs": signs.reshape(layout["signs"].shape), "scale": scale.reshape(layout["scale"].shape)}
+        if self.packing != "little":
+            bits = packing.pack(self.packing, packing.unpack("little", bits, 1, spec.columns), 1)
+        return {"signs": bits.reshape(layout["signs"].shape), "scale": scale.reshape(layout["scale"].shape)}

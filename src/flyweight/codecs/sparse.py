@@ -15,6 +15,7 @@ import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs.base import Array, Codec, Parts
+from flyweight.codecs.casts import astype
 from flyweight.codecs.holding import Holding
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
@@ -71,24 +72,23 @@ class Sparse(Holding):
 
     def fit(self, spec: TensorSpec, array: Array) -> Codec:
         _require_words(spec)
-        values = _flat(spec, array)
-        values = values[self._where(spec, values)]
+        values = self._gathered(spec, array)[1]
         held = self.held.fit(TensorSpec(values.shape, spec.dtype), values)
         return replace(self.holding(held), stored=values.size)
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         """UnsupportedError if these are not the values the codec was fitted to."""
         layout = self.layout(spec)
-        values = _flat(spec, array)
-        where = self._where(spec, values)
-        if int(np.count_nonzero(where)) != self.stored:
+        mask, values = self._gathered(spec, array)
+        if values.size != self.stored:
             raise UnsupportedError(f"{self.spec} was fitted to other values", code="E_FIT", hint="fit the codec first")
         if self.form == "indices":
-            place = {"indices": np.flatnonzero(where).astype(_INDEX[self.index].numpy)}
+            indices = np.empty((1, self.stored), _INDEX[self.index].numpy)
+            kernels.places(mask, spec.columns, indices)
+            place = {"indices": indices[0]}
         else:
-            mask = np.packbits(where.reshape(spec.rows, spec.columns), axis=1, bitorder="little")
             place = {"mask": mask.reshape(layout["mask"].shape)}
-        return place | dict(self.held_encode(spec, values[where]))
+        return place | dict(self.held_encode(spec, values))
 
     def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
         """MalformedError if the places are not `stored` ascending ones inside the tensor."""
@@ -109,10 +109,16 @@ class Sparse(Holding):
         )
         return out
 
-    def _where(self, spec: TensorSpec, values: Array) -> Array:
-        """Which values are stored: by their bits if every bit must come back, else by their value."""
-        where: Array = (values.view(f"<u{spec.dtype.itemsize}") if self.exact else values) != 0
-        return where
+    def _gathered(self, spec: TensorSpec, array: Array) -> tuple[Array, Array]:
+        """Which values are stored (by their bits if every bit must come back, else by their value), and those values."""
+        bits = spec.dtype.bits
+        keep = (1 << bits) - 1 if self.exact or spec.dtype.kind != "f" else (1 << bits - 1) - 1  # the sign of a zero is none
+        words = _flat(spec, array).view(f"<u{spec.dtype.itemsize}").reshape(spec.rows, spec.columns)
+        mask = np.empty((spec.rows, -(-spec.columns // 8)), np.uint8)
+        getattr(kernels, f"mark_{bits}")(words, keep, mask)
+        values = np.empty((1, int(np.bitwise_count(mask).sum(dtype=np.int64))), words.dtype)
+        getattr(kernels, f"gather_{bits}")(mask, words, values)
+        return mask, values[0].view(spec.dtype.numpy)
 
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
         try:
@@ -128,8 +134,7 @@ def _require_words(spec: TensorSpec) -> None:
 
 
 def _flat(spec: TensorSpec, array: Array) -> Array:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.ascontiguousarray(array, dtype=spec.dtype.numpy).reshape(-1)
+    return astype(np.asarray(array), spec.dtype.numpy).reshape(-1)
 
 
 def _places(indices: Array, size: int) -> Array:

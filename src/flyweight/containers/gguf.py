@@ -18,6 +18,7 @@ import struct
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from flyweight.containers.base import Container, Image, Placement, check_cover
 from flyweight.containers.gguf_types import BLOCKS, FILE_TYPES, PLAIN
@@ -64,8 +65,12 @@ def _alignment(metadata: Mapping[str, Typed], file: str) -> int:
 # --- tensors ------------------------------------------------------------------------------------
 
 
+@lru_cache(1024)
 def _stored_as(number: int, shape: tuple[int, ...]) -> tuple[TensorSpec, CodecSpec, Layout] | None:
-    """What a tensor of this ggml type and shape is; None if its rows are no whole number of blocks."""
+    """What a tensor of this ggml type and shape is; None if its rows are no whole number of blocks.
+
+    The layers of a model have the same few; sharing them lets each be checked once.
+    """
     if number in PLAIN:
         spec = TensorSpec(shape, PLAIN[number])
         return spec, RAW, {"data": spec}
@@ -108,7 +113,7 @@ def _locate(table: list[Entry], start: int, alignment: int, source: Source) -> d
         if entry.name in located:
             raise MalformedError("appears twice", code="E_DUPLICATE", file=source.name, tensor=entry.name)
         extents = {part: extent._replace(offset=start + extent.offset) for part, extent in entry.extents.items()}
-        located[entry.name] = replace(entry, extents=extents)
+        located[entry.name] = Entry(entry.name, entry.spec, entry.codec, entry.parts, extents)
     spans = ((entry.name, extent.offset, extent.nbytes) for entry in located.values() for extent in entry.extents.values())
     check_cover(spans, start, source, alignment)
     return located

@@ -75,3 +75,21 @@ def palette_cuts(mass: Array, moment: Array, best: Array, out: Array) -> None:
     if not 1 <= len(out) < mass.shape[1] <= 1 << 31:
         raise ValueError(f"{mass.shape[1] - 1} points cannot be cut into {len(out)} clusters")
     running["palette_cuts"](mass, moment, best, out)
+
+
+def palette_centres(values: Array, weights: Array, order: Array, room: Array, cuts: Array, out: Array) -> None:
+    """The means of the best clusters of each row of values, ascending; the last repeats where there are fewer values.
+
+    values: f32 (tables, n), weights: f32 (tables or 0, n), 0 or more, out: f64 (tables, k); scratch: order: u64 (2, n),
+    room: f64 (6, n + 1), cuts: i32 (k, n + 1).
+    """
+    check("values", values, F32, (None, None))
+    tables, count = values.shape
+    check("weights", weights, F32, (0 if isinstance(weights, np.ndarray) and not len(weights) else tables, count))
+    check("order", order, np.dtype(np.uint64), (2, count), written=True)
+    check("room", room, F64, (6, count + 1), written=True)
+    check("out", out, F64, (tables, None), written=True)
+    check("cuts", cuts, I32, (out.shape[1], count + 1), written=True)
+    if not out.shape[1] or count >= 1 << 31:
+        raise ValueError(f"{count} values cannot be cut into {out.shape[1]} clusters")
+    running["palette_centres"](values, weights, order, room, cuts, out)

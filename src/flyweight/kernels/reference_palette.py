@@ -1,10 +1,11 @@
-"""The definition of the palette kernels, in NumPy: look-up, nearest entry, histogram, and optimal cuts of a line.
+"""The definition of the palette kernels, in NumPy: look-up, nearest entry, histogram, and the best clusters of a line.
 
 Elements of a flat run belong to tables in turn: element i of a call that starts at `start` has table (start + i) // run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,8 @@ def palette_cuts(mass: Array, moment: Array, best: Array, out: Array) -> None:
     With W and S the running sums of mass and moment (each begins with 0), a cluster of the points i..j−1 is worth
     (S_j − S_i)² / (W_j − W_i): what it takes off the squared error. out[r, j] is where the last of r + 1 clusters of the
     first j points begins, the first such place; `best` is room for the worth of two rows. The best place never moves back
-    as j grows, so a row is halved: the place for its middle bounds the places either side.
+    as j grows, nor as clusters are added, so a row is filled by strides that halve: the places either side of j and the one
+    above bound its own.
     """
     weight, pull, points = mass[0], moment[0], mass.shape[1] - 1
     out[...] = 0
@@ -72,23 +74,60 @@ def palette_cuts(mass: Array, moment: Array, best: Array, out: Array) -> None:
     best[0] = _worth(weight[0], pull[0], weight, pull)
     for row in range(1, out.shape[0]):
         before, after = best[(row + 1) % 2], best[row % 2]
-        from_j, to_j, from_i, to_i = (np.array([end]) for end in (row + 1, points, row, points - 1))
-        keep = from_j <= to_j
-        while keep.any():
-            from_j, to_j, from_i, to_i = from_j[keep], to_j[keep], from_i[keep], to_i[keep]
-            middle = (from_j + to_j) >> 1
-            lengths = np.minimum(to_i, middle - 1) - from_i + 1
+        count = points - row
+        stride = 1 << (count - 1).bit_length()
+        while stride:
+            at = np.arange(stride, count + 1, 2 * stride)
+            j = row + at
+            bound = np.where(at + stride <= count, out[row, np.minimum(j + stride, points)], points - 1)
+            last = np.minimum(bound, j - 1)
+            first = np.maximum(np.where(at > stride, out[row, j - stride], row), out[row - 1, j])
+            first = np.minimum(first, last)
+            lengths = last - first + 1
             starts = np.cumsum(lengths) - lengths
-            i = np.arange(lengths.sum()) - np.repeat(starts - from_i, lengths)
-            j = np.repeat(middle, lengths)
-            worth = before[i] + _worth(weight[i], pull[i], weight[j], pull[j])
-            most = np.maximum.reduceat(worth, starts)
-            reached = np.flatnonzero(worth == np.repeat(most, lengths))
-            place = i[reached[np.searchsorted(reached, starts)]]
-            after[middle], out[row, middle] = most, place
-            from_j, to_j = np.concatenate([from_j, middle + 1]), np.concatenate([middle - 1, to_j])
-            from_i, to_i = np.concatenate([from_i, place]), np.concatenate([place, to_i])
-            keep = from_j <= to_j
+            i, each = np.arange(lengths.sum()) - np.repeat(starts - first, lengths), np.repeat(j, lengths)
+            worth = before[i] + _worth(weight[i], pull[i], weight[each], pull[each])
+            after[j] = np.maximum.reduceat(worth, starts)
+            reached = np.flatnonzero(worth == np.repeat(after[j], lengths))
+            out[row, j] = i[reached[np.searchsorted(reached, starts)]]
+            stride //= 2
+
+
+def palette_centres(values: Array, weights: Array, _order: Array, _room: Array, _cuts: Array, out: Array) -> None:
+    """The means of the best clusters of each row of values; the others are the native twin's scratch."""
+    for table, row in enumerate(values):
+        distinct, place = np.unique(row + np.float32(0), return_inverse=True)
+        mass = np.bincount(place, weights[table] if len(weights) else None, distinct.size).astype(np.float64)
+        out[table] = centres(mass, mass * distinct, out.shape[1])
+
+
+def centres(mass: Array, moment: Array, clusters: int, cut: Callable[..., None] = palette_cuts) -> Array:
+    """The means of the best clusters of ascending points, given by weight and weight · value; the last one repeats where
+    there are fewer points. A point that weighs nothing is none. All sums run in order. (clusters,) f64"""
+    mass, moment = mass[mass > 0], moment[mass > 0]
+    if mass.size > clusters:
+        owner = _owners(mass, moment, clusters, cut)
+        mass, moment = np.bincount(owner, mass), np.bincount(owner, moment)
+    means = np.zeros(clusters)
+    if mass.size:
+        means[: mass.size] = moment / mass
+        means[mass.size :] = means[mass.size - 1]
+    return means
+
+
+def _owners(mass: Array, moment: Array, clusters: int, cut: Callable[..., None]) -> Array:
+    """The cluster of each point, by the best cuts."""
+    points = mass.size
+    centred = moment - mass * (np.cumsum(moment)[-1] / np.cumsum(mass)[-1])  # small sums keep their digits
+    weight, pull = (np.concatenate([[0.0], np.cumsum(sums)])[None] for sums in (mass, centred))
+    cuts = np.empty((clusters, points + 1), np.int32)
+    cut(weight, pull, np.empty((2, points + 1)), cuts)
+    owner = np.zeros(points, np.int64)
+    end = points
+    for cluster in range(clusters - 1, 0, -1):
+        end = cuts[cluster, end]
+        owner[end] = 1
+    return np.cumsum(owner)
 
 
 def _worth(weight_i: Array, pull_i: Array, weight_j: Array, pull_j: Array) -> Array:

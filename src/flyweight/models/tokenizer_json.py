@@ -25,7 +25,7 @@ __all__ = ["TOKENIZER_JSON", "describe", "read", "write"]
 TOKENIZER_JSON = "tokenizer.json"
 
 _ADDED = frozenset(map(int, (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)))
-_UNUSED = int(TokenType.UNUSED)
+_UNUSED, _USER_DEFINED = int(TokenType.UNUSED), int(TokenType.USER_DEFINED)
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 _ADDED_SCORE = -1000.0  # what GGUF writers give tokens that take no part in merging
 _UNUSED_SCORE = -10000.0
@@ -48,7 +48,7 @@ def write(vocabulary: Vocabulary) -> dict[str, Any]:
 def describe(vocabulary: Vocabulary) -> dict[str, Any]:
     """What `write` gives, for a reader who will find merges of parts that are no tokens himself."""
     pieces = vocabulary.kind == PIECES
-    texts = [_hf_text(vocabulary, index) for index in range(len(vocabulary.tokens))] if pieces else vocabulary.tokens
+    texts = _hf_texts(vocabulary) if pieces else vocabulary.tokens
     ids = dict(zip(texts, range(len(texts)), strict=True))
     if len(ids) != len(texts):
         raise _bad("two tokens differ only in how they write spaces")
@@ -99,13 +99,15 @@ def _is_hole(vocabulary: Vocabulary, index: int) -> bool:
     return vocabulary.tokens[index] == placeholder(index)
 
 
-def _hf_text(vocabulary: Vocabulary, index: int) -> str:
-    """A token as tokenizer.json writes it; GGUF writes the spaces of user-defined pieces plainly."""
-    text = vocabulary.tokens[index]
-    if vocabulary.kind != PIECES or vocabulary.types[index] != TokenType.USER_DEFINED:
-        return text
-    kept = vocabulary.details.get(index, {}).get("content")
-    return kept if isinstance(kept, str) and kept.replace("▁", " ") == text else text.replace(" ", "▁")
+def _hf_texts(vocabulary: Vocabulary) -> list[str]:
+    """Pieces as tokenizer.json writes them; GGUF writes the spaces of user-defined ones plainly."""
+    texts = list(vocabulary.tokens)
+    for index, type_ in enumerate(vocabulary.types):
+        if type_ == _USER_DEFINED:
+            kept = vocabulary.details.get(index, {}).get("content")
+            known = isinstance(kept, str) and kept.replace("▁", " ") == texts[index]
+            texts[index] = str(kept) if known else texts[index].replace(" ", "▁")
+    return texts
 
 
 def _added_token(vocabulary: Vocabulary, index: int, text: str) -> dict[str, Any]:

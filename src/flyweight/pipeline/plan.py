@@ -22,9 +22,10 @@ from flyweight.checkpoint import Checkpoint
 from flyweight.codecs import Array, Codec, codec_for, known
 from flyweight.containers import Container, Placement
 from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
+from flyweight.errors import FlyweightError, MalformedError, ResourceError, UnsupportedError
 from flyweight.manifest import Entry, Extent, Manifest
 from flyweight.models import Renamed, Transform, Translation, translate
+from flyweight.pipeline import memory
 from flyweight.pipeline.recipe import Choice, Recipe
 from flyweight.pipeline.rows import decode_rows, read_rows
 from flyweight.tensor import RAW, CodecSpec, TensorSpec, has_rows
@@ -95,16 +96,19 @@ def make_plan(
     recipe: Recipe,
     dtype: DType | None = None,
     shard_bytes: int | None = None,
+    max_ram: int | None = None,
 ) -> Plan:
     """Decide everything. Raises UnsupportedError listing every tensor that cannot be carried."""
     manifest = checkpoint.manifest
     dialect = container.dialect or manifest.dialect
     translation = translate(manifest, dialect, checkpoint.read, dense=dtype)
-    wishes = Wishes(recipe, dtype, container.vector_dtype if dialect != manifest.dialect else None)
+    wishes = Wishes(recipe, dtype, container.vector_dtype if dialect != manifest.dialect else None, max_ram)
     steps, refusals = [], []
     for source_name, renamed in translation.tensors.items():
         try:
             steps.append(_step(checkpoint, manifest.entries[source_name], renamed, container, wishes))
+        except ResourceError as error:  # no matter of one tensor's type
+            raise error.at(file=checkpoint.bundle.name) from None
         except FlyweightError as error:
             refusals.append(error.at(tensor=source_name))
     if refusals:
@@ -180,6 +184,8 @@ class Wishes(NamedTuple):
     """Of matrices stored dense; None: the one that loses nothing."""
     vectors: DType | None
     """Of vectors stored dense; None: the one they have."""
+    max_ram: int | None
+    """Bytes of memory that may be used; None: what the machine has to spare."""
 
 
 def _step(checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Container, wishes: Wishes) -> Step:
@@ -189,7 +195,7 @@ def _step(checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Co
     moves_values = transform is not None and transform.add != 0
     dense_dtype = _dense_dtype(source, container, choice, wishes)
     if choice.codec is not None and choice.codec != RAW:
-        return _quantize(checkpoint, source, renamed, container, choice, dense_dtype)
+        return _quantize(checkpoint, source, renamed, container, choice, dense_dtype, wishes.max_ram)
     keeps = choice.codec is None or source.codec == RAW
     if keeps and not moves_values and (source.codec != RAW or source.spec.dtype is dense_dtype):
         if container.carries(source.spec, source.codec):
@@ -220,7 +226,13 @@ def _entry(name: str, spec: TensorSpec, codec: Codec) -> Entry:
 
 
 def _quantize(
-    checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Container, choice: Choice, dense: DType
+    checkpoint: Checkpoint,
+    source: Entry,
+    renamed: Renamed,
+    container: Container,
+    choice: Choice,
+    dense: DType,
+    max_ram: int | None,
 ) -> Step:
     assert choice.codec is not None
     codec = codec_for(container.adapt(choice.codec))
@@ -235,7 +247,9 @@ def _quantize(
     _require_decodable(source)
     spec = TensorSpec(source.spec.shape, dense if codec.exact else codec.decoded_dtype(source.spec.dtype))
     try:
-        codec = _fitted(checkpoint, source, transform, codec, spec)
+        if codec.needs_fit:
+            memory.require(memory.FITTED_WHOLE * 4 * spec.size, max_ram, f"fitting {codec.name}", tensor=source.name)
+            codec = _fitted(checkpoint, source, transform, codec, spec)
         layout = codec.layout(spec)
         reason = "" if container.carries(spec, codec.spec) else f"{container.name} cannot hold {spec} as {codec.spec}"
         if codec.exact and not reason and sum(part.nbytes for part in layout.values()) >= spec.nbytes:
@@ -254,8 +268,6 @@ def _quantize(
 
 def _fitted(checkpoint: Checkpoint, source: Entry, transform: Transform | None, codec: Codec, spec: TensorSpec) -> Codec:
     """The codec with the sizes this tensor needs, for which its values are read once before anything is written."""
-    if not codec.needs_fit:
-        return codec
     tensor = read_rows(checkpoint, source.name, 0, source.spec.rows, transform)
     return codec.fit(spec, decode_rows(tensor, transform).reshape(spec.shape))
 

@@ -19,6 +19,7 @@ from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.containers import CONTAINERS, Container, Image, container_named
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, InterruptedRunError, OutputError, ResourceError, UnknownFormatError
+from flyweight.pipeline import memory
 from flyweight.pipeline.plan import Plan, Step, make_plan
 from flyweight.pipeline.recipe import Recipe, load_recipe, preset
 from flyweight.pipeline.report import ConversionReport, TensorReport
@@ -30,7 +31,6 @@ from flyweight.sources import FileSource
 __all__ = ["convert", "plan_conversion"]
 
 _EXTENSION = re.compile(r"\.[a-z][a-z0-9]{1,11}")
-_BASE_RAM = 192 << 20
 """Interpreter, NumPy and tables; measured at 60-90 MB."""
 Progress = Callable[[str, int, int], None]
 """progress(tensor, its bytes, bytes in all), called as each tensor is finished."""
@@ -57,14 +57,17 @@ def plan_conversion(
     recipe: Path | str | Recipe | None = None,
     dtype: DType | str | None = None,
     shard_bytes: int | None = None,
+    max_ram: int | None = None,
 ) -> Plan:
-    """What `convert` would do."""
+    """What `convert` would do. ResourceError if a codec has to be fitted to a tensor that the memory does not hold."""
     if quant is not None and recipe is not None:
         raise ValueError("give a quantization or a recipe, not both")
     chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe) if recipe is not None else preset(quant or "keep")
     element = DType.parse(dtype) if isinstance(dtype, str) else dtype
     container = target_container(destination, to)
-    return make_plan(checkpoint, container, destination.name, recipe=chosen, dtype=element, shard_bytes=shard_bytes)
+    return make_plan(
+        checkpoint, container, destination.name, recipe=chosen, dtype=element, shard_bytes=shard_bytes, max_ram=max_ram
+    )
 
 
 def convert(
@@ -86,7 +89,9 @@ def convert(
     started = time.perf_counter()
     destination = Path(os.path.abspath(destination))
     with open_checkpoint(source) as checkpoint:
-        plan = plan_conversion(checkpoint, destination, to=to, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_bytes)
+        plan = plan_conversion(
+            checkpoint, destination, to=to, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_bytes, max_ram=max_ram
+        )
         if len(plan.placement.images) > 1 and not plan.container.is_directory and destination.suffix == plan.container.suffix:
             raise OutputError(
                 "several files are needed, which go into a directory", code="E_SHARDS", file=str(destination),
@@ -146,18 +151,10 @@ def _fingerprint(plan: Plan) -> str:
 
 def check_resources(plan: Plan, folder: Path, *, jobs: int | None, max_ram: int | None, resume: bool) -> int:
     """How many workers fit the memory; ResourceError when not even one does or the disk is too small."""
-    import psutil
-
     wanted = jobs or min(os.cpu_count() or 1, 8)
-    ram = max_ram if max_ram is not None else int(psutil.virtual_memory().available)
     one = max((step_memory(step) for step in plan.steps), default=SLAB_BYTES)
-    workers = min(wanted, (ram - _BASE_RAM) // one)
-    if workers < 1:
-        raise ResourceError(
-            f"one worker needs {(one + _BASE_RAM) >> 20} MiB of memory and {ram >> 20} MiB are allowed",
-            code="E_RAM",
-            hint="allow more with --max-ram, or choose a codec whose rows stand alone",
-        )
+    memory.require(one, max_ram, "one worker")
+    workers = min(wanted, (memory.allowed(max_ram) - memory.BASE_RAM) // one)
     if not resume and folder.is_dir():
         free, need = shutil.disk_usage(folder).free, plan.nbytes + plan.nbytes // 100
         if need > free:
@@ -167,7 +164,7 @@ def check_resources(plan: Plan, folder: Path, *, jobs: int | None, max_ram: int 
                 file=str(folder),
                 hint="free some, or write elsewhere",
             )
-    return int(workers)
+    return max(int(workers), 1)
 
 
 def _fill(plan: Plan, staging: Staging, workers: int, progress: Progress | None) -> tuple[tuple[TensorReport, ...], int]:

@@ -15,6 +15,8 @@ import numpy as np
 from flyweight import kernels
 from flyweight.codecs import Array, Codec, Parts
 from flyweight.codecs.affine import Affine
+from flyweight.codecs.casts import astype
+from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
 from flyweight.quantizers.base import chunks, group_columns, stored_or
 from flyweight.tensor import TensorSpec
@@ -39,25 +41,27 @@ def clip(array: Array, codec: Codec, spec: TensorSpec, importance: Array | None 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """Groups are columns: scales, offsets and losses are (1, groups)."""
+    """Groups are columns: scales, offsets and losses are (grids, groups)."""
 
     codec: Affine
     values: Array
     weights: Array
 
     def best(self, scale: Array, offset: Array) -> tuple[Array, Array]:
-        first = scale, offset
-        last = scale, offset, self.loss(*first)
-        for shrink in _SHRINK:
-            last = self.better(last, self.shrunk(*first, shrink))
+        scales, offsets = (np.concatenate(both) for both in zip((scale, offset), self.shrunk(scale, offset), strict=True))
+        losses = self.loss(scales, offsets)
+        least = np.where(np.isnan(losses), np.inf, losses).argmin(axis=0)[None]  # the first of equal ones: that of `nearest`
+        scale, offset, loss = (np.take_along_axis(part, least, axis=0) for part in (scales, offsets, losses))
+        last = scale, offset, loss
         for _ in range(_REFITS):
             last = self.better(last, self.refit(*last[:2]))
         return last[:2]
 
-    def shrunk(self, scale: Array, offset: Array, by: float) -> tuple[Array, Array]:
-        """Both ends of the grid drawn in towards zero. A zero is in steps, and stays."""
-        factor = np.float32(by)
-        return scale * factor, offset * factor if self.codec.form == "scale_bias" else offset
+    def shrunk(self, scale: Array, offset: Array) -> tuple[Array, Array]:
+        """Both ends of the grid drawn in towards zero by each of `_SHRINK`. A zero is in steps, and stays."""
+        by = np.array(_SHRINK, np.float32)[:, None]
+        grids = scale * by, offset * by if self.codec.form == "scale_bias" else np.repeat(offset, len(by), axis=0)
+        return stored_or(self.codec, grids, (scale, offset))
 
     def refit(self, scale: Array, offset: Array) -> tuple[Array, Array]:
         """Scale and offset of least square error for the codes of a grid; as they were where there is no one answer."""
@@ -85,12 +89,15 @@ class _Search:
         return np.where(wins, scale, last[0]), np.where(wins, offset, last[1]), np.where(wins, loss, last[2])
 
     def loss(self, scale: Array, offset: Array) -> Array:
-        """What each group loses by its nearest codes on a grid."""
+        """What each group loses by its nearest codes on grids, a row of them after the other."""
         loss = np.empty(scale.shape)
-        kernels.grid_loss(self.values, self.weights, *self.grid(scale, offset), loss)
+        steps, origins, biased, levels = self.grid(scale, offset)
+        for row in range(len(loss)):
+            one = slice(row, row + 1)
+            kernels.grid_loss(self.values, self.weights, steps[one], origins[one], biased, levels, loss[one])
         return loss
 
     def grid(self, scale: Array, offset: Array) -> tuple[Array, Array, bool, int]:
-        """A grid as the kernels take it."""
-        step, origin = (np.ascontiguousarray(part, np.float32) for part in (scale, offset))
+        """Grids as the kernels take them."""
+        step, origin = (astype(part, DType.F32.numpy) for part in (scale, offset))
         return step, origin, self.codec.form == "scale_bias", self.codec.levels

@@ -25,6 +25,7 @@ from flyweight import kernels
 from flyweight.codecs import Array, Codec, Parts
 from flyweight.codecs.palette import Palette
 from flyweight.errors import UnsupportedError
+from flyweight.kernels.reference_palette import centres
 from flyweight.tensor import TensorSpec
 
 __all__ = ["kmeans", "optimal_centres", "vector_centres"]
@@ -41,13 +42,12 @@ def kmeans(array: Array, codec: Codec, spec: TensorSpec, importance: Array | Non
     points = codec.finite_points(frame, array)
     weights = None if importance is None else frame.points(_weights(importance, spec)).mean(axis=1, dtype=np.float32)
     tables = np.zeros((prod(frame.tables), codec.entries, codec.vector))
-    for table, start in enumerate(range(0, frame.count, frame.run)):
-        own = slice(start, start + frame.run)
-        pull = None if weights is None or not weights[own].any() else weights[own]
-        if codec.vector == 1:
-            tables[table, :, 0] = optimal_centres(points[own, 0], pull, codec.entries)
-        else:
-            tables[table] = vector_centres(points[own], pull, codec.entries)
+    if codec.vector == 1 and frame.count:
+        tables[:, :, 0] = _line_tables(points[:, 0], weights, frame.run, codec.entries)
+    elif frame.count:
+        for table, start in enumerate(range(0, frame.count, frame.run)):
+            own = slice(start, start + frame.run)
+            tables[table] = vector_centres(points[own], None if weights is None else weights[own], codec.entries)
     return codec.fill(frame, points, tables)
 
 
@@ -64,49 +64,44 @@ def _weights(importance: Array, spec: TensorSpec) -> Array:
 # On a line ------------------------------------------------------------------------------------
 
 
+def _line_tables(points: Array, weights: Array | None, run: int, entries: int) -> Array:
+    """The centres of each run of points, (tables, entries) float64."""
+    whole = len(points) - len(points) % run
+    runs = [points[:whole].reshape(-1, run), points[whole:].reshape(-1, max(len(points) - whole, 1))]
+    pulls = [None if weights is None else weights[:whole].reshape(-1, run), None if weights is None else weights[None, whole:]]
+    return np.concatenate([optimal_centres(values, pull, entries) for values, pull in zip(runs, pulls, strict=True)])
+
+
 def optimal_centres(values: Array, weights: Array | None, clusters: int) -> Array:
-    """The means of the best clusters, ascending, float64; where there are fewer values than clusters the last one repeats."""
-    mass, moment = _points_on_the_line(values, weights)
-    if mass.size > clusters:
-        owner = _owners(mass, moment, clusters)
-        mass, moment = np.bincount(owner, mass), np.bincount(owner, moment)
-    centres = np.zeros(clusters)
-    if mass.size:
-        centres[: mass.size] = moment / mass
-        centres[mass.size :] = centres[mass.size - 1]
-    return centres
-
-
-def _points_on_the_line(values: Array, weights: Array | None) -> tuple[Array, Array]:
-    """Weight and weight · value of the distinct values (or of bins of them), ascending."""
-    if values.size <= _MOST_POINTS:
-        distinct, place = np.unique(values, return_inverse=True)
-        mass = np.bincount(place, weights, distinct.size).astype(np.float64)
-        sums = np.stack([mass, mass * distinct], axis=1)
+    """The means of the best clusters of each row, ascending, float64; where there are fewer values than clusters the last one
+    repeats. A row without weight is one whose values all weigh alike."""
+    tables, count = values.shape
+    out = np.zeros((tables, clusters))
+    if weights is None or not tables:
+        pull = np.empty((0, count), np.float32)
     else:
-        sums = np.zeros(kernels.HISTOGRAM)
-        flat = np.ascontiguousarray(values)[None]
-        kernels.palette_histogram(flat, np.empty((1, 0), np.float32) if weights is None else weights[None], sums)
+        pull = np.where(weights.any(axis=1, keepdims=True), weights, np.float32(1))
+    if count <= _MOST_POINTS:
+        room = np.empty((2, count), np.uint64), np.empty((6, count + 1)), np.empty((clusters, count + 1), np.int32)
+        kernels.palette_centres(np.ascontiguousarray(values), pull, *room, out)
+        return out
+    for table, row in enumerate(values):
+        mass, moment = _bins(row, pull[table : table + 1])
+        out[table] = centres(mass, moment, clusters, kernels.palette_cuts)
+    return out
+
+
+def _bins(values: Array, weights: Array) -> tuple[Array, Array]:
+    """Weight and weight · value of neighbouring values, ascending; `weights` is one row or none."""
+    sums = np.zeros(kernels.HISTOGRAM)
+    kernels.palette_histogram(
+        np.ascontiguousarray(values)[None], weights if len(weights) else np.empty((1, 0), np.float32), sums
+    )
     sums = sums[sums[:, 0] > 0]
     while len(sums) > _MOST_POINTS:
         even = np.concatenate([sums, np.zeros((len(sums) % 2, 2))])
         sums = even[0::2] + even[1::2]
     return np.ascontiguousarray(sums[:, 0]), np.ascontiguousarray(sums[:, 1])
-
-
-def _owners(mass: Array, moment: Array, clusters: int) -> Array:
-    """The cluster of each point, by the best cuts."""
-    points = mass.size
-    centred = moment - mass * (np.cumsum(moment)[-1] / np.cumsum(mass)[-1])  # small sums keep their digits
-    weight, pull = (np.concatenate([[0.0], np.cumsum(sums)])[None] for sums in (mass, centred))
-    cuts = np.empty((clusters, points + 1), np.int32)
-    kernels.palette_cuts(weight, pull, np.empty((2, points + 1)), cuts)
-    owner = np.zeros(points, np.int64)
-    end = points
-    for cluster in range(clusters - 1, 0, -1):
-        end = cuts[cluster, end]
-        owner[end] = 1
-    return np.cumsum(owner)
 
 
 # In space -------------------------------------------------------------------------------------

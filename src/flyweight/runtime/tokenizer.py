@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from flyweight import strict_json
-from flyweight.checkpoint import Checkpoint
+from flyweight.checkpoint import Checkpoint, without_collector
 from flyweight.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
 from flyweight.limits import MAX_JSON_BYTES
 from flyweight.models import tokenizer as tokenizer_files
@@ -70,7 +70,8 @@ class Tokenizer:
     def of(cls, checkpoint: Checkpoint) -> Tokenizer:
         """The tokenizer a checkpoint carries; UnsupportedError when it carries none."""
         try:
-            return (_from_gguf if checkpoint.manifest.dialect == "gguf" else _from_files)(checkpoint)
+            with without_collector():
+                return (_from_gguf if checkpoint.manifest.dialect == "gguf" else _from_files)(checkpoint)
         except FlyweightError as error:
             raise error.at(file=checkpoint.bundle.name) from None
 
