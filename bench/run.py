@@ -6,8 +6,9 @@
     bf16         transformers
 
 Every figure is the median over processes that take turns. Run it on an idle machine: llama.cpp's threads wait awake for each
-other, and where another program takes a core its speed falls to a tenth; the load average is kept with the figures. It is measured where `--llama PYTHON` or the variable
-FLYWEIGHT_LLAMA_PYTHON names a Python with llama-cpp-python, or this one has it; transformers where this Python has it.
+other, and where another program takes a core its speed falls to a tenth; the load average is kept with the figures. It is
+measured where `--llama PYTHON` or the variable FLYWEIGHT_LLAMA_PYTHON names a Python with llama-cpp-python, or this one has it;
+transformers where this Python has it.
 """
 
 from __future__ import annotations
