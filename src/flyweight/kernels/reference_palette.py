@@ -93,8 +93,15 @@ def palette_cuts(mass: Array, moment: Array, best: Array, out: Array) -> None:
             stride //= 2
 
 
-def palette_centres(values: Array, weights: Array, _order: Array, _room: Array, _cuts: Array, out: Array) -> None:
-    """The means of the best clusters of each row of values; the others are the native twin's scratch."""
+def palette_centres(
+    values: Array,
+    weights: Array,
+    order: Array,  # noqa: ARG001
+    room: Array,  # noqa: ARG001
+    cuts: Array,  # noqa: ARG001
+    out: Array,
+) -> None:
+    """The means of the best clusters of each row of values; `order`, `room` and `cuts` are scratch of the native twin."""
     for table, row in enumerate(values):
         distinct, place = np.unique(row + np.float32(0), return_inverse=True)
         mass = np.bincount(place, weights[table] if len(weights) else None, distinct.size).astype(np.float64)
