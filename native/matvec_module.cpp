@@ -212,7 +212,7 @@ void run(Call& call, const float* x, size_t items, const float* gain, float eps,
     // Small enough to be shared evenly, large enough not to be fetched often.
     size_t bytes = 0, pieces = 0;
     for (size_t i = 0; i < call.count; ++i) bytes += call.parts[i].weights->rows * call.parts[i].weights->stride;
-    const size_t share = std::min<size_t>(64 << 10, std::max<size_t>(8 << 10, bytes / (threads * 8)));
+    const size_t share = std::min<size_t>(64 << 10, std::max<size_t>(8 << 10, bytes / (threads * 4)));
     for (size_t i = 0; i < call.count; ++i) {
         Part& part = call.parts[i];
         part.rows = (share / (part.weights->stride + 1) / 16 + 1) * 16;

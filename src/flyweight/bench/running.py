@@ -38,12 +38,13 @@ def load(model, threads):
         def __init__(self):
             self.model = open_model(model, threads=threads)
             self.cache = self.model.cache()
+            self.logits = None
 
         def encode(self, text):
             return self.model.tokenizer.encode(text)
 
         def feed(self, ids):
-            self.logits = self.model.decoder.forward(ids, self.cache)
+            self.logits = self.model.decoder.forward(ids, self.cache, out=self.logits)
 
         def best(self):
             return int(self.logits[-1].argmax())

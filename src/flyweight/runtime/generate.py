@@ -93,7 +93,7 @@ class Generation:
                 self.finish = "context"
                 return
             begun = perf_counter()
-            logits = forward([token], cache)
+            logits = forward([token], cache, out=logits)
             self.decode_s += perf_counter() - begun
 
     def as_json(self) -> dict[str, Any]:
