@@ -72,7 +72,7 @@ def cases() -> Iterator[Case]:
                     contenders[f"libggml {peer}"] = at_once(peers)
                 threads, limit = ("two threads", "read2") if len(parts) == 2 else ("one thread", "read")
                 name = f"{array.dtype} → {label}, {threads}"
-                yield Case(name, values.nbytes, contenders, limit, target="3× libggml")
+                yield Case(name, values.nbytes, contenders, limit, target=f"3× libggml {peer}")
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def dequantizer(name: str, blocks: Array, out: Array) -> Callable[[], object] | 
 def quantizer(name: str, values: Array, blocks: Array) -> Callable[[], object] | None:
     """libggml's encoding of f32 rows, without importance. values: (rows, columns)"""
     library = libggml()
-    if library is None:
+    if library is None or name not in GGML_TYPES:
         return None
     rows, columns = (ctypes.c_int64(count) for count in values.shape)
     start, kind = ctypes.c_int64(0), GGML_TYPES[name]

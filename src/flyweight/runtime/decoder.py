@@ -157,7 +157,7 @@ class Decoder:
     ) -> Array:
         """The logits after the last token, f32 (1, vocab), or after each of them, (n, vocab). All tokens join the cache.
 
-        `out`, f32 (1, vocab), takes the logits of the last token: new memory for each costs a twentieth of a small model's time.
+        `out`, f32 (1, vocab), takes the logits of the last token: new memory for each costs a small model some of its speed.
         """
         ids = np.asarray(tokens, np.int64)
         if ids.ndim != 1 or not len(ids) or ids.min() < 0 or ids.max() >= self.vocabulary:
