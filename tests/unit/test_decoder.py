@@ -16,7 +16,7 @@ from flyweight.checkpoint import open_checkpoint
 from flyweight.errors import FlyweightError
 from flyweight.pipeline import convert
 from flyweight.runtime import open_model
-from flyweight.runtime.decoder import BLOCK, Decoder, Settings
+from flyweight.runtime.decoder import Decoder, Settings
 from flyweight.runtime.tensors import Streamed, Tensors
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "decoders"
@@ -107,16 +107,19 @@ def test_blocks_and_single_tokens_agree(family: str) -> None:
     assert np.abs(one - many).max() <= 2 * rounding_of_f32(wanted, 2)
 
 
-def test_a_prompt_longer_than_a_block() -> None:
-    rng = np.random.default_rng(0)
-    path = GOLDEN / "qwen2"
-    tokens = rng.integers(0, 64, 100)
-    with open_model(path, int8=False, kv="f32", context=128) as model:
+def test_a_prompt_longer_than_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut into blocks of 32, a prompt of 100 gives what it gives at once, for every token and for the last."""
+    tokens = np.random.default_rng(0).integers(0, 64, 100)
+    with open_model(GOLDEN / "qwen2", int8=False, kv="f32", context=128) as model:
         whole = model.decoder.forward(tokens, model.cache(), every=True)
-        cache = model.cache()
-        parts = [model.decoder.forward(tokens[at : at + 30], cache) for at in range(0, 100, 30)]
-    assert BLOCK >= 100
-    assert np.allclose(np.concatenate(parts), whole[[29, 59, 89, 99]], rtol=0, atol=rounding_of_f32(whole, 4))
+        monkeypatch.setattr("flyweight.runtime.decoder.BLOCK", 32)
+        cut = model.decoder.forward(tokens, model.cache(), every=True)
+        last = model.decoder.forward(tokens, model.cache())
+    assert cut.shape == whole.shape == (100, 64)
+    assert last.shape == (1, 64)
+    allowed = 2 * rounding_of_f32(whole, 2)
+    assert np.abs(cut - whole).max() <= allowed
+    assert np.abs(last - whole[-1:]).max() <= allowed
 
 
 # What cannot be run is refused with a reason ----------------------------------------------------
