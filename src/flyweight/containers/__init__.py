@@ -5,7 +5,7 @@ A container is one file and one line in CONTAINERS; the order is the order of pr
 
 from __future__ import annotations
 
-from flyweight.containers.base import Container, Image, Placement
+from flyweight.containers.base import Container, Finding, Image, Placement
 from flyweight.containers.gguf import Gguf
 from flyweight.containers.hf import HfDirectory
 from flyweight.containers.mlx import MlxDirectory
@@ -13,7 +13,7 @@ from flyweight.containers.safetensors import Safetensors
 from flyweight.errors import UnknownFormatError
 from flyweight.sources import Bundle
 
-__all__ = ["CONTAINERS", "Container", "Image", "Placement", "container_named", "recognise"]
+__all__ = ["CONTAINERS", "Container", "Finding", "Image", "Placement", "container_named", "recognise"]
 
 CONTAINERS: tuple[Container, ...] = (
     Gguf(),

@@ -9,17 +9,31 @@ format, and who knows the format does no output. `parse(written) == placed` is a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from flyweight.dtypes import DType
-from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
 from flyweight.manifest import Entry, Extent, Manifest, Typed
 from flyweight.sources import Bundle, Source
 from flyweight.tensor import CodecSpec, TensorSpec
 
-__all__ = ["Container", "Image", "Placement", "check_cover"]
+__all__ = ["Chunks", "Container", "Finding", "Image", "Placement", "check_cover"]
+
+Chunks = Sequence[tuple[int, bytes]]
+"""Bytes at their offsets in a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A rule that a file breaks (error), or what a careful reader would object to (warning)."""
+
+    level: Literal["error", "warning"]
+    code: str
+    message: str
+    tensor: str | None = None
+    offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +41,21 @@ class Image:
     """A file to write: its size and the chunks at their offsets. What no chunk and no part covers is zero."""
 
     nbytes: int
-    chunks: tuple[tuple[int, bytes], ...]
+    chunks: Chunks
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The manifest with every extent filled in, and the files around the weights.
 
-    `copies` are side files taken over unchanged from the source bundle.
+    `copies` are side files taken over unchanged from the source bundle. `digests` are the extents whose BLAKE3 the container
+    wants to record, by tensor; `Container.seal` gets them when the weights are written.
     """
 
     manifest: Manifest
     images: Mapping[str, Image]
     copies: Mapping[str, Extent] = field(default_factory=dict)
+    digests: Mapping[str, Extent] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -54,6 +70,8 @@ class Container(ABC):
     """The tensor naming it requires; empty when it takes any."""
     is_directory: ClassVar[bool]
     suffix: ClassVar[str] = ""
+    holds_files: ClassVar[bool] = False
+    """Whether one file of it holds the side files too. A directory always does."""
     vector_dtype: ClassVar[DType | None] = None
     """The element type its readers demand of dense vectors, if they do."""
 
@@ -77,13 +95,31 @@ class Container(ABC):
         """The metadata with what it says of the tensors made true, for tensors that are new."""
         return metadata
 
-    def adapt(self, codec: CodecSpec) -> CodecSpec:
-        """The same arithmetic with this container's own bit order and word type, where it has one."""
+    def adapt(self, codec: CodecSpec, name: str = "") -> CodecSpec:
+        """The same arithmetic as this container stores it for the tensor `name`: its own bit order, word type, identity."""
         return codec
+
+    def prove(self, bundle: Bundle, entry: Entry) -> None:
+        """Check what lies beside a tensor's bytes, such as the head of its block, before they are used; `parse` reads none."""
+        return
+
+    def audit(self, bundle: Bundle) -> Iterator[Finding]:
+        """Every broken rule, not only the first, digests included; also of a file that `parse` refuses."""
+        try:
+            self.parse(bundle)
+        except FlyweightError as error:
+            yield Finding("error", error.code, error.message, error.tensor, error.offset)
 
     @abstractmethod
     def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
         """Where everything goes in files under `name` (a file name; ignored by directories)."""
+
+    def seal(self, placement: Placement, digests: Mapping[str, str], read: Callable[[Extent], bytes]) -> Mapping[str, Chunks]:
+        """What can be said only when the weights are written, by file: it replaces bytes that `place` left provisional.
+
+        `digests` has the BLAKE3 of each extent in `placement.digests`; `read` returns bytes already written.
+        """
+        return {}
 
     def require_carried(self, manifest: Manifest) -> None:
         for entry in manifest.entries.values():

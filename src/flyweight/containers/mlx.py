@@ -286,7 +286,7 @@ class MlxDirectory(Container):
         whole = len(spec.shape) >= 2 and spec.columns % grid.group == 0
         return whole and any(codec == grid.codec(scale) for scale in SCALES)
 
-    def adapt(self, codec: CodecSpec) -> CodecSpec:
+    def adapt(self, codec: CodecSpec, name: str = "") -> CodecSpec:
         if codec.name != "affine":
             return codec
         return CodecSpec("affine", _AFFINE | dict(codec.params) | _STORED)

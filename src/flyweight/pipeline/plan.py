@@ -235,7 +235,7 @@ def _quantize(
     max_ram: int | None,
 ) -> Step:
     assert choice.codec is not None
-    codec = codec_for(container.adapt(choice.codec))
+    codec = codec_for(container.adapt(choice.codec, renamed.name))
     transform = renamed.transform
     if source.codec == codec.spec and not (transform and transform.add):
         _require_rows(source, transform)

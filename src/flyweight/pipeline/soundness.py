@@ -11,26 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.codecs import codec_for, known
+from flyweight.containers import Finding
 from flyweight.errors import FlyweightError
 from flyweight.manifest import Entry
 from flyweight.pipeline.rows import read_rows, slabs
 from flyweight.tensor import has_rows
 
 __all__ = ["Finding", "VerifyReport", "verify"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    level: Literal["error", "warning"]
-    code: str
-    message: str
-    tensor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
