@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from flyweight.containers.base import Placement
-from flyweight.manifest import Entry, Manifest
+from blake3 import blake3
+
+from flyweight.containers.base import Container, Placement
+from flyweight.manifest import Entry, Extent, Manifest
 from flyweight.sources import Bundle
 
 __all__ = ["from_bundle", "materialise"]
@@ -14,8 +16,10 @@ Payload = Callable[[Entry, str], bytes]
 """The bytes of one part of a tensor."""
 
 
-def materialise(placement: Placement, payload: Payload, source: Bundle | None = None) -> dict[str, bytes]:
-    """Every file of the placement, its gaps filled with zero as the contract says."""
+def materialise(
+    placement: Placement, payload: Payload, source: Bundle | None = None, container: Container | None = None
+) -> dict[str, bytes]:
+    """Every file of the placement, its gaps filled with zero as the contract says, sealed by its container."""
     files = {name: bytearray(image.nbytes) for name, image in placement.images.items()}
     for name, image in placement.images.items():
         for offset, chunk in image.chunks:
@@ -25,6 +29,15 @@ def materialise(placement: Placement, payload: Payload, source: Bundle | None = 
             raw = payload(entry, part)
             assert len(raw) == extent.nbytes == entry.parts[part].nbytes, (entry.name, part)
             files[extent.file][extent.offset : extent.end] = raw
+    if container is not None:
+
+        def written(extent: Extent) -> bytes:
+            return bytes(files[extent.file][extent.offset : extent.end])
+
+        digests = {name: blake3(written(extent)).hexdigest() for name, extent in placement.digests.items()}
+        for name, chunks in container.seal(placement, digests, written).items():
+            for offset, chunk in chunks:
+                files[name][offset : offset + len(chunk)] = chunk
     assert {name: len(raw) for name, raw in files.items()} == {n: i.nbytes for n, i in placement.images.items()}
     made: Mapping[str, bytearray | memoryview] = dict(files)
     if source is not None:

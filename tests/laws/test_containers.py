@@ -18,6 +18,7 @@ from flyweight.sources import MemoryBundle
 from flyweight.tensor import RAW, CodecSpec, TensorSpec
 from materialise import materialise
 
+EMBEDDED_FILES = {"config.json": b'{"model_type": "toy"}', "tokenizer.json": b"{}"}
 DIRECTORY_FILES = {"config.json": b'{"model_type": "toy"}', "notes/unknown.txt": b"kept"}
 
 
@@ -33,7 +34,7 @@ def everything(container: Container) -> dict[str, Entry]:
     ]
     for kind in CODECS:
         spec = TensorSpec((8, 256), kind().decoded_dtype(DType.F32))
-        entries.append(entry(f"codec.{kind.name}.weight", spec, container.adapt(kind().spec)))
+        entries.append(entry(f"codec.{kind.name}.weight", spec, container.adapt(kind().spec, f"codec.{kind.name}.weight")))
     return {e.name: e for e in entries if container.carries(e.spec, e.codec)}
 
 
@@ -41,7 +42,7 @@ def draft(container: Container, entries: dict[str, Entry]) -> Manifest:
     metadata = {"note": Typed("str", "text"), "format": Typed("str", "mlx" if container.name == "mlx" else "pt")}
     if container.dialect == "gguf":
         metadata = {"general.architecture": Typed("str", "toy"), "n": Typed("u32", 7), "a": Typed("[str]", ["x", "yé"])}
-    files = DIRECTORY_FILES if container.is_directory else {}
+    files = DIRECTORY_FILES if container.is_directory else EMBEDDED_FILES if container.holds_files else {}
     return Manifest(container.name, entries, metadata, files, container.dialect or "hf")
 
 
@@ -54,7 +55,7 @@ def payload(item: Entry, part: str) -> bytes:
 
 def round_trip(container: Container, manifest: Manifest, shard_bytes: int | None) -> Manifest:
     placement = container.place(manifest, f"toy{container.suffix}", shard_bytes)
-    files = materialise(placement, payload)
+    files = materialise(placement, payload, container=container)
     bundle = MemoryBundle(files, is_directory=container.is_directory or len(files) > 1)
     assert recognise(bundle) is container
     parsed = container.parse(bundle)

@@ -10,6 +10,7 @@ from flyweight.containers.gguf import Gguf
 from flyweight.containers.hf import HfDirectory
 from flyweight.containers.mlx import MlxDirectory
 from flyweight.containers.safetensors import Safetensors
+from flyweight.containers.squizd import Squizd
 from flyweight.errors import UnknownFormatError
 from flyweight.sources import Bundle
 
@@ -17,6 +18,7 @@ __all__ = ["CONTAINERS", "Container", "Finding", "Image", "Placement", "containe
 
 CONTAINERS: tuple[Container, ...] = (
     Gguf(),
+    Squizd(),
     MlxDirectory(),
     HfDirectory(),
     Safetensors(),

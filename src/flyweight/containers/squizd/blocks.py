@@ -1,0 +1,299 @@
+"""The weight blocks of SQUIZD: one encoding a class, a tensor's bytes as offsets within its block.
+
+    INT4  n_rows, n_cols                            codes                         codec `tabled`, 4 bits
+    INT2  n_rows, n_cols, sub_block_len             codes                         codec `tabled`, 2 bits
+    TCAW  n_rows, word_width_bits, base,            bitmap, planes, low, starts,  codec `lossless`
+          u64 bitmap bytes, stored, escapes         escapes, each 8-aligned
+    ASTW  width, height, footprint                  blocks                        codec `astc`
+    NPCL  dtype_code, ndim, shape                   data                          codec `raw`
+
+All numbers are u32 unless said. Scales lie in the tables (`SCZT`), a mask behind the data. Codecs are known here as data only.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from struct import pack
+from typing import Any, ClassVar, NamedTuple
+
+from flyweight import strict_json
+from flyweight.containers.squizd.header import fnv1a64
+from flyweight.dtypes import DType
+from flyweight.errors import MalformedError
+from flyweight.tensor import RAW, CodecSpec, Layout, TensorSpec
+
+__all__ = [
+    "ALIGNMENT",
+    "ENCODINGS",
+    "ENTRY_BYTES",
+    "Block",
+    "Encoding",
+    "aligned",
+    "arrange",
+    "encoding_of",
+    "masked",
+    "tensor_id",
+]
+
+ALIGNMENT, ENTRY_BYTES = 64, 16
+NO_LAYER = 0xFFFFFFFF
+DTYPE_CODES = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I64, DType.U8, DType.BOOL)
+"""Of NPCL blocks, by code. The specification has the first three; the others hold the id maps of draft heads."""
+FOOTPRINTS = {(4, 4): 0x04, (5, 5): 0x05, (6, 6): 0x06, (8, 5): 0x08}
+"""Codes with a name; any other footprint W×H is 0x0000WWHH."""
+_LEGAL_FOOTPRINTS = {
+    (4, 4), (5, 4), (5, 5), (6, 5), (6, 6), (8, 5), (8, 6), (8, 8), (10, 5), (10, 6), (10, 8), (10, 10), (12, 10), (12, 12),
+}  # fmt: skip
+_WORDS = {DType.BF16: (16, 3, 1), DType.F16: (16, 6, 1), DType.F32: (32, 3, 3)}
+"""Word width in bits, bit planes, and low bytes a word of the lossless code."""
+_U32 = 1 << 32
+
+
+def aligned(offset: int, to: int = ALIGNMENT) -> int:
+    return offset + -offset % to
+
+
+def tensor_id(layer: int | None, name: str) -> int:
+    """What a scale table calls a tensor; bit 63, clear here, marks entries of sub-blocks."""
+    return fnv1a64(pack("<I", NO_LAYER if layer is None else layer) + name.encode()) & (1 << 63) - 1
+
+
+class Block(NamedTuple):
+    """A tensor's block: its head, where each part begins in it, its length, and the part that lies in the scale table."""
+
+    head: bytes
+    inside: Mapping[str, int]
+    nbytes: int
+    table: str
+
+
+class Encoding(ABC):
+    magic: ClassVar[bytes]
+    codec_name: ClassVar[str]
+    flag: ClassVar[str] = ""
+    """The header flag of files whose primary encoding this is."""
+    part_alignment: ClassVar[int] = 1
+
+    @property
+    def name(self) -> str:
+        return self.magic.decode()
+
+    @abstractmethod
+    def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool: ...
+
+    @abstractmethod
+    def head(self, spec: TensorSpec, codec: CodecSpec) -> bytes: ...
+
+    @abstractmethod
+    def parts(self, spec: TensorSpec, codec: CodecSpec) -> Layout:
+        """Those inside the block, in order, then the one in the scale table if there is one."""
+
+    def table(self, codec: CodecSpec) -> str:
+        """The name of the part in the scale table, or nothing."""
+        return ""
+
+    def describe(self, codec: CodecSpec) -> dict[str, Any]:
+        """What the directory says of the codec."""
+        return {}
+
+    def codec(self, row: Mapping[str, Any], tensor: int) -> CodecSpec:
+        """The inverse of `describe`; `tensor` is the tensor's id."""
+        return CodecSpec(self.codec_name, {})
+
+
+def _is_matrix(spec: TensorSpec) -> bool:
+    return len(spec.shape) >= 2 and spec.rows < _U32 and spec.columns < _U32
+
+
+class _Integers(Encoding):
+    codec_name = "tabled"
+    bits: ClassVar[int]
+
+    def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
+        known = codec.name == "tabled" and codec.params.get("bits") == self.bits
+        return known and _is_matrix(spec) and spec.dtype is DType.F32
+
+    def parts(self, spec: TensorSpec, codec: CodecSpec) -> Layout:
+        whole = spec.columns * self.bits % 8 == 0
+        codes = (*spec.shape[:-1], spec.columns * self.bits // 8) if whole else (-(-spec.size * self.bits // 8),)
+        length = int(codec.params["length"])
+        runs = (*spec.shape[:-1], 4 * -(-spec.columns // length)) if length else (4,)
+        return {"codes": TensorSpec(codes, DType.U8), self.table(codec): TensorSpec(runs, DType.U32)}
+
+    def table(self, codec: CodecSpec) -> str:
+        return "entries" if codec.params["length"] else "pair"
+
+    def describe(self, codec: CodecSpec) -> dict[str, Any]:
+        return {"sub_block": codec.params["length"]}
+
+    def codec(self, row: Mapping[str, Any], tensor: int) -> CodecSpec:
+        return CodecSpec("tabled", {"bits": self.bits, "length": _count(row, "sub_block"), "id": tensor})
+
+
+class Int4(_Integers):
+    magic, flag, bits = b"INT4", "INT4", 4
+
+    def head(self, spec: TensorSpec, codec: CodecSpec) -> bytes:
+        return pack("<4sII", self.magic, spec.rows, spec.columns)
+
+
+class Int2(_Integers):
+    magic, flag, bits = b"INT2", "INT2", 2
+
+    def head(self, spec: TensorSpec, codec: CodecSpec) -> bytes:
+        return pack("<4sIII", self.magic, spec.rows, spec.columns, int(codec.params["length"]))
+
+
+class Tca(Encoding):
+    magic, codec_name, flag, part_alignment = b"TCAW", "lossless", "TCA_TBE", 8
+
+    def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
+        return codec.name == "lossless" and spec.dtype in _WORDS and _is_matrix(spec)
+
+    def head(self, spec: TensorSpec, codec: CodecSpec) -> bytes:
+        stored, params = self._stored(spec, codec), codec.params
+        bitmap = self.parts(spec, codec)["bitmap"].nbytes if int(params["stored"]) >= 0 else 0
+        width = _WORDS[spec.dtype][0]
+        return pack("<4sIIIQQQ", self.magic, spec.rows, width, params["base"], bitmap, stored, params["escapes"])
+
+    def _stored(self, spec: TensorSpec, codec: CodecSpec) -> int:
+        stored = int(codec.params["stored"])
+        return spec.size if stored < 0 else stored
+
+    def parts(self, spec: TensorSpec, codec: CodecSpec) -> Layout:
+        count, (_, planes, low) = self._stored(spec, codec), _WORDS[spec.dtype]
+        bitmap = {"bitmap": TensorSpec((*spec.shape[:-1], -(-spec.columns // 64)), DType.U64)}
+        return (bitmap if int(codec.params["stored"]) >= 0 else {}) | {
+            "planes": TensorSpec((-(-count // 64), planes), DType.U64),
+            "low": TensorSpec((-(-count // 64), 64 * low), DType.U8),
+            "starts": TensorSpec((-(-count // 4096),), DType.U32),
+            "escapes": TensorSpec((int(codec.params["escapes"]),), DType.U8),
+        }
+
+    def describe(self, codec: CodecSpec) -> dict[str, Any]:
+        return {key: codec.params[key] for key in ("base", "escapes", "stored")}
+
+    def codec(self, row: Mapping[str, Any], tensor: int) -> CodecSpec:
+        stored = -1 if row.get("stored") == -1 else _count(row, "stored")
+        return CodecSpec("lossless", {"base": _count(row, "base"), "escapes": _count(row, "escapes"), "stored": stored})
+
+
+class Astc(Encoding):
+    magic, codec_name, flag = b"ASTW", "astc", "ASTC"
+
+    def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
+        footprint = (codec.params.get("width"), codec.params.get("height"))
+        return codec.name == "astc" and footprint in _LEGAL_FOOTPRINTS and _is_matrix(spec) and spec.dtype is DType.F32
+
+    def head(self, spec: TensorSpec, codec: CodecSpec) -> bytes:
+        width, height = int(codec.params["width"]), int(codec.params["height"])
+        code = FOOTPRINTS.get((width, height), width << 8 | height)
+        return pack("<4sIII", self.magic, spec.columns, spec.rows, code)
+
+    def parts(self, spec: TensorSpec, codec: CodecSpec) -> Layout:
+        width, height = int(codec.params["width"]), int(codec.params["height"])
+        blocks = (-(-spec.rows // height), -(-spec.columns // width) * 16)
+        return {"blocks": TensorSpec(blocks, DType.U8), "pair": TensorSpec((4,), DType.U32)}
+
+    def table(self, codec: CodecSpec) -> str:
+        return "pair"
+
+    def describe(self, codec: CodecSpec) -> dict[str, Any]:
+        return {"footprint": [codec.params["width"], codec.params["height"]]}
+
+    def codec(self, row: Mapping[str, Any], tensor: int) -> CodecSpec:
+        match row.get("footprint"):
+            case [int(width), int(height)] if (width, height) in _LEGAL_FOOTPRINTS:
+                return CodecSpec("astc", {"width": width, "height": height, "id": tensor})
+        raise MalformedError(f"{row.get('footprint')!r} is no ASTC footprint", code="E_FOOTPRINT")
+
+
+class Numbers(Encoding):
+    magic, codec_name = b"NPCL", "raw"
+
+    def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
+        return codec == RAW and spec.dtype in DTYPE_CODES and all(dim < _U32 for dim in spec.shape)
+
+    def head(self, spec: TensorSpec, codec: CodecSpec) -> bytes:
+        rank = len(spec.shape)
+        return pack(f"<4sII{rank}I", self.magic, DTYPE_CODES.index(spec.dtype), rank, *spec.shape)
+
+    def parts(self, spec: TensorSpec, codec: CodecSpec) -> Layout:
+        return {"data": spec}
+
+
+ENCODINGS: tuple[Encoding, ...] = (Int4(), Int2(), Tca(), Astc(), Numbers())
+
+
+def encoding_of(codec: CodecSpec) -> Encoding | None:
+    """How a codec without a mask is stored."""
+    for encoding in ENCODINGS:
+        if encoding.codec_name == codec.name and codec.params.get("bits") == getattr(encoding, "bits", None):
+            return encoding
+    return None
+
+
+# Masks ----------------------------------------------------------------------------------------
+
+
+def masked(inner: CodecSpec, block: int) -> CodecSpec:
+    """A codec with a mask over it, as `codecs.masked` writes it."""
+    return CodecSpec("masked", {"inner": strict_json.dumps(inner.as_json()).decode(), "block": block})
+
+
+def unmasked(codec: CodecSpec) -> tuple[CodecSpec, int]:
+    """The codec below a mask, and the weights a bit of the mask stands for; 0 if there is no mask."""
+    if codec.name != "masked":
+        return codec, 0
+    match strict_json.loads(str(codec.params.get("inner", "")).encode(), file="inner"), codec.params.get("block"):
+        case {"name": str(name), "params": dict(params)}, int(block) if block > 0:
+            return CodecSpec(name, params), block
+    raise MalformedError(f"{codec} is no mask over a codec", code="E_CODEC_PARAMS")
+
+
+def mask_spec(spec: TensorSpec, block: int) -> TensorSpec:
+    """A bit for every `block` weights of a row, rows padded to bytes."""
+    bits = -(-spec.columns // block)
+    return TensorSpec((*spec.shape[:-1], -(-bits // 8)), DType.U8)
+
+
+def carried(spec: TensorSpec, codec: CodecSpec) -> bool:
+    inner, block = unmasked(codec)
+    encoding = encoding_of(inner)
+    return encoding is not None and encoding.carries(spec, inner) and (not block or len(spec.shape) >= 2)
+
+
+def layout(spec: TensorSpec, codec: CodecSpec) -> Layout:
+    """All stored parts of a tensor, as its codec lays them out."""
+    inner, block = unmasked(codec)
+    encoding = encoding_of(inner)
+    assert encoding is not None
+    parts = encoding.parts(spec, inner)
+    return {f"inner.{name}": part for name, part in parts.items()} | {"mask": mask_spec(spec, block)} if block else parts
+
+
+def arrange(spec: TensorSpec, codec: CodecSpec) -> Block:
+    """A tensor's block. The codec must be one that is carried."""
+    inner, block = unmasked(codec)
+    encoding = encoding_of(inner)
+    assert encoding is not None
+    prefix = "inner." if block else ""
+    head, table = encoding.head(spec, inner), encoding.table(inner)
+    at, inside = len(head), dict[str, int]()
+    for name, part in encoding.parts(spec, inner).items():
+        if name != table:
+            at = aligned(at, encoding.part_alignment)
+            inside[prefix + name] = at
+            at += part.nbytes
+    if block:
+        inside["mask"] = at
+        at += mask_spec(spec, block).nbytes
+    return Block(head, inside, at, prefix + table if table else "")
+
+
+def _count(row: Mapping[str, Any], key: str) -> int:
+    value = row.get(key)
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise MalformedError(f"{key} must be a count, not {value!r}", code="E_DIRECTORY")
+    return value

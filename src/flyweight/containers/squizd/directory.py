@@ -1,0 +1,290 @@
+"""The directory of a SQUIZD file: what its tensors and files are called, what they are, and where they lie.
+
+    "SQDX", u32 version 1, u64 length, JSON of that length, the BLAKE3 of all bytes from 0 to here
+
+It stands directly behind the layer index, so that the first bytes of a file say everything in it. The JSON has `tensors`,
+`tables`, `files` and `metadata`; docs/formats/squizd.md lists their fields.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blake3 import blake3
+
+from flyweight import strict_json
+from flyweight.containers import typed_json
+from flyweight.containers.squizd.arrangement import APPENDIX, DRAFT, TYPED, Section, layer_of, section_of
+from flyweight.containers.squizd.blocks import (
+    ALIGNMENT,
+    ENCODINGS,
+    ENTRY_BYTES,
+    arrange,
+    carried,
+    layout,
+    masked,
+    tensor_id,
+)
+from flyweight.containers.squizd.header import Header, Layer
+from flyweight.containers.squizd.report import Report
+from flyweight.cursor import Cursor, check_name, check_shape
+from flyweight.dtypes import DType
+from flyweight.errors import FlyweightError, MalformedError
+from flyweight.limits import MAX_JSON_BYTES, MAX_TENSORS_PER_FILE
+from flyweight.manifest import Entry, Extent, Typed
+from flyweight.sources import Source
+from flyweight.tensor import CodecSpec, TensorSpec
+
+__all__ = ["Directory", "Stored", "permitted", "read_directory"]
+
+_KEYS = {"tensors", "tables", "files", "metadata"}
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Bytes with a digest: a tensor's block, a table, a file."""
+
+    extent: Extent
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    end: int
+    entries: Mapping[str, Entry]
+    blocks: Mapping[str, Stored]
+    tables: Mapping[Section, Stored]
+    files: Mapping[str, Stored]
+    metadata: Mapping[str, Typed]
+
+
+def permitted(header: Header, name: str) -> tuple[str, ...]:
+    """The encodings a tensor may have in a file with these flags."""
+    if name.startswith(DRAFT):
+        return ("INT4", "NPCL")
+    own = {"": (), "ASTC": ("ASTW",), "TCA_TBE": ("TCAW",), "INT2": ("INT2", "INT4"), "INT4": ("INT4",)}
+    return (*own[header.primary], "NPCL")
+
+
+def read_directory(
+    source: Source, file: str, header: Header, layers: Sequence[Layer], at: int, report: Report
+) -> Directory | None:
+    """The directory at `at`, every broken rule in the report. None when it cannot be read at all."""
+    cursor = Cursor(source, at)
+    try:
+        cursor.take(4, "the directory")
+        version, length = cursor.u32("its version"), cursor.u64("its length")
+        if not report.require(version == 1, "E_VERSION", f"directory version {version}; only 1 is known", at + 4):
+            return None
+        if not report.require(length <= MAX_JSON_BYTES, "E_HEADER_SIZE", f"a directory of {length} bytes is too long", at + 8):
+            return None
+        raw = bytes(cursor.take(length, "the directory"))
+        stored = bytes(cursor.take(32, "the digest of the directory"))
+        whole = blake3(source.read(0, cursor.offset - 32)).digest()
+        report.require(
+            whole == stored,
+            "E_DIRECTORY_DIGEST",
+            "header, index and directory do not have the digest stored behind them",
+            cursor.offset - 32,
+        )
+        document = strict_json.loads(raw, file=source.name)
+    except FlyweightError as error:
+        report.caught(error)
+        return None
+    if not isinstance(document, dict) or not document.keys() >= _KEYS:
+        report.error("E_DIRECTORY", f"a directory is an object with {', '.join(sorted(_KEYS))}", at + 16)
+        return None
+    for key in sorted(document.keys() - _KEYS):
+        report.warning("E_DIRECTORY", f"unknown key '{key}'", at + 16)
+    reader = _Reader(source, file, header, layers, cursor.offset, report)
+    return reader.read(document)
+
+
+class _Reader:
+    """Reads the parts of the JSON; all checks report at the directory's own offset unless they know a better one."""
+
+    def __init__(self, source: Source, file: str, header: Header, layers: Sequence[Layer], end: int, report: Report) -> None:
+        self.source, self.file, self.header, self.end, self.report = source, file, header, end, report
+        self.layers = {layer.number: layer for layer in layers}
+
+    def read(self, document: Mapping[str, Any]) -> Directory:
+        tables = self._tables(self._list(document, "tables"))
+        entries, blocks = dict[str, Entry](), dict[str, Stored]()
+        ids: dict[int, str] = {}
+        for row in self._list(document, "tensors"):
+            name = row.get("name") if isinstance(row, dict) else None
+            tensor = name if isinstance(name, str) else None
+            try:
+                entry, stored = self._tensor(row, tables)
+                own = tensor_id(layer_of(entry.name), entry.name)
+                if entry.name in entries:
+                    raise MalformedError("is listed twice", code="E_DUPLICATE")
+                if ids.setdefault(own, entry.name) != entry.name:
+                    raise MalformedError(f"has the same id as '{ids[own]}'", code="E_TENSOR_ID")
+            except FlyweightError as error:
+                self.report.caught(error, tensor)
+                continue
+            entries[entry.name], blocks[entry.name] = entry, stored
+        files = self._files(self._list(document, "files"))
+        metadata = self._metadata(document["metadata"])
+        return Directory(self.end, entries, blocks, tables, files, metadata)
+
+    def _list(self, document: Mapping[str, Any], key: str) -> list[Any]:
+        rows = document[key]
+        good = isinstance(rows, list) and len(rows) <= MAX_TENSORS_PER_FILE
+        return rows if self.report.require(good, "E_DIRECTORY", f"{key} must be a list", self.end) else []
+
+    def _extent(self, row: Mapping[str, Any], alignment: int = ALIGNMENT) -> Stored:
+        match row:
+            case {"offset": int(offset), "length": int(length), "blake3": str(digest)} if _DIGEST.fullmatch(digest):
+                pass
+            case _:
+                raise MalformedError("needs offset, length and a blake3 of 64 digits", code="E_DIRECTORY")
+        if type(offset) is not int or type(length) is not int or offset < self.end or length < 0:
+            raise MalformedError(f"cannot lie at {offset}, {length} bytes long", code="E_OFFSETS")
+        if offset % alignment:
+            raise MalformedError(f"offset {offset} is no multiple of {alignment}", code="E_ALIGNMENT", offset=offset)
+        if offset + length > self.source.size:
+            raise MalformedError(
+                f"bytes {offset}..{offset + length} run past the end at {self.source.size}", code="E_PAST_END", offset=offset
+            )
+        return Stored(Extent(self.file, offset, length), digest)
+
+    # Tensors ----------------------------------------------------------------------------------------
+
+    def _tensor(self, row: Any, tables: Mapping[Section, Stored]) -> tuple[Entry, Stored]:
+        match row:
+            case {"name": str(name), "shape": shape, "dtype": str(dtype), "encoding": str(encoding), "layer": layer}:
+                pass
+            case _:
+                raise MalformedError("a tensor has name, layer, shape, dtype and encoding", code="E_DIRECTORY")
+        check_name(name)
+        if (layer is not None and type(layer) is not int) or layer != layer_of(name):
+            raise MalformedError(f"layer {layer!r} is not what its name says", code="E_LAYER")
+        if layer is not None and layer not in self.layers:
+            raise MalformedError(f"layer {layer} is not in the index", code="E_LAYER")
+        spec = TensorSpec(check_shape(shape), DType.parse(dtype))
+        codec = self._codec(row, name, encoding)
+        if not carried(spec, codec):
+            raise MalformedError(f"{spec} cannot be stored as {encoding}", code="E_SPEC")
+        block, stored = arrange(spec, codec), self._extent(row)
+        if stored.extent.nbytes != block.nbytes:
+            raise MalformedError(
+                f"{spec} as {encoding} takes {block.nbytes} bytes, not {stored.extent.nbytes}",
+                code="E_SIZE",
+                offset=stored.extent.offset,
+            )
+        self._check_section(name, stored.extent)
+        parts = layout(spec, codec)
+        extents = {part: Extent(self.file, stored.extent.offset + at, parts[part].nbytes) for part, at in block.inside.items()}
+        if "mask" in extents and (row.get("mask_offset"), row.get("mask_length")) != extents["mask"][1:]:
+            raise MalformedError("its mask does not follow its weights", code="E_MASK")
+        if block.table:
+            extents[block.table] = self._scales(row, parts[block.table].nbytes, tables.get(section_of(name)))
+        return Entry(name, spec, codec, parts, extents), stored
+
+    def _codec(self, row: Mapping[str, Any], name: str, label: str) -> CodecSpec:
+        for encoding in ENCODINGS:
+            if encoding.name == label:
+                break
+        else:
+            raise MalformedError(f"no encoding is called {label!r}", code="E_ENCODING")
+        if label not in permitted(self.header, name):
+            flags = ", ".join(sorted(self.header.flags)) or "none"
+            raise MalformedError(f"{label} does not go with the flags of the file ({flags})", code="E_ENCODING")
+        codec = encoding.codec(row, tensor_id(layer_of(name), name))
+        if "mask_offset" in row:
+            if "SPARSE" not in self.header.flags:
+                raise MalformedError("has a mask though SPARSE is unset", code="E_MASK")
+            codec = masked(codec, max(self.header.sparsity.block_size, 1))
+        return codec
+
+    def _check_section(self, name: str, extent: Extent) -> None:
+        layer = layer_of(name)
+        if layer is not None:
+            own = self.layers[layer]
+            begin, end = own.weight_offset, own.weight_offset + own.weight_length
+        elif name.startswith(DRAFT):
+            begin, end = self.header.draft.offset, self.header.draft.offset + self.header.draft.length
+            if "EAGLE" not in self.header.flags:
+                raise MalformedError("belongs to a draft head though EAGLE is unset", code="E_EAGLE")
+        else:
+            return
+        if not begin <= extent.offset <= extent.end <= end:
+            raise MalformedError(
+                f"bytes {extent.offset}..{extent.end} are not in its section {begin}..{end}",
+                code="E_LAYER_EXTENT",
+                offset=extent.offset,
+            )
+
+    def _scales(self, row: Mapping[str, Any], nbytes: int, table: Stored | None) -> Extent:
+        at = row.get("scale_offset")
+        if table is None or type(at) is not int:
+            raise MalformedError("needs a scale_offset into a table of scales", code="E_SCALES")
+        if at < table.extent.offset + 8 or at + nbytes > table.extent.end or (at - table.extent.offset - 8) % ENTRY_BYTES:
+            raise MalformedError(
+                f"its scales at {at}, {nbytes} bytes, are not in the table at {table.extent.offset}..{table.extent.end}",
+                code="E_SCALES",
+            )
+        return Extent(self.file, at, nbytes)
+
+    # Everything else --------------------------------------------------------------------------------
+
+    def _tables(self, rows: list[Any]) -> dict[Section, Stored]:
+        found: dict[Section, Stored] = {}
+        for row in rows:
+            try:
+                section = row.get("section", ()) if isinstance(row, dict) else ()
+                if not (section is None or section == "draft" or (type(section) is int and section in self.layers)):
+                    raise MalformedError("a table belongs to a layer, to none, or to the draft head", code="E_DIRECTORY")
+                if section in found:
+                    raise MalformedError(f"section {section} has two tables", code="E_DUPLICATE")
+                stored = self._extent(row)
+                if stored.extent.nbytes < 8 or (
+                    isinstance(section, int) and self.layers[section].scale_offset != stored.extent.offset
+                ):
+                    raise MalformedError(f"the table of layer {section} is not where the index says", code="E_SCALES")
+            except FlyweightError as error:
+                self.report.caught(error)
+                continue
+            found[section] = stored
+        for index, layer in self.layers.items():
+            self.report.require(index in found, "E_SCALES", f"no table for layer {index}", layer.scale_offset)
+        return found
+
+    def _files(self, rows: list[Any]) -> dict[str, Stored]:
+        found: dict[str, Stored] = {}
+        folded = set[str]()  # names that differ only in case are one file on some disks
+        for row in rows:
+            name = row.get("name") if isinstance(row, dict) else None
+            try:
+                if not isinstance(name, str) or not _FILE_NAME.fullmatch(name) or ".." in name:
+                    raise MalformedError(f"{name!r} is no name for a file", code="E_FILE_NAME")
+                if name.casefold() in folded:
+                    raise MalformedError(f"file '{name}' is listed twice", code="E_DUPLICATE")
+                folded.add(name.casefold())
+                found[name] = self._extent(row, 4 if name == APPENDIX else ALIGNMENT)
+            except FlyweightError as error:
+                self.report.caught(error)
+        has = APPENDIX in found
+        self.report.require(
+            not has or "ANE_COREML" in self.header.flags, "E_APPENDIX", "there is an appendix though ANE_COREML is unset", 6
+        )
+        return found
+
+    def _metadata(self, metadata: object) -> dict[str, Typed]:
+        if not isinstance(metadata, dict) or not all(type(value) is str for value in metadata.values()):
+            self.report.error("E_METADATA", "metadata must map text to text", self.end)
+            return {}
+        if TYPED not in metadata:
+            return {key: Typed("str", value) for key, value in metadata.items()}
+        try:
+            return typed_json.loads(metadata[TYPED], file=self.source.name)
+        except FlyweightError as error:
+            self.report.caught(error)
+            return {}

@@ -1,0 +1,234 @@
+"""Files without a directory: blocks are found by their magics, and tensors are called `layers.<layer>.<k>`.
+
+Scales belong to blocks by order, as ids of names nobody knows cannot be computed. A TCAW block does not say its columns:
+it is listed and can be moved, not decoded. Tensors of no layer cannot be found at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from flyweight.containers.squizd.blocks import (
+    DTYPE_CODES,
+    ENTRY_BYTES,
+    FOOTPRINTS,
+    aligned,
+    arrange,
+    carried,
+    encoding_of,
+    layout,
+    mask_spec,
+)
+from flyweight.containers.squizd.header import Header, Layer
+from flyweight.containers.squizd.report import Report
+from flyweight.cursor import Cursor, check_shape
+from flyweight.dtypes import DType
+from flyweight.errors import FlyweightError, LimitError, MalformedError
+from flyweight.limits import MAX_RANK, MAX_TENSORS_PER_FILE
+from flyweight.manifest import Entry, Extent
+from flyweight.sources import Source
+from flyweight.tensor import RAW, CodecSpec, Layout, TensorSpec
+
+__all__ = ["Scales", "Tables", "read_tables", "walk"]
+
+_MAGICS = (b"INT4", b"INT2", b"TCAW", b"ASTW", b"NPCL")
+
+
+class Scales(NamedTuple):
+    """A run of entries of one id in a table."""
+
+    id: int
+    offset: int
+    entries: int
+
+
+class Tables(NamedTuple):
+    """Both rounds of a table, and where each ends; without a second round both ends are one."""
+
+    first: list[Scales]
+    first_end: int
+    second: list[Scales]
+    second_begin: int
+    end: int
+
+
+class _Found(NamedTuple):
+    """A block as its head tells it; scales are still to be found."""
+
+    name: str
+    offset: int
+    spec: TensorSpec
+    codec: CodecSpec
+    nbytes: int
+
+
+def walk(source: Source, file: str, header: Header, layers: tuple[Layer, ...], report: Report) -> dict[str, Entry]:
+    entries: dict[str, Entry] = {}
+    for layer in layers:
+        try:
+            found = list(_blocks(source, header, layer))
+            tables = read_tables(source, layer.scale_offset)
+            entries |= {entry.name: entry for entry in _with_scales(file, found, tables.first, tables.second)}
+        except FlyweightError as error:
+            report.caught(error, f"layers.{layer.number}")
+    return entries
+
+
+# Blocks ---------------------------------------------------------------------------------------
+
+
+def _blocks(source: Source, header: Header, layer: Layer) -> Iterator[_Found]:
+    at, end, k = layer.weight_offset, layer.weight_offset + layer.weight_length, 0
+    while at < end:
+        if k >= MAX_TENSORS_PER_FILE:
+            raise LimitError(f"more than {MAX_TENSORS_PER_FILE} tensors", code="E_TENSORS", offset=at)
+        found = _block(source, header, layer, k, at, end)
+        yield found
+        at = aligned(at + found.nbytes)
+        k += 1
+
+
+def _block(source: Source, header: Header, layer: Layer, k: int, at: int, end: int) -> _Found:
+    cursor = Cursor(source, at, end)
+    magic = bytes(cursor.take(4, "a weight block"))
+    name, spec, nbytes = f"layers.{layer.number}.{k}", TensorSpec((), DType.U8), 0
+    match magic:
+        case b"INT4" | b"INT2":
+            spec = TensorSpec(check_shape([cursor.u32(), cursor.u32()]), DType.F32)
+            length = cursor.u32() if magic == b"INT2" else 0
+            codec = CodecSpec("tabled", {"bits": int(magic[3:]), "length": length, "id": 0})
+        case b"ASTW":
+            columns, rows, code = cursor.u32(), cursor.u32(), cursor.u32()
+            known = {code: footprint for footprint, code in FOOTPRINTS.items()}
+            width, height = known.get(code, (code >> 8, code & 255))
+            spec, codec = (
+                TensorSpec(check_shape([rows, columns]), DType.F32),
+                CodecSpec("astc", {"width": width, "height": height, "id": 0}),
+            )
+        case b"NPCL":
+            code, rank = cursor.u32(), cursor.u32()
+            if code >= len(DTYPE_CODES) or rank > MAX_RANK:
+                raise MalformedError(f"dtype_code {code}, {rank} dimensions", code="E_BLOCK_HEAD", tensor=name, offset=at)
+            spec, codec = TensorSpec(check_shape(cursor.scalars("u32", rank)), DTYPE_CODES[code]), RAW
+        case b"TCAW":
+            codec, nbytes = CodecSpec("tcaw"), _tca_bytes(cursor)
+            spec = TensorSpec((nbytes,), DType.U8)
+        case _:
+            raise MalformedError(f"no weight block begins with {magic!r}", code="E_BLOCK_MAGIC", tensor=name, offset=at)
+    if magic != b"TCAW":
+        if not carried(spec, codec):
+            raise MalformedError(f"{spec} cannot be stored as {codec}", code="E_SPEC", tensor=name, offset=at)
+        nbytes = arrange(spec, codec).nbytes
+    if nbytes > end - at:
+        raise MalformedError(f"a block of {nbytes} bytes in {end - at}", code="E_PAST_END", tensor=name, offset=at)
+    if "SPARSE" in header.flags and len(spec.shape) == 2 and not _begins_block(source, aligned(at + nbytes), end):
+        block = max(header.sparsity.block_size, 1)
+        with_mask = nbytes + mask_spec(spec, block).nbytes
+        if with_mask <= end - at and _begins_block(source, aligned(at + with_mask), end):
+            nbytes = with_mask  # weights are whole without it
+    return _Found(name, at, spec, codec, nbytes)
+
+
+def _tca_bytes(cursor: Cursor) -> int:
+    """The length of a TCAW block, from the numbers in its head."""
+    begin = cursor.offset - 4
+    cursor.u32("its rows")
+    width, _ = cursor.u32("its word width"), cursor.u32("its first exponent")
+    bitmap, stored, escapes = cursor.u64(), cursor.u64(), cursor.u64()
+    if width not in (16, 32) or max(bitmap, stored, escapes) > cursor.source.size * 8:
+        raise MalformedError("a TCAW block with impossible lengths", code="E_BLOCK_HEAD", offset=begin)
+    groups, at = -(-stored // 64), 40
+    low = 64 * groups * (1 if width == 16 else 3)
+    for nbytes in (bitmap, 24 * groups, low, 4 * -(-stored // 4096), escapes):
+        at = aligned(at, 8) + nbytes
+    return at
+
+
+def _begins_block(source: Source, at: int, end: int) -> bool:
+    return at >= aligned(end) or at == end or (at + 4 <= end and bytes(source.read(at, 4)) in _MAGICS)
+
+
+# Scales ---------------------------------------------------------------------------------------
+
+
+def read_tables(source: Source, at: int, end: int | None = None) -> Tables:
+    """The table at `at`: runs of entries with one id, in order.
+
+    Where it ends is not known without a directory; then what follows is its second round if all ids say so.
+    """
+    first, first_end = _round(source, at)
+    for begin in dict.fromkeys((first_end, aligned(first_end))):
+        if begin + 8 <= (end or source.size) and bytes(source.read(begin, 4)) == b"SCZT":
+            second, last = _round(source, begin)
+            if end is not None or (second and all(run.id >> 63 for run in second)):
+                return Tables(first, first_end, second, begin, last)
+    return Tables(first, first_end, [], first_end, first_end)
+
+
+def _round(source: Source, at: int) -> tuple[list[Scales], int]:
+    cursor = Cursor(source, at)
+    magic = bytes(cursor.take(4, "a table of scales"))
+    if magic != b"SCZT":
+        raise MalformedError(f"a table of scales begins with SCZT, not {magic!r}", code="E_SCALES", offset=at)
+    count = cursor.count(cursor.u32("its length"), ENTRY_BYTES, 1 << 32, "entries")
+    begin = cursor.offset
+    ids = np.frombuffer(source.read(begin, ENTRY_BYTES * count), "<u8")[::2]
+    starts = [0, *(np.flatnonzero(ids[1:] != ids[:-1]) + 1).tolist(), count] if count else [0]
+    runs = [Scales(int(ids[a]), begin + ENTRY_BYTES * a, b - a) for a, b in pairwise(starts)]
+    return runs, begin + ENTRY_BYTES * count
+
+
+def _with_scales(file: str, found: list[_Found], first: list[Scales], second: list[Scales]) -> Iterator[Entry]:
+    quantised = [block for block in found if (e := encoding_of(block.codec)) and e.flag and block.codec.name != "lossless"]
+    if len(first) != len(quantised) or len({run.id for run in first}) != len(first):
+        raise MalformedError(f"{len(first)} pairs for {len(quantised)} quantised tensors", code="E_SCALES")
+    if any(run.id >> 63 for run in first):
+        raise MalformedError("a tensor's pair has the id of a sub-block", code="E_TENSOR_ID")
+    by_id = {run.id & (1 << 63) - 1: run for run in second}
+    pairs = dict(zip((block.name for block in quantised), first, strict=True))
+    for block in found:
+        if block.codec.name == "tcaw":
+            yield _entry(file, block, block.codec, {"block": block.offset}, {"block": block.spec})
+            continue
+        if block.name not in pairs:
+            places = {name: block.offset + at for name, at in arrange(block.spec, block.codec).inside.items()}
+            yield _entry(file, block, block.codec, places, layout(block.spec, block.codec))
+            continue
+        pair = pairs[block.name]
+        runs = by_id.get(pair.id)
+        codec = _with_length(block, pair.id, runs.entries if runs else 0)
+        places = {name: block.offset + at for name, at in arrange(block.spec, codec).inside.items()}
+        places[arrange(block.spec, codec).table] = runs.offset if runs and codec.params.get("length") else pair.offset
+        yield _entry(file, block, codec, places, layout(block.spec, codec))
+
+
+def _with_length(block: _Found, tensor: int, count: int) -> CodecSpec:
+    """The codec with its id and, for integers, the sub-block length its entries stand for."""
+    codec, rows, columns = block.codec, max(block.spec.rows, 1), block.spec.columns
+    if codec.name == "astc" or not count:
+        return CodecSpec(codec.name, {**codec.params, "id": tensor} | ({"length": 0} if codec.name == "tabled" else {}))
+    runs, rest = divmod(count, rows)
+    length = int(codec.params["length"])
+    if not length and runs:
+        length = columns // runs if columns % runs == 0 else _shortest(columns, runs)
+    if rest or not length or -(-columns // length) != runs:
+        raise MalformedError(f"{count} pairs do not cut {block.spec} into sub-blocks", code="E_SCALES", tensor=block.name)
+    return CodecSpec("tabled", {**codec.params, "length": length, "id": tensor})
+
+
+def _shortest(columns: int, runs: int) -> int:
+    """The shortest power of two that cuts a row into so many runs, or 0."""
+    length = 1
+    while length < columns and -(-columns // length) != runs:
+        length *= 2
+    return length if -(-columns // length) == runs else 0
+
+
+def _entry(file: str, block: _Found, codec: CodecSpec, places: dict[str, int], parts: Layout) -> Entry:
+    return Entry(
+        block.name, block.spec, codec, parts, {name: Extent(file, at, parts[name].nbytes) for name, at in places.items()}
+    )
