@@ -44,6 +44,7 @@ from flyweight.containers.squizd.header import (
 from flyweight.errors import UnsupportedError
 from flyweight.limits import MAX_JSON_BYTES
 from flyweight.manifest import Entry, Extent, Manifest, Typed
+from flyweight.tensor import TensorSpec
 
 __all__ = ["APPENDIX", "DRAFT", "Arrangement", "Table", "layer_of", "metadata_text"]
 
@@ -52,7 +53,7 @@ APPENDIX = "model.mlpackage.zip"
 DRAFT = "draft."
 """How names of the tensors of a draft head begin."""
 TYPED = "flyweight.metadata"
-_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d{1,9})\.")
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.([0-9]{1,9})\.")
 _DIGEST = 64  # hexadecimal digits of a BLAKE3
 
 Section = int | None | str
@@ -286,13 +287,10 @@ class Arrangement:
         mean = sum(dropped.values()) / len(dropped) if dropped else 0.0
         return Sparsity(1, next(iter(blocks.values())), layers, mean)
 
-    def masks(self) -> dict[str, tuple[Extent, int]]:
-        """Where each mask lies and how many blocks it speaks of."""
-        found = {}
-        for name, block in self._mask_blocks().items():
-            spec = self.manifest.entries[name].spec
-            found[name] = self.extents[name]["mask"], spec.rows * -(-spec.columns // block)
-        return found
+    def masks(self) -> dict[str, tuple[Extent, TensorSpec, int]]:
+        """Where each mask lies, what it masks, and how many weights a bit of it stands for."""
+        specs = {name: entry.spec for name, entry in self.manifest.entries.items()}
+        return {name: (self.extents[name]["mask"], specs[name], block) for name, block in self._mask_blocks().items()}
 
     def _architecture(self) -> int:
         config = self.manifest.files.get("config.json")

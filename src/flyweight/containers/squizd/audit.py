@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from statistics import fmean
 
-import numpy as np
 from blake3 import blake3
 
 from flyweight.containers.base import Finding
 from flyweight.containers.squizd import appendix
-from flyweight.containers.squizd.arrangement import APPENDIX, Section, layer_of, section_of
-from flyweight.containers.squizd.blocks import ALIGNMENT, ENTRY_BYTES, tensor_id, unmasked
+from flyweight.containers.squizd.arrangement import APPENDIX, Section, section_of
+from flyweight.containers.squizd.blocks import ALIGNMENT, ENTRY_BYTES, dropped, unmasked
 from flyweight.containers.squizd.reading import Reading, head_problem
 from flyweight.containers.squizd.report import Report
 from flyweight.containers.squizd.walk import read_tables
@@ -26,12 +26,17 @@ _PIECE = 1 << 20
 
 def audit(found: Reading) -> Iterator[Finding]:
     """The findings of a reading, and those that take all of the file to see."""
-    report = Report()
+    report, sections = Report(), dict[Section, list[Entry]]()
+    if not _is_linear(found):
+        yield from dict.fromkeys(found.report)
+        return
     for entry in found.entries.values():
         _check_block(found, entry, report)
+        sections.setdefault(section_of(entry.name), []).append(entry)
     if found.directory:
+        _check_sparsity(found, report)
         for section, stored in found.directory.tables.items():
-            _check_table(found, section, stored.extent, report)
+            _check_table(found, section, stored.extent, sections.get(section, []), report)
             _check_digest(found.source, stored.extent, stored.digest, f"the scales of {_named(section)}", None, report)
         for name, stored in found.directory.files.items():
             _check_digest(found.source, stored.extent, stored.digest, f"file '{name}'", None, report)
@@ -43,6 +48,15 @@ def audit(found: Reading) -> Iterator[Finding]:
     if found.spans:
         _check_padding(found, report)
     yield from dict.fromkeys((*found.report, *report))
+
+
+def _is_linear(found: Reading) -> bool:
+    """Whether no byte would be looked at again and again: a file in which much overlaps is refused as it is."""
+    directory = found.directory
+    if directory is None:
+        return True
+    stored = (*directory.blocks.values(), *directory.tables.values(), *directory.files.values())
+    return sum(one.extent.nbytes for one in stored) <= 2 * found.source.size
 
 
 def _named(section: Section) -> str:
@@ -62,6 +76,22 @@ def _check_block(found: Reading, entry: Entry, report: Report) -> None:
         _check_digest(found.source, stored.extent, stored.digest, "its block", entry.name, report)
 
 
+def _check_sparsity(found: Reading, report: Report) -> None:
+    """The header says what the masks say."""
+    if found.header is None or "SPARSE" not in found.header.flags:
+        return
+    masked = [entry for entry in found.entries.values() if "mask" in entry.extents]
+    said, layers = found.header.sparsity, {section_of(entry.name) for entry in masked} - {None, "draft"}
+    report.require(
+        said.n_sparse_layers == len(layers), "E_SPARSITY", f"{len(layers)} layers have masks, not {said.n_sparse_layers}", 136
+    )
+    masks = [(entry, bytes(found.source.read(*entry.extents["mask"][1:]))) for entry in masked]
+    mean = fmean(dropped(entry.spec, said.block_size, mask) for entry, mask in masks) if masks else 0.0
+    report.require(
+        abs(mean - said.mean_sparsity) < 1e-6, "E_SPARSITY", f"the masks drop {mean:.6f}, not {said.mean_sparsity}", 140
+    )
+
+
 def _check_digest(source: Source, extent: Extent, digest: str, what: str, tensor: str | None, report: Report) -> None:
     hasher, buffer = blake3(), memoryview(bytearray(min(_PIECE, max(extent.nbytes, 1))))
     for done in range(0, extent.nbytes, _PIECE):
@@ -73,7 +103,7 @@ def _check_digest(source: Source, extent: Extent, digest: str, what: str, tensor
     )
 
 
-def _check_table(found: Reading, section: Section, extent: Extent, report: Report) -> None:
+def _check_table(found: Reading, section: Section, extent: Extent, entries: list[Entry], report: Report) -> None:
     """Round 1 names each quantised tensor of the section once; round 2 has the sub-blocks of those that have some."""
     try:
         tables = read_tables(found.source, extent.offset, extent.end)
@@ -86,11 +116,8 @@ def _check_table(found: Reading, section: Section, extent: Extent, report: Repor
         f"the table of {_named(section)} is not as long as the directory says",
         extent.offset,
     )
-    tensors = {
-        tensor_id(layer_of(name), name): entry
-        for name, entry in found.entries.items()
-        if section_of(name) == section and "id" in unmasked(entry.codec)[0].params
-    }
+    codecs = {entry.name: unmasked(entry.codec)[0] for entry in entries}
+    tensors = {int(own): entry for entry in entries if (own := codecs[entry.name].params.get("id")) is not None}
     counted = Counter[int]()
     for run in tables.first:
         counted[run.id] += run.entries
@@ -112,15 +139,13 @@ def _check_table(found: Reading, section: Section, extent: Extent, report: Repor
 
 
 def _check_padding(found: Reading, report: Report) -> None:
-    """Between two things there is nothing but zeros up to the next 64 bytes, and behind the last nothing at all."""
+    """Between two things there is nothing but zeros. Without a directory more may be there that nobody can find."""
     source, end = found.source, 0
-    last = max(stop for _, stop, _ in found.spans)
     for begin, stop, what in [*found.spans, (source.size, source.size, "the end of the file")]:
         gap = begin - end
-        if gap > 0:
-            code = "E_TRAILING" if end == last else "E_HOLE"
-            report.require(gap < ALIGNMENT, code, f"{gap} bytes before {what} belong to nothing", end)
-            if gap < 1 << 20:
-                padding = np.frombuffer(source.read(end, gap), np.uint8)
-                report.require(not padding.any(), "E_PADDING", f"the padding before {what} is not zero", end)
+        if gap >= ALIGNMENT:
+            if not found.directory:
+                report.warning("E_HOLE", f"{gap} bytes before {what} belong to nothing", end)
+        elif gap > 0:
+            report.require(not any(source.read(end, gap)), "E_PADDING", f"the padding before {what} is not zero", end)
         end = max(end, stop)

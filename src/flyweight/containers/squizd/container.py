@@ -123,10 +123,6 @@ class Squizd(Container):
             file: read(extent) if isinstance(extent, Extent) else extent for file, extent in placement.manifest.files.items()
         }
         arrangement = Arrangement(replace(placement.manifest, files=contents), name, self.directory)
-        dropped = {tensor: 1 - _ones(read(extent)) / max(count, 1) for tensor, (extent, count) in arrangement.masks().items()}
+        dropped = {tensor: blocks.dropped(*about, read(extent)) for tensor, (extent, *about) in arrangement.masks().items()}
         tables = [blake3(read(Extent(name, t.offset, t.nbytes))).hexdigest() for t in arrangement.tables]
         return {name: [(0, arrangement.front(digests, dropped, tables))]}
-
-
-def _ones(mask: bytes) -> int:
-    return int.from_bytes(mask, "little").bit_count()

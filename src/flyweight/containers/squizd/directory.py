@@ -28,6 +28,7 @@ from flyweight.containers.squizd.blocks import (
     masked,
     tensor_id,
 )
+from flyweight.containers.squizd.front import Front
 from flyweight.containers.squizd.header import Header, Layer
 from flyweight.containers.squizd.report import Report
 from flyweight.cursor import Cursor, check_name, check_shape
@@ -72,10 +73,10 @@ def permitted(header: Header, name: str) -> tuple[str, ...]:
 
 
 def read_directory(
-    source: Source, file: str, header: Header, layers: Sequence[Layer], at: int, report: Report
+    source: Front, file: str, header: Header, layers: Sequence[Layer], at: int, report: Report
 ) -> Directory | None:
     """The directory at `at`, every broken rule in the report. None when it cannot be read at all."""
-    cursor = Cursor(source, at)
+    cursor = Cursor(source, at, at + 16)
     try:
         cursor.take(4, "the directory")
         version, length = cursor.u32("its version"), cursor.u64("its length")
@@ -83,16 +84,16 @@ def read_directory(
             return None
         if not report.require(length <= MAX_JSON_BYTES, "E_HEADER_SIZE", f"a directory of {length} bytes is too long", at + 8):
             return None
-        raw = bytes(cursor.take(length, "the directory"))
-        stored = bytes(cursor.take(32, "the digest of the directory"))
-        whole = blake3(source.read(0, cursor.offset - 32)).digest()
+        begin, end = cursor.offset, cursor.offset + length
+        source.check_range(begin, length + 32)
+        source.hold(end + 32)
         report.require(
-            whole == stored,
+            blake3(source.read(0, end)).digest() == bytes(source.read(end, 32)),
             "E_DIRECTORY_DIGEST",
             "header, index and directory do not have the digest stored behind them",
-            cursor.offset - 32,
+            end,
         )
-        document = strict_json.loads(raw, file=source.name)
+        document = strict_json.loads(source.read(begin, length), file=source.name)
     except FlyweightError as error:
         report.caught(error)
         return None
@@ -101,7 +102,7 @@ def read_directory(
         return None
     for key in sorted(document.keys() - _KEYS):
         report.warning("E_DIRECTORY", f"unknown key '{key}'", at + 16)
-    reader = _Reader(source, file, header, layers, cursor.offset, report)
+    reader = _Reader(source, file, header, layers, end + 32, report)
     return reader.read(document)
 
 
@@ -111,6 +112,7 @@ class _Reader:
     def __init__(self, source: Source, file: str, header: Header, layers: Sequence[Layer], end: int, report: Report) -> None:
         self.source, self.file, self.header, self.end, self.report = source, file, header, end, report
         self.layers = {layer.number: layer for layer in layers}
+        self.scales: list[tuple[Extent, str]] = []
 
     def read(self, document: Mapping[str, Any]) -> Directory:
         tables = self._tables(self._list(document, "tables"))
@@ -130,6 +132,7 @@ class _Reader:
                 self.report.caught(error, tensor)
                 continue
             entries[entry.name], blocks[entry.name] = entry, stored
+        self._check_scales()
         files = self._files(self._list(document, "files"))
         metadata = self._metadata(document["metadata"])
         return Directory(self.end, entries, blocks, tables, files, metadata)
@@ -182,10 +185,12 @@ class _Reader:
         self._check_section(name, stored.extent)
         parts = layout(spec, codec)
         extents = {part: Extent(self.file, stored.extent.offset + at, parts[part].nbytes) for part, at in block.inside.items()}
-        if "mask" in extents and (row.get("mask_offset"), row.get("mask_length")) != extents["mask"][1:]:
+        place = row.get("mask_offset"), row.get("mask_length")
+        if "mask" in extents and (place != extents["mask"][1:] or set(map(type, place)) != {int}):
             raise MalformedError("its mask does not follow its weights", code="E_MASK")
         if block.table:
-            extents[block.table] = self._scales(row, parts[block.table].nbytes, tables.get(section_of(name)))
+            own = extents[block.table] = self._scales(row, parts[block.table].nbytes, tables.get(section_of(name)))
+            self.scales.append((own, name))
         return Entry(name, spec, codec, parts, extents), stored
 
     def _codec(self, row: Mapping[str, Any], name: str, label: str) -> CodecSpec:
@@ -232,6 +237,14 @@ class _Reader:
                 code="E_SCALES",
             )
         return Extent(self.file, at, nbytes)
+
+    def _check_scales(self) -> None:
+        """No two tensors have the same scales. (Other overlaps are found where all of the file is known.)"""
+        end, owner = 0, ""
+        for extent, name in sorted(self.scales):
+            if extent.nbytes and extent.offset < end:
+                self.report.error("E_OVERLAP", f"its scales are also those of '{owner}'", extent.offset, name)
+            end, owner = max((end, owner), (extent.end, name))
 
     # Everything else --------------------------------------------------------------------------------
 
