@@ -62,10 +62,12 @@ _CODECS: dict[str, Callable[[str], CodecSpec]] = {
 }
 
 
-def manifest(primary: str = "INT4", *, sparse: bool = False, eagle: bool = False, coreml: bool = False) -> Manifest:
-    """Two layers of three tensors and one of no layer: small, with every kind of section the flags call for."""
+def manifest(
+    primary: str = "INT4", *, sparse: bool = False, eagle: bool = False, coreml: bool = False, layers: int = 2
+) -> Manifest:
+    """Layers of three tensors and one of no layer: small, with every kind of section the flags call for."""
     entries = []
-    for layer in range(2):
+    for layer in range(layers):
         for name, shape in (("up", (2, 16)), ("odd", (3, 5))):
             codec = _CODECS[primary](name)
             if sparse and name == "up":

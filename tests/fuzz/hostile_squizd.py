@@ -282,7 +282,7 @@ HOSTILE: dict[str, Case] = {
     "mask on a vector": tensor("E_SPEC", ALL, at=2, mask_offset=0, mask_length=1),
     "block inside the directory": tensor("E_OFFSETS", at=6, offset=320),
     "block at a negative offset": tensor("E_OFFSETS", at=6, offset=-64),
-    "block at true": tensor("E_OFFSETS", at=6, offset=True),
+    "block at true": tensor("E_DIRECTORY", at=6, offset=True),
     "block at a float": tensor("E_DIRECTORY", at=6, offset=4096.0),
     "block not aligned": tensor("E_ALIGNMENT", at=6, offset=place(INT4, "model.embed.weight") + 4),
     "block past the end": tensor("E_PAST_END", at=6, offset=2**40),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from struct import pack
 from typing import Any
 
@@ -60,6 +61,7 @@ Section = int | None | str
 """A layer's index, None for tensors of no layer, or "draft"."""
 
 
+@lru_cache(1 << 16)
 def layer_of(name: str) -> int | None:
     found = None if name.startswith(DRAFT) else _LAYER.search(name)
     return int(found[1]) if found else None

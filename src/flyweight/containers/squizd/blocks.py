@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import lru_cache
 from struct import pack
 from typing import Any, ClassVar, NamedTuple
 
@@ -25,6 +26,7 @@ from flyweight.tensor import RAW, CodecSpec, Layout, TensorSpec
 
 __all__ = [
     "ALIGNMENT",
+    "BY_NAME",
     "ENCODINGS",
     "ENTRY_BYTES",
     "Block",
@@ -55,6 +57,7 @@ def aligned(offset: int, to: int = ALIGNMENT) -> int:
     return offset + -offset % to
 
 
+@lru_cache(1 << 16)
 def tensor_id(layer: int | None, name: str) -> int:
     """What a scale table calls a tensor; bit 63, clear here, marks entries of sub-blocks."""
     return fnv1a64(pack("<I", NO_LAYER if layer is None else layer) + name.encode()) & (1 << 63) - 1
@@ -228,6 +231,9 @@ class Numbers(Encoding):
 
 
 ENCODINGS: tuple[Encoding, ...] = (Int4(), Int2(), Tca(), Astc(), Numbers())
+
+
+BY_NAME = {encoding.name: encoding for encoding in ENCODINGS}
 
 
 def encoding_of(codec: CodecSpec) -> Encoding | None:

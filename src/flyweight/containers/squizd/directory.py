@@ -20,13 +20,15 @@ from flyweight.containers import typed_json
 from flyweight.containers.squizd.arrangement import APPENDIX, DRAFT, TYPED, Section, layer_of, section_of
 from flyweight.containers.squizd.blocks import (
     ALIGNMENT,
-    ENCODINGS,
+    BY_NAME,
     ENTRY_BYTES,
+    Block,
     arrange,
     carried,
     layout,
     masked,
     tensor_id,
+    unmasked,
 )
 from flyweight.containers.squizd.front import Front
 from flyweight.containers.squizd.header import Header, Layer
@@ -37,11 +39,12 @@ from flyweight.errors import FlyweightError, MalformedError
 from flyweight.limits import MAX_JSON_BYTES, MAX_TENSORS_PER_FILE
 from flyweight.manifest import Entry, Extent, Typed
 from flyweight.sources import Source
-from flyweight.tensor import CodecSpec, TensorSpec
+from flyweight.tensor import CodecSpec, Layout, TensorSpec
 
 __all__ = ["Directory", "Stored", "permitted", "read_directory"]
 
 _KEYS = {"tensors", "tables", "files", "metadata"}
+_FIELDS = {"name", "layer", "shape", "dtype", "encoding", "offset", "length", "blake3"}
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -113,6 +116,8 @@ class _Reader:
         self.source, self.file, self.header, self.end, self.report = source, file, header, end, report
         self.layers = {layer.number: layer for layer in layers}
         self.scales: list[tuple[Extent, str]] = []
+        self.permitted = {name: permitted(header, name) for name in ("", DRAFT)}
+        self.shapes: dict[tuple[object, ...], tuple[TensorSpec, Block, Layout]] = {}
 
     def read(self, document: Mapping[str, Any]) -> Directory:
         tables = self._tables(self._list(document, "tables"))
@@ -143,12 +148,10 @@ class _Reader:
         return rows if self.report.require(good, "E_DIRECTORY", f"{key} must be a list", self.end) else []
 
     def _extent(self, row: Mapping[str, Any], alignment: int = ALIGNMENT) -> Stored:
-        match row:
-            case {"offset": int(offset), "length": int(length), "blake3": str(digest)} if _DIGEST.fullmatch(digest):
-                pass
-            case _:
-                raise MalformedError("needs offset, length and a blake3 of 64 digits", code="E_DIRECTORY")
-        if type(offset) is not int or type(length) is not int or offset < self.end or length < 0:
+        offset, length, digest = row.get("offset"), row.get("length"), row.get("blake3")
+        if type(offset) is not int or type(length) is not int or type(digest) is not str or not _DIGEST.fullmatch(digest):
+            raise MalformedError("needs offset, length and a blake3 of 64 digits", code="E_DIRECTORY")
+        if offset < self.end or length < 0:
             raise MalformedError(f"cannot lie at {offset}, {length} bytes long", code="E_OFFSETS")
         if offset % alignment:
             raise MalformedError(f"offset {offset} is no multiple of {alignment}", code="E_ALIGNMENT", offset=offset)
@@ -161,21 +164,19 @@ class _Reader:
     # Tensors ----------------------------------------------------------------------------------------
 
     def _tensor(self, row: Any, tables: Mapping[Section, Stored]) -> tuple[Entry, Stored]:
-        match row:
-            case {"name": str(name), "shape": shape, "dtype": str(dtype), "encoding": str(encoding), "layer": layer}:
-                pass
-            case _:
-                raise MalformedError("a tensor has name, layer, shape, dtype and encoding", code="E_DIRECTORY")
+        if not isinstance(row, dict) or not row.keys() >= _FIELDS:
+            raise MalformedError(f"a tensor has {', '.join(sorted(_FIELDS))}", code="E_DIRECTORY")
+        name, layer, shape, dtype, encoding = (row[key] for key in ("name", "layer", "shape", "dtype", "encoding"))
+        if not (isinstance(name, str) and isinstance(dtype, str) and isinstance(encoding, str)):
+            raise MalformedError("name, dtype and encoding of a tensor are text", code="E_DIRECTORY")
         check_name(name)
         if (layer is not None and type(layer) is not int) or layer != layer_of(name):
             raise MalformedError(f"layer {layer!r} is not what its name says", code="E_LAYER")
         if layer is not None and layer not in self.layers:
             raise MalformedError(f"layer {layer} is not in the index", code="E_LAYER")
-        spec = TensorSpec(check_shape(shape), DType.parse(dtype))
         codec = self._codec(row, name, encoding)
-        if not carried(spec, codec):
-            raise MalformedError(f"{spec} cannot be stored as {encoding}", code="E_SPEC")
-        block, stored = arrange(spec, codec), self._extent(row)
+        spec, block, parts = self._arranged(check_shape(shape), dtype, encoding, codec)
+        stored = self._extent(row)
         if stored.extent.nbytes != block.nbytes:
             raise MalformedError(
                 f"{spec} as {encoding} takes {block.nbytes} bytes, not {stored.extent.nbytes}",
@@ -183,7 +184,6 @@ class _Reader:
                 offset=stored.extent.offset,
             )
         self._check_section(name, stored.extent)
-        parts = layout(spec, codec)
         extents = {part: Extent(self.file, stored.extent.offset + at, parts[part].nbytes) for part, at in block.inside.items()}
         place = row.get("mask_offset"), row.get("mask_length")
         if "mask" in extents and (place != extents["mask"][1:] or set(map(type, place)) != {int}):
@@ -194,12 +194,10 @@ class _Reader:
         return Entry(name, spec, codec, parts, extents), stored
 
     def _codec(self, row: Mapping[str, Any], name: str, label: str) -> CodecSpec:
-        for encoding in ENCODINGS:
-            if encoding.name == label:
-                break
-        else:
+        encoding = BY_NAME.get(label)
+        if encoding is None:
             raise MalformedError(f"no encoding is called {label!r}", code="E_ENCODING")
-        if label not in permitted(self.header, name):
+        if label not in self.permitted[DRAFT if name.startswith(DRAFT) else ""]:
             flags = ", ".join(sorted(self.header.flags)) or "none"
             raise MalformedError(f"{label} does not go with the flags of the file ({flags})", code="E_ENCODING")
         codec = encoding.codec(row, tensor_id(layer_of(name), name))
@@ -208,6 +206,20 @@ class _Reader:
                 raise MalformedError("has a mask though SPARSE is unset", code="E_MASK")
             codec = masked(codec, max(self.header.sparsity.block_size, 1))
         return codec
+
+    def _arranged(
+        self, shape: tuple[int, ...], dtype: str, encoding: str, codec: CodecSpec
+    ) -> tuple[TensorSpec, Block, Layout]:
+        """The spec, block and parts of a tensor. A model has few kinds of them: what was arranged once is shared."""
+        inner, block = unmasked(codec)
+        key = (shape, dtype, encoding, block, *(value for name, value in inner.params.items() if name != "id"))
+        if key in self.shapes:
+            return self.shapes[key]
+        spec = TensorSpec(shape, DType.parse(dtype))
+        if not carried(spec, codec):
+            raise MalformedError(f"{spec} cannot be stored as {encoding}", code="E_SPEC")
+        made = self.shapes[key] = spec, arrange(spec, codec), layout(spec, codec)
+        return made
 
     def _check_section(self, name: str, extent: Extent) -> None:
         layer = layer_of(name)
