@@ -35,6 +35,7 @@ class Checkpoint(Mapping[str, Array]):
         self.bundle = bundle
         self.container = container
         self.manifest = manifest
+        self._proven: set[str] = set()
 
     def __getitem__(self, name: str) -> Array:
         tensor = self.encoded(name)
@@ -52,9 +53,20 @@ class Checkpoint(Mapping[str, Array]):
     def __contains__(self, name: object) -> bool:
         return name in self.manifest.entries
 
+    def proven(self, name: str) -> Entry:
+        """A tensor's entry, once its container has checked what lies beside the bytes; whoever reads them asks for it here."""
+        entry = self.manifest.entries[name]
+        if name not in self._proven:
+            try:
+                self.container.prove(self.bundle, entry)
+            except FlyweightError as error:
+                raise error.at(file=self.bundle.name, tensor=name) from None
+            self._proven.add(name)
+        return entry
+
     def encoded(self, name: str) -> EncodedTensor:
         """One tensor as stored. Aligned parts are read-only views on the mapped file."""
-        entry = self.manifest.entries[name]
+        entry = self.proven(name)
         parts = {}
         for part, spec in entry.parts.items():
             extent = entry.extents[part]
@@ -64,7 +76,7 @@ class Checkpoint(Mapping[str, Array]):
 
     def slab(self, name: str, start: int, stop: int) -> EncodedTensor:
         """Rows start..stop of a tensor whose parts all have its rows, copied into memory."""
-        entry = self.manifest.entries[name]
+        entry = self.proven(name)
         parts = {}
         for part, spec in entry.parts.items():
             width = spec.dtype.nbytes(spec.columns)

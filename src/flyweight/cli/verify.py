@@ -17,10 +17,13 @@ from flyweight.cli.output import human_bytes, json_option, print_json, print_tab
 def command(path: Path, strict: bool, as_json: bool) -> None:
     """Read all of PATH: structure, scales and values. Exit 0 if sound, 1 if doubtful, 3 if malformed.
 
+    A SQUIZD file is checked to its last rule: what is broken is listed with its place, all of it.
+
     \b
     Examples:
       flyweight verify model.gguf
       flyweight verify model-hf --strict --json
+      flyweight verify model.squizd --json | jq '.findings[] | [.code, .offset]'
     """
     from flyweight.pipeline import verify
 
@@ -30,8 +33,9 @@ def command(path: Path, strict: bool, as_json: bool) -> None:
         print_json(report.as_json())
     else:
         if report.findings:
-            columns = [("level", "left"), ("code", "left"), ("tensor", "left"), ("finding", "left")]
-            print_table("", columns, [(f.level, f.code, f.tensor or "", f.message) for f in report.findings])
+            columns = [("level", "left"), ("code", "left"), ("tensor", "left"), ("offset", "right"), ("finding", "left")]
+            rows = [(f.level, f.code, f.tensor or "", "" if f.offset is None else f.offset, f.message) for f in report.findings]
+            print_table("", columns, rows)
         verdict = "ok" if report.ok else "FAILED"
         click.echo(f"{verdict}: {report.format}, {report.tensors} tensors, {human_bytes(report.nbytes)} read")
-    sys.exit(0 if report.ok else 1)
+    sys.exit(3 if report.malformed else 0 if report.ok else 1)

@@ -17,17 +17,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from flyweight import strict_json
 from flyweight.checkpoint import Checkpoint
 from flyweight.codecs import Array, Codec, codec_for, known
 from flyweight.containers import Container, Placement
 from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, MalformedError, ResourceError, UnsupportedError
-from flyweight.manifest import Entry, Extent, Manifest
+from flyweight.errors import FlyweightError, ResourceError, UnsupportedError
+from flyweight.manifest import Entry, Manifest
 from flyweight.models import Renamed, Transform, Translation, translate
 from flyweight.pipeline import memory
 from flyweight.pipeline.recipe import Choice, Recipe
 from flyweight.pipeline.rows import decode_rows, read_rows
+from flyweight.pipeline.side_files import side_files
 from flyweight.tensor import RAW, CodecSpec, TensorSpec, has_rows
 
 __all__ = ["Action", "Plan", "Step", "make_plan"]
@@ -140,40 +140,12 @@ def _draft(
     notes: list[str],
 ) -> Manifest:
     """The manifest of what is to be written, still without extents."""
-    files: dict[str, Extent | bytes] = dict(translation.files)
-    if container.is_directory:
-        if "config.json" in files:
-            files["config.json"] = _config(checkpoint, container, files["config.json"], steps)
-    else:
-        notes += [f"side file {name} is not carried" for name in files]
-        files = {}
     entries = {step.target.name: step.target for step in steps}
+    files = side_files(checkpoint, container, translation.files, entries.values(), notes)
     metadata = translation.metadata
     if dialect != checkpoint.manifest.dialect or any(step.action != "remux" for step in steps):
         metadata = container.describe(entries, metadata)
     return Manifest(container.name, entries, metadata, files, dialect)
-
-
-def _config(checkpoint: Checkpoint, container: Container, config: Extent | bytes, steps: list[Step]) -> bytes:
-    """config.json, unchanged unless what it says of the weights is no longer true."""
-    raw = checkpoint.read(config)
-    document = strict_json.loads(raw, file="config.json")
-    if not isinstance(document, dict):
-        raise MalformedError("config.json is not an object", file=checkpoint.bundle.name)
-    wanted = dict(document)
-    if checkpoint.container.name == "mlx" != container.name:
-        for key in ("quantization", "quantization_config"):
-            wanted.pop(key, None)
-    dense = Counter[DType]()
-    for step in steps:
-        if step.target.codec == RAW and step.target.spec.dtype.is_float:
-            dense[step.target.spec.dtype] += step.target.spec.size
-    label = {DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16", DType.F64: "float64"}
-    if dense and (main := dense.most_common(1)[0][0]) in label:
-        for key in ("dtype", "torch_dtype"):
-            if isinstance(wanted.get(key), str):
-                wanted[key] = label[main]
-    return raw if wanted == document else strict_json.dumps(wanted, indent=2) + b"\n"
 
 
 class Wishes(NamedTuple):

@@ -177,13 +177,17 @@ def _fill(plan: Plan, staging: Staging, workers: int, progress: Progress | None)
             staging.write(name, at, source.read(extent.offset + at, min(SLAB_BYTES, extent.nbytes - at)))
     entries = {step.target.name: step.target for step in plan.steps}
     done = {line["tensor"]: TensorReport(**line["report"]) for line in staging.verified(entries)}
+    digests: dict[str, str] = {}
 
     def work(step: Step) -> None:
-        report, digests = carry_out(plan.checkpoint, step, staging.write)
-        staging.record(step.target.name, digests, asdict(report))
-        done[step.target.name] = report
+        name = step.target.name
+        report, parts = carry_out(plan.checkpoint, step, staging.write)
+        staging.record(name, parts, asdict(report))
+        if name in plan.placement.digests:  # now, while its pages are in memory
+            digests[name] = staging.digest(plan.placement.digests[name])
+        done[name] = report
         if progress is not None:
-            progress(step.target.name, step.target.nbytes, total)
+            progress(name, step.target.nbytes, total)
 
     resumed, total = len(done), sum(entry.nbytes for entry in entries.values())
     if progress is not None:
@@ -200,7 +204,18 @@ def _fill(plan: Plan, staging: Staging, workers: int, progress: Progress | None)
     for future in futures:
         if not future.cancelled():
             future.result()
+    _seal(plan, staging, digests)
     return tuple(done[step.target.name] for step in plan.steps), resumed
+
+
+def _seal(plan: Plan, staging: Staging, digests: dict[str, str]) -> None:
+    """Write what the container says of the finished weights. A run killed in the middle of it writes all of it again."""
+    wanted = {
+        name: digests[name] if name in digests else staging.digest(extent) for name, extent in plan.placement.digests.items()
+    }
+    for file, chunks in plan.container.seal(plan.placement, wanted, staging.read).items():
+        for offset, chunk in chunks:
+            staging.write(file, offset, memoryview(chunk))
 
 
 def _check_source(checkpoint: Checkpoint) -> None:

@@ -1,14 +1,15 @@
 """`verify`: is this checkpoint what it claims to be?
 
-Opening already proves the structure: every offset, size, shape and name. Verification then reads
-every byte and looks at the numbers: scales and values that are NaN or infinite (an error: they
-decode to nonsense), tensors that are all zero or of a codec nobody here knows (warnings). With
-`strict`, warnings fail too.
+Opening already proves the structure: every offset, size, shape and name. A container that audits goes
+on after the first broken rule and checks the digests it holds. Verification then reads every byte and
+looks at the numbers: scales and values that are NaN or infinite (an error: they decode to nonsense),
+tensors that are all zero or of a codec nobody here knows (warnings). With `strict`, warnings fail too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ import numpy as np
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.codecs import codec_for, known
-from flyweight.containers import Finding
+from flyweight.containers import Container, Finding, recognise
 from flyweight.errors import FlyweightError
 from flyweight.manifest import Entry
 from flyweight.pipeline.rows import read_rows, slabs
+from flyweight.sources import open_bundle
 from flyweight.tensor import has_rows
 
 __all__ = ["Finding", "VerifyReport", "verify"]
@@ -34,6 +36,8 @@ class VerifyReport:
     nbytes: int
     strict: bool
     findings: tuple[Finding, ...]
+    malformed: bool = False
+    """Whether the file breaks a rule of its format, and not only holds doubtful values."""
 
     @property
     def ok(self) -> bool:
@@ -44,22 +48,43 @@ class VerifyReport:
 
 
 def verify(path: Path | str, *, strict: bool = False, progress: Callable[[str, int, int], None] | None = None) -> VerifyReport:
-    """Check a checkpoint. Malformed files raise; a readable file with doubtful content is reported."""
-    findings: list[Finding] = []
-    with open_checkpoint(path) as checkpoint:
+    """Check a checkpoint; a readable file with doubtful content is reported.
+
+    A malformed file raises, unless its container audits: then every rule it breaks is in the report.
+    """
+    form, nbytes, findings = _audit(path)
+    flawed = {finding.tensor for finding in findings if finding.level == "error"}
+    try:
+        opened = open_checkpoint(path)
+    except FlyweightError:
+        if not flawed:
+            raise
+        return VerifyReport(str(path), form, 0, nbytes, strict, tuple(findings), malformed=True)
+    with opened as checkpoint:
         findings += (
             Finding("warning", code, message)
             for code, message in checkpoint.container.doubts(checkpoint.bundle, checkpoint.manifest)
         )
         for entry in checkpoint.manifest.entries.values():
             try:
-                findings += _look(checkpoint, entry)
+                findings += _look(checkpoint, entry) if entry.name not in flawed else []
             except FlyweightError as error:
-                findings.append(Finding("error", error.code, error.message, entry.name))
+                findings.append(Finding("error", error.code, error.message, entry.name, error.offset))
             if progress is not None:
                 progress(entry.name, entry.nbytes, checkpoint.manifest.nbytes)
         manifest = checkpoint.manifest
-        return VerifyReport(str(path), manifest.format, len(manifest.entries), manifest.nbytes, strict, tuple(findings))
+    return VerifyReport(
+        str(path), manifest.format, len(manifest.entries), manifest.nbytes, strict, tuple(findings), malformed=bool(flawed)
+    )
+
+
+def _audit(path: Path | str) -> tuple[str, int, list[Finding]]:
+    """Format, bytes and, where the container does more than parse, every broken rule."""
+    with closing(open_bundle(path)) as bundle:
+        container = recognise(bundle)
+        if type(container).audit is Container.audit:
+            return container.name, 0, []
+        return container.name, sum(source.size for source in bundle.values()), [*container.audit(bundle)]
 
 
 def _look(checkpoint: Checkpoint, entry: Entry) -> list[Finding]:

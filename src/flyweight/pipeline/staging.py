@@ -30,7 +30,7 @@ from blake3 import blake3
 
 from flyweight.containers import Image
 from flyweight.errors import OutputError, ResourceError
-from flyweight.manifest import Entry
+from flyweight.manifest import Entry, Extent
 
 __all__ = ["Staging"]
 
@@ -169,11 +169,16 @@ class Staging:
         """The journal's lines whose bytes really are in the files."""
         for line in self.finished.values():
             entry = entries.get(line["tensor"])
-            if entry is not None and line["parts"] == {part: self._digest(entry, part) for part in entry.parts}:
+            if entry is not None and line["parts"] == {part: self.digest(entry.extents[part]) for part in entry.parts}:
                 yield line
 
-    def _digest(self, entry: Entry, part: str) -> str:
-        extent, hasher = entry.extents[part], blake3()
+    def read(self, extent: Extent) -> bytes:
+        """Bytes as they are in the file by now."""
+        return os.pread(self._descriptors[extent.file], extent.nbytes, extent.offset)
+
+    def digest(self, extent: Extent) -> str:
+        """The BLAKE3 of bytes as they are in the file by now."""
+        hasher = blake3()
         for done in range(0, extent.nbytes, _READ):
             hasher.update(os.pread(self._descriptors[extent.file], min(_READ, extent.nbytes - done), extent.offset + done))
         return hasher.hexdigest()

@@ -139,7 +139,8 @@ class Streamed(Tensors):
         for name, part, spec, share, file, offset in self._parts(piece):
             room = buffer.data[at : at + share.nbytes]
             self.checkpoint.source(file).read_into(offset, room)
-            tensor = held.setdefault(name, EncodedTensor(spec, self.entry(name).codec, {}))
+            codec = self.checkpoint.proven(self.blueprint.tensors[name]).codec
+            tensor = held.setdefault(name, EncodedTensor(spec, codec, {}))
             parts = dict(tensor.parts) | {part: as_array(room, share)}
             held[name] = EncodedTensor(spec, tensor.codec, parts)
             at += -(-share.nbytes // _ALIGNMENT) * _ALIGNMENT

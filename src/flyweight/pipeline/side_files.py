@@ -1,0 +1,87 @@
+"""The files beside the weights: which go along, and what config.json says of the weights when they are new.
+
+A directory takes every side file as it is. A file that is a whole model (`Container.holds_files`) embeds those that
+running the model needs, by name; a file of weights alone takes none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from flyweight import strict_json
+from flyweight.checkpoint import Checkpoint
+from flyweight.containers import Container
+from flyweight.dtypes import DType
+from flyweight.errors import LimitError, MalformedError
+from flyweight.limits import MAX_ARCHIVE_BYTES, MAX_JSON_BYTES
+from flyweight.manifest import Entry, Extent
+from flyweight.tensor import RAW
+
+__all__ = ["COREML", "EMBEDDED", "side_files"]
+
+COREML = "model.mlpackage.zip"
+"""A Core ML model of the same weights, archived."""
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+EMBEDDED = {
+    CONFIG: MAX_JSON_BYTES,
+    "generation_config.json": MAX_JSON_BYTES,
+    TOKENIZER: MAX_JSON_BYTES,
+    "tokenizer_config.json": MAX_JSON_BYTES,
+    "special_tokens_map.json": MAX_JSON_BYTES,
+    "chat_template.jinja": MAX_JSON_BYTES,
+    "chat_template.json": MAX_JSON_BYTES,
+    COREML: MAX_ARCHIVE_BYTES,
+}
+"""What a model in one file holds beside its weights, and how many bytes of it."""
+WITHOUT_TOKENIZER = dict.fromkeys(("vocab.json", "merges.txt", "added_tokens.json", "tokenizer.model"), MAX_JSON_BYTES)
+"""What takes the place of tokenizer.json in models that have none."""
+
+_LABELS = {DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16", DType.F64: "float64"}
+
+
+def side_files(
+    checkpoint: Checkpoint,
+    container: Container,
+    files: Mapping[str, Extent | bytes],
+    targets: Iterable[Entry],
+    notes: list[str],
+) -> dict[str, Extent | bytes]:
+    """Of `files`, what the target holds; for each that it does not, a note."""
+    wanted = EMBEDDED if TOKENIZER in files else EMBEDDED | WITHOUT_TOKENIZER
+    held = {name for name in files if container.is_directory or (container.holds_files and name in wanted)}
+    notes += [f"side file {name} is not carried" for name in files if name not in held]
+    kept = {name: content for name, content in files.items() if name in held}
+    if CONFIG in kept:
+        kept[CONFIG] = _config(checkpoint, container, kept[CONFIG], targets)
+    if container.holds_files:
+        kept = {name: _read(checkpoint, name, content, wanted[name]) for name, content in kept.items()}
+    return kept
+
+
+def _read(checkpoint: Checkpoint, name: str, content: Extent | bytes, limit: int) -> bytes:
+    nbytes = len(content) if isinstance(content, bytes) else content.nbytes
+    if nbytes > limit:
+        raise LimitError(f"{nbytes} bytes of {name} exceed the limit of {limit}", file=checkpoint.bundle.name)
+    return checkpoint.read(content)
+
+
+def _config(checkpoint: Checkpoint, container: Container, config: Extent | bytes, targets: Iterable[Entry]) -> bytes:
+    """config.json, unchanged unless what it says of the weights is no longer true."""
+    raw = _read(checkpoint, CONFIG, config, MAX_JSON_BYTES)
+    document = strict_json.loads(raw, file=CONFIG)
+    if not isinstance(document, dict):
+        raise MalformedError("config.json is not an object", file=checkpoint.bundle.name)
+    wanted = dict(document)
+    if checkpoint.container.name == "mlx" != container.name:
+        for key in ("quantization", "quantization_config"):
+            wanted.pop(key, None)
+    dense = Counter[DType]()
+    for target in targets:
+        if target.codec == RAW and target.spec.dtype.is_float:
+            dense[target.spec.dtype] += target.spec.size
+    if dense and (main := dense.most_common(1)[0][0]) in _LABELS:
+        for key in ("dtype", "torch_dtype"):
+            if isinstance(wanted.get(key), str):
+                wanted[key] = _LABELS[main]
+    return raw if wanted == document else strict_json.dumps(wanted, indent=2) + b"\n"
