@@ -4,8 +4,8 @@
 
 The weights are those of MODEL with permuted channels (`tools/permute.py`). Each form is made by the command a user would type,
 judged with f32 activations against the f32 source, and then run as its own process for the clock. Rows are kept in the JSON and
-saved one by one, so that a stopped run continues; the tables go into docs/squizd.md. `permuted.Q4_K_M.gguf`, if `make quality` made
-it with llama.cpp, stands beside them.
+saved one by one, so that a stopped run continues; the tables go into docs/squizd.md. `permuted.Q4_K_M.gguf`, if `make quality`
+made it with llama.cpp, stands beside them.
 """
 
 from __future__ import annotations
@@ -28,18 +28,23 @@ from flyweight.runtime.tensors import Tensors
 PROMPT = "Name three animals that live in the sea."
 QUANTIZERS = ("nearest", "edge", "clip")
 SUB_BLOCKS = (32, 64, 96, 192, 0)
-MATRICES = ["*_proj.weight"]
+LONGEST = 1 << 20  # than any row
 
 
-def recipe(length: int, quantizer: str, bits: int = 4) -> str:
-    """Matrices of the layers in sub-blocks of one length (0: a row), the embedding in bf16."""
-    longest = length or 4096
-    rule = {"match": MATRICES, "codec": "tabled", "params": {"bits": bits, "length": longest}, "quantizer": quantizer}
-    params = ", ".join(f"{key} = {value}" for key, value in rule["params"].items())  # type: ignore[union-attr]
-    return (
-        f'[[rules]]\nmatch = {json.dumps(MATRICES)}\ncodec = "tabled"\nparams = {{ {params} }}\nquantizer = "{quantizer}"\n'
-        '[[rules]]\nmatch = "*"\ncodec = "dense"\ndtype = "bf16"\n'
-    )
+def recipe(length: int, quantizer: str) -> str:
+    """Matrices of the layers in sub-blocks of one length (0: a row), everything else in bf16."""
+    return f"""
+[[rules]]
+match = "*_proj.weight"
+codec = "tabled"
+params = {{ bits = 4, length = {length or LONGEST} }}
+quantizer = "{quantizer}"
+
+[[rules]]
+match = "*"
+codec = "dense"
+dtype = "bf16"
+"""
 
 
 FORMS: dict[str, list[str]] = {
@@ -122,12 +127,11 @@ def main() -> None:
 
 def page(report: dict[str, Any]) -> str:
     asked = report["asked"]
-    lines = [
-        "# SQUIZD on a real model",
-        "",
-        f"SmolLM2-135M-Instruct, channels permuted; {asked['predicted_tokens']:,} predicted tokens of {asked['text']} in windows of "
-        f"{asked['context']}, f32 activations; KL divergence in nats a token against f32. Load and speed: `flyweight run`, best of 3, on "
-        f"{report['machine']}, {report['date']}. Made by `make squizd`.",
+    lines = ["# SQUIZD on a real model", ""]
+    lines += [
+        f"SmolLM2-135M-Instruct, channels permuted; {asked['predicted_tokens']:,} predicted tokens of {asked['text']},",
+        f"windows of {asked['context']}, f32 activations; KL in nats a token against f32. Load and speed: `flyweight run`,",
+        f"best of 3, {report['machine']}, {report['date']}. Made by `make squizd`.",
         "",
     ]
     for title, key in (
@@ -146,10 +150,12 @@ def _table(rows: dict[str, Any]) -> list[str]:
         "|---|---|---|---|---|---|---|---|",
     ]
     for label, row in rows.items():
-        lines.append(
-            f"| {label} | {row['bytes'] / 1e6:.1f} | {row['file_bits_per_weight']:.2f} | {row['perplexity']['value']:.2f} "
-            f"| {row['kl_mean']['value']:.4f} | {100 * row['same_top']['value']:.1f} % | {row['load_ms']:.0f} | {row['decode_tokens_per_s']:.0f} |"
-        )
+        cells = [
+            label, f"{row['bytes'] / 1e6:.1f}", f"{row['file_bits_per_weight']:.2f}", f"{row['perplexity']['value']:.2f}",
+            f"{row['kl_mean']['value']:.4f}", f"{100 * row['same_top']['value']:.1f} %", f"{row['load_ms']:.0f}",
+            f"{row['decode_tokens_per_s']:.0f}",
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
