@@ -1,6 +1,7 @@
 // The affine family: packed codes and a scale per group of columns, to values and back in one pass.
 //
-//     scale_bias   code · s + b            scale_zero   (code − z) · s          symmetric   signed code · s
+//     scale_bias   code · s + b            scale_zero   (code − z) · s
+//     signed_bias  signed code · s + b     symmetric    signed code · s
 //
 // Each operation rounds to f32. A row of codes is a little-endian bit stream. The definition is in
 // kernels/reference_affine.py. Rows are worked on in runs that stay in the first-level cache: codes a byte each
@@ -26,7 +27,7 @@ struct Groups {
     }
 };
 
-// The two maps and their inverses -------------------------------------------------------------------------------------
+// The maps and their inverses -----------------------------------------------------------------------------------------
 
 // F is a float or eight of them.
 struct ScaleBias {
@@ -45,6 +46,18 @@ struct ScaleZero {
     static F steps(F value, float s, float z) { return value / s + z; }
     static Eight nearly_steps(Eight value, float inverse, float z) { return value * inverse + z; }
     static float steps_of_zero_scale(float z) { return z; }
+};
+
+// The code is that of two's complement with its sign bit flipped: the signed one plus half the range.
+template <int Bits>
+struct SignedBias {
+    static constexpr float half = float(1 << (Bits - 1));
+    template <typename F>
+    static F value(F code, float s, float b) { return (code - half) * s + b; }
+    template <typename F>
+    static F steps(F value, float s, float b) { return (value - b) / s + half; }
+    static Eight nearly_steps(Eight value, float inverse, float b) { return (value - b) * inverse + half; }
+    static float steps_of_zero_scale(float) { return half; }
 };
 
 // Decoding -------------------------------------------------------------------------------------
@@ -109,6 +122,14 @@ void decode_scale_zero(const uint8_t* packed, size_t rows, size_t nbytes, int bi
                        size_t group, T* out, size_t columns) {
     with_bits(bits, [=](auto width) {
         decode_affine<width, ScaleZero>(packed, rows, nbytes, columns, scale, zero, 0, 0, group, out);
+    });
+}
+
+template <typename T>
+void decode_signed_bias(const uint8_t* packed, size_t rows, size_t nbytes, int bits, const float* scale, const float* bias,
+                        size_t group, T* out, size_t columns) {
+    with_bits(bits, [=](auto width) {
+        decode_affine<width, SignedBias<width>>(packed, rows, nbytes, columns, scale, bias, 0, 1 << (width - 1), group, out);
     });
 }
 
@@ -266,6 +287,12 @@ inline Map map_of(ScaleBias, Extremes range, Stored type) {
 }
 
 template <int Bits>
+inline Map map_of(SignedBias<Bits>, Extremes range, Stored type) {
+    const float step = map_of<Bits>(ScaleBias{}, range, type).scale;
+    return {step, rounded_to(type, double(range.low) + double(1 << (Bits - 1)) * double(step))};
+}
+
+template <int Bits>
 inline Map map_of(ScaleZero, Extremes range, Stored type) {
     constexpr int half = 1 << (Bits - 1);
     const double peak = double(range.high) > -double(range.low) ? double(range.high) : -double(range.low);
@@ -317,6 +344,14 @@ void encode_scale_bias(const T* values, size_t rows, size_t columns, int bits, s
                        size_t nbytes, float* scale, float* bias) {
     with_bits(bits, [=](auto width) {
         encode_affine<width, ScaleBias>(values, rows, columns, group, Stored(stored), 0, packed, nbytes, scale, bias);
+    });
+}
+
+template <typename T>
+void encode_signed_bias(const T* values, size_t rows, size_t columns, int bits, size_t group, int stored, uint8_t* packed,
+                        size_t nbytes, float* scale, float* bias) {
+    with_bits(bits, [=](auto width) {
+        encode_affine<width, SignedBias<width>>(values, rows, columns, group, Stored(stored), 1 << (width - 1), packed, nbytes, scale, bias);
     });
 }
 

@@ -113,12 +113,14 @@ struct Kernels {
                         size_t group, uint16_t* out, size_t columns);
     X(decode_scale_bias)
     X(decode_scale_zero)
+    X(decode_signed_bias)
     X(decode_symmetric)  // whose offset is not read
 #undef X
-#define X(suffix, T)                                                                                                      \
-    void (*encode_scale_bias##suffix)(const T* values, size_t rows, size_t columns, int bits, size_t group, int stored,   \
-                                      uint8_t* packed, size_t nbytes, float* scale, float* bias);
-    X(, float) X(_bf16, uint16_t)
+#define X(name, T)                                                                                                \
+    void (*name)(const T* values, size_t rows, size_t columns, int bits, size_t group, int stored, uint8_t* packed, \
+                 size_t nbytes, float* scale, float* bias);
+    X(encode_scale_bias, float) X(encode_scale_bias_bf16, uint16_t)
+    X(encode_signed_bias, float) X(encode_signed_bias_bf16, uint16_t)
 #undef X
 #define X(suffix, T)                                                                                                      \
     void (*encode_symmetric##suffix)(const T* values, size_t rows, size_t columns, int bits, size_t group, int stored,    \

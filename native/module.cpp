@@ -363,13 +363,15 @@ NB_MODULE(_native, module) {
     X(f16_to_f32, uint16_t, float)
     X(f32_to_f16, float, uint16_t)
 #undef X
-#define X(kernel, offset, to)                                                                                  \
-    module.def("decode_scale_" #offset, decode_grouped<&flyweight::Kernels::kernel, to>, "packed"_a.noconvert(), \
+#define X(form, kernel, offset, to)                                                                            \
+    module.def("decode_" #form, decode_grouped<&flyweight::Kernels::kernel, to>, "packed"_a.noconvert(), \
                "bits"_a, "scale"_a.noconvert(), #offset ""_a.noconvert(), "group"_a, "out"_a.noconvert());
-    X(decode_scale_bias, bias, float)
-    X(decode_scale_bias_bf16, bias, uint16_t)
-    X(decode_scale_zero, zero, float)
-    X(decode_scale_zero_bf16, zero, uint16_t)
+    X(scale_bias, decode_scale_bias, bias, float)
+    X(scale_bias, decode_scale_bias_bf16, bias, uint16_t)
+    X(scale_zero, decode_scale_zero, zero, float)
+    X(scale_zero, decode_scale_zero_bf16, zero, uint16_t)
+    X(signed_bias, decode_signed_bias, bias, float)
+    X(signed_bias, decode_signed_bias_bf16, bias, uint16_t)
 #undef X
 #define X(kernel, to)                                                                                     \
     module.def("decode_symmetric", decode_centred<&flyweight::Kernels::kernel, to>, "packed"_a.noconvert(), \
@@ -379,6 +381,9 @@ NB_MODULE(_native, module) {
 #undef X
 #define X(suffix, in)                                                                                                      \
     module.def("encode_scale_bias", encode_scale_bias<&flyweight::Kernels::encode_scale_bias##suffix, in>,                 \
+               "values"_a.noconvert(), "bits"_a, "group"_a, "stored"_a, "packed"_a.noconvert(), "scale"_a.noconvert(),     \
+               "bias"_a.noconvert());                                                                                      \
+    module.def("encode_signed_bias", encode_scale_bias<&flyweight::Kernels::encode_signed_bias##suffix, in>,               \
                "values"_a.noconvert(), "bits"_a, "group"_a, "stored"_a, "packed"_a.noconvert(), "scale"_a.noconvert(),     \
                "bias"_a.noconvert());                                                                                      \
     module.def("encode_symmetric", encode_symmetric<&flyweight::Kernels::encode_symmetric##suffix, in>,                    \

@@ -47,6 +47,20 @@ SAMPLES = {
         *({"scale": scale, "divide": divide, "columns": 128} for scale in ("f32", "f16", "bf16") for divide in (False, True)),
     ],
     "sign": [{}, {"scale": "f16", "packing": "big"}, {"scale": "bf16", "packing": "halves-low"}],
+    "tabled": [
+        *({"bits": bits, "length": length} for bits in (4, 2) for length in (0, 32, 64, 512)),
+        *({"bits": bits, "length": 48, "id": 2**63 - 1} for bits in (4, 2)),
+    ],
+    "masked": [
+        {},
+        {"block": 20},
+        {"inner": "lossless", "block": 128},
+        *(
+            {"inner": f'{{"name":"tabled","params":{{"bits":{bits},"length":32}}}}', "block": block}
+            for bits, block in ((4, 64), (2, 32), (4, 192))
+        ),
+        {"inner": "q4_0", "block": 32},
+    ],
     "corrected": [
         {"rank": 2, "inner": "q8_0"},
         {"rank": 0, "outliers": 3, "factor": "f32", "inner": "q8_0"},
@@ -54,7 +68,7 @@ SAMPLES = {
     ],
 }
 # Codecs whose parts must agree with one another: noise is refused, not decoded.
-AGREEING = {"lossless", "sparse", "corrected"}
+AGREEING = {"lossless", "sparse", "corrected", "tabled", "masked"}
 INSTANCES: list[Codec] = [kind(**params) for kind in CODECS for params in SAMPLES.get(kind.name, [{}])]
 ENCODERS = [codec for codec in INSTANCES if codec.encodes]
 DTYPES = list(DType)

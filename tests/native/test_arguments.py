@@ -151,6 +151,8 @@ REFUSED = [
     ("decode_scale_bias", (u8(2, 64), 9, f32(2, 2), f32(2, 2), 32, f32(2, 64)), ValueError),
     ("decode_scale_bias", (u8(2, 64), 8, f32(2, 2), f32(2, 2), 32, np.zeros((2, 64), np.float16)), TypeError),
     ("decode_scale_zero", (u8(2, 31), 4, f32(2, 2), f32(2, 2), 32, f32(2, 64)), ValueError),
+    ("decode_signed_bias", (u8(2, 32), 4, f32(2, 2), f32(2, 3), 32, f32(2, 64)), ValueError),
+    ("encode_signed_bias", (f32(2, 64), 4, 32, "f32", u8(2, 32), f32(2, 2), f32(2, 3)), ValueError),
     ("decode_symmetric", (u8(2, 32), 4, f32(2, 3), 32, f32(2, 64)), ValueError),
     ("encode_scale_bias", (f32(2, 64), 4, 32, "f16", u8(2, 31), f32(2, 2), f32(2, 2)), ValueError),
     ("encode_scale_bias", (f32(2, 64), 4, 32, "f16", u8(2, 32), f32(2, 2), f32(2, 3)), ValueError),

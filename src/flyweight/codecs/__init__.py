@@ -13,10 +13,12 @@ from flyweight.codecs.corrected import Corrected
 from flyweight.codecs.floats import Fp8, Mxfp4Split
 from flyweight.codecs.hqq import Hqq
 from flyweight.codecs.lossless import Lossless
+from flyweight.codecs.masked import Masked
 from flyweight.codecs.palette import Palette
 from flyweight.codecs.raw import Raw
 from flyweight.codecs.sign import Sign
 from flyweight.codecs.sparse import Sparse
+from flyweight.codecs.tabled import Tabled
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.tensor import CodecSpec
 
@@ -34,6 +36,8 @@ CODECS: tuple[type[Codec], ...] = (
     Mxfp4Split,
     Sign,
     Corrected,
+    Tabled,
+    Masked,
 )
 
 _BY_NAME = {codec.name: codec for codec in CODECS}
