@@ -4,12 +4,14 @@ from flyweight.pipeline.compare import DiffReport, diff
 from flyweight.pipeline.plan import Plan, Step, make_plan
 from flyweight.pipeline.recipe import Recipe, load_recipe, preset
 from flyweight.pipeline.report import ConversionReport, TensorReport
-from flyweight.pipeline.run import convert, plan_conversion
+from flyweight.pipeline.run import convert, plan_conversion, target_container
 from flyweight.pipeline.soundness import Finding, VerifyReport, verify
+from flyweight.pipeline.squizd import Extras
 
 __all__ = [
     "ConversionReport",
     "DiffReport",
+    "Extras",
     "Finding",
     "Plan",
     "Recipe",
@@ -22,5 +24,6 @@ __all__ = [
     "make_plan",
     "plan_conversion",
     "preset",
+    "target_container",
     "verify",
 ]
