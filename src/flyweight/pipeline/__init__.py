@@ -1,6 +1,7 @@
-"""From a checkpoint to another form, and the proof that it is right: convert, verify, diff."""
+"""From a checkpoint to another form, and the proof that it is right: convert, verify, diff, extract."""
 
 from flyweight.pipeline.compare import DiffReport, diff
+from flyweight.pipeline.extract import ExtractReport, Part, extract, list_parts
 from flyweight.pipeline.plan import Plan, Step, make_plan
 from flyweight.pipeline.recipe import Recipe, load_recipe, preset
 from flyweight.pipeline.report import ConversionReport, TensorReport
@@ -11,8 +12,10 @@ from flyweight.pipeline.squizd import Extras
 __all__ = [
     "ConversionReport",
     "DiffReport",
+    "ExtractReport",
     "Extras",
     "Finding",
+    "Part",
     "Plan",
     "Recipe",
     "Step",
@@ -20,6 +23,8 @@ __all__ = [
     "VerifyReport",
     "convert",
     "diff",
+    "extract",
+    "list_parts",
     "load_recipe",
     "make_plan",
     "plan_conversion",
