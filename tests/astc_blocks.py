@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["every_mode", "one_colour"]
+__all__ = ["as_halves", "every_mode", "one_colour"]
 
 
 def every_mode(seed: int) -> np.ndarray:
@@ -20,3 +20,11 @@ def one_colour(red: int, corners: int = 2**52 - 1, flags: int = 0b110) -> np.nda
     """An extent of one colour: mode, flags (HDR, then two reserved bits), four corners of 13 bits, red. (16,) uint8"""
     bits = 0x1FC | flags << 9 | corners << 12 | red << 64
     return np.frombuffer(bits.to_bytes(16, "little"), np.uint8)
+
+
+def as_halves(texels: np.ndarray) -> np.ndarray:
+    """UNORM16 as a decoder that returns FP16 rounds it: C / 65536 towards zero, and 65535 is 1."""
+    wide = texels.astype(np.float64) / 65536
+    halves = wide.astype(np.float16)
+    halves = np.where(halves > wide, np.nextafter(halves, np.float16(0)), halves)
+    return np.where(texels == 65535, np.float16(1), halves)
