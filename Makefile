@@ -8,7 +8,7 @@ DEMO_MODEL := .models/SmolLM2-135M-Instruct.Q4_1.gguf
 DEMO_TEXT := .models/text/debian-handbook.txt
 NATIVE := $(wildcard native/*) CMakeLists.txt
 
-.PHONY: setup demo test check format conformance bench quality clean
+.PHONY: setup demo test check check-native format conformance bench quality squizd clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -88,6 +88,9 @@ quality: setup $(DEMO_MODEL) $(DEMO_TEXT)  ## Measure bits per weight against er
 	$(BIN)/python tools/quality_model.py $(DEMO_MODEL) $(DEMO_TEXT) docs/quality.json \
 		$(shell $(PEERS_PYTHON) -c 'import llama_cpp' 2>/dev/null && echo --peers $(PEERS_PYTHON))
 	$(BIN)/python tools/quality_page.py docs/quality.json
+
+squizd: setup $(DEMO_MODEL) $(DEMO_TEXT)  ## Measure the forms of a SQUIZD file on the real model and write docs/squizd*
+	$(BIN)/python tools/squizd_table.py $(DEMO_MODEL) $(DEMO_TEXT) docs/squizd.json
 
 clean:  ## Remove everything built or downloaded
 	rm -rf $(VENV) $(PEERS) $(SANITIZED) build dist .models .demo .bench

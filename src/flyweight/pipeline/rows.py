@@ -11,9 +11,10 @@ from flyweight.checkpoint import Checkpoint
 from flyweight.codecs import Array, codec_for, take_rows
 from flyweight.errors import UnsupportedError
 from flyweight.models import Transform
-from flyweight.tensor import RAW, EncodedTensor, TensorSpec, has_rows
+from flyweight.quantizers import prune
+from flyweight.tensor import RAW, CodecSpec, EncodedTensor, TensorSpec, has_rows
 
-__all__ = ["SLAB_BYTES", "decode_rows", "read_rows", "slabs"]
+__all__ = ["SLAB_BYTES", "decode_rows", "pruned", "read_rows", "slabs"]
 
 SLAB_BYTES = 8 << 20
 """Decoded bytes worked on at a time: fits a core's share of cache, and amortises the calls."""
@@ -51,3 +52,8 @@ def decode_rows(tensor: EncodedTensor, transform: Transform | None) -> Array:
     """The values of a slab, the transform's constant added."""
     values = codec_for(tensor.codec).decode(tensor.spec, tensor.parts)
     return values + np.float32(transform.add) if transform and transform.add else values
+
+
+def pruned(values: Array, codec: CodecSpec, sparsity: float) -> Array:
+    """The values as a masked codec shall have them: of the blocks of each row, the `sparsity` share of least energy is zero."""
+    return prune(values, int(codec.params["block"]), sparsity) if sparsity else values
