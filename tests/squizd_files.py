@@ -16,6 +16,7 @@ from zlib import crc32
 import numpy as np
 from blake3 import blake3
 
+from flyweight.codecs import codec_for
 from flyweight.containers.squizd import Squizd, blocks
 from flyweight.containers.squizd.header import fnv1a64
 from flyweight.dtypes import DType
@@ -57,7 +58,7 @@ _CODECS: dict[str, Callable[[str], CodecSpec]] = {
     "INT4": lambda name: tabled(4, 0 if name == "odd" else 8),
     "INT2": lambda name: tabled(2, 8) if name == "up" else tabled(4, 8),
     "ASTC": lambda name: CodecSpec("astc", {"width": 6, "height": 6, "id": 0}),
-    "TCA_TBE": lambda name: CodecSpec("lossless", {"base": 100, "escapes": 0, "stored": -1 if name == "up" else 0}),
+    "TCA_TBE": lambda name: CodecSpec("lossless", {"base": 127, "escapes": 0, "stored": -1 if name == "up" else 3}),
     "": lambda name: RAW,
 }
 
@@ -71,7 +72,7 @@ def manifest(
         for name, shape in (("up", (2, 16)), ("odd", (3, 5))):
             codec = _CODECS[primary](name)
             if sparse and name == "up":
-                codec = blocks.masked(codec, 4)
+                codec = blocks.masked(codec, 8)
             entries.append(entry(f"model.layers.{layer}.{name}.weight", shape, codec))
         entries.append(entry(f"model.layers.{layer}.norm.weight", (5,), dtype=DType.BF16))
     entries.append(entry("model.embed.weight", (4, 8), tabled(4, 4) if primary == "INT4" else RAW))
@@ -102,7 +103,12 @@ def payload(one: Entry, part: str) -> bytes:
     if part == "data" and one.spec.dtype.is_float:
         return np.arange(1, one.spec.size + 1).astype(one.spec.dtype.numpy).tobytes()
     if inner.name == "lossless":
-        return bytes(nbytes)
+        values, stored = np.arange(1, one.spec.size + 1), int(inner.params["stored"])
+        values[stored if stored >= 0 else one.spec.size :] = 0
+        array = values.reshape(one.spec.shape).astype(one.spec.dtype.numpy)
+        return codec_for(inner).encode(one.spec, array)[part.removeprefix("inner.")].tobytes()
+    if inner.name == "astc":
+        return (b"\xfc\xfd" + b"\xff" * 6 + b"\x00\x80" * 4) * (nbytes // 16)  # one colour
     return np.random.default_rng(len(one.name)).integers(0, 256, nbytes, np.uint8).tobytes()
 
 

@@ -17,7 +17,7 @@ from blake3 import blake3
 
 from flyweight import strict_json
 from flyweight.containers import typed_json
-from flyweight.containers.squizd.arrangement import APPENDIX, DRAFT, TYPED, Section, layer_of, section_of
+from flyweight.containers.squizd.arrangement import APPENDIX, DRAFT, TYPED, Section, is_file_name, layer_of, section_of
 from flyweight.containers.squizd.blocks import (
     ALIGNMENT,
     BY_NAME,
@@ -45,7 +45,6 @@ __all__ = ["Directory", "Stored", "permitted", "read_directory"]
 
 _KEYS = {"tensors", "tables", "files", "metadata"}
 _FIELDS = {"name", "layer", "shape", "dtype", "encoding", "offset", "length", "blake3"}
-_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -288,7 +287,7 @@ class _Reader:
         for row in rows:
             name = row.get("name") if isinstance(row, dict) else None
             try:
-                if not isinstance(name, str) or not _FILE_NAME.fullmatch(name) or ".." in name:
+                if not isinstance(name, str) or not is_file_name(name):
                     raise MalformedError(f"{name!r} is no name for a file", code="E_FILE_NAME")
                 if name.casefold() in folded:
                     raise MalformedError(f"file '{name}' is listed twice", code="E_DUPLICATE")
