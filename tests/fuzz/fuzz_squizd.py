@@ -1,11 +1,15 @@
 """Fuzzing of SQUIZD files: mutations that know the format, through everything that reads one.
 
     python tests/fuzz/fuzz_squizd.py --executions 1000000 --seed 1 --jobs 2
+    python tests/fuzz/fuzz_squizd.py --flips --jobs 2
 
 Every execution breaks a small file of some kind: bytes, fields with all checksums made right again, the directory as JSON,
 the archive of an appendix, splices of two files, cuts. The file is probed, parsed, proven, decoded and audited. Only
 FlyweightError may escape; one execution may take a second and the process 512 MB; what parses lies inside its file; and a
 file with a directory that was changed without its digests is never found sound. A file that breaks a promise is kept.
+
+With `--flips`, every bit of a file of each kind is flipped, one at a time, and each must be found; in a tensor's block, in
+that tensor.
 """
 
 from __future__ import annotations
@@ -291,16 +295,38 @@ def fuzz(executions: int, seed: int, keep: Path | None = None) -> Outcome:
     return Outcome(executions, codes, slowest)
 
 
+def flips(raw: bytes) -> Outcome:
+    """Every bit, one at a time."""
+    owners = {
+        at: one["name"] for one in directory_of(raw)["tensors"] for at in range(one["offset"], one["offset"] + one["length"])
+    }
+    codes, slowest, made = Counter[str](), 0.0, bytearray(raw)
+    for bit in range(8 * len(raw)):
+        at, start = bit // 8, time.thread_time()
+        made[at] ^= 1 << bit % 8
+        found = [finding for finding in Squizd().audit(bundle(bytes(made))) if finding.level == "error" or at not in owners]
+        made[at] ^= 1 << bit % 8
+        promise(bool(found), f"bit {bit % 8} of byte {at} was not found")
+        promise(at not in owners or owners[at] in {finding.tensor for finding in found}, f"byte {at} was not located")
+        codes[found[0].code] += 1
+        slowest = max(slowest, time.thread_time() - start)
+    return Outcome(8 * len(raw), codes, slowest)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--executions", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="processes, with the seeds that follow the first")
     parser.add_argument("--keep", type=Path, default=Path(), help="where a file that breaks a promise goes")
+    parser.add_argument("--flips", action="store_true", help="flip every bit of a file of each kind instead")
     given = parser.parse_args()
     share, start = -(-given.executions // given.jobs), time.perf_counter()
     with ProcessPoolExecutor(given.jobs) as pool:
-        tasks = [pool.submit(fuzz, share, given.seed + job, given.keep) for job in range(given.jobs)]
+        if given.flips:
+            tasks = [pool.submit(flips, raw) for raw in WHOLE]
+        else:
+            tasks = [pool.submit(fuzz, share, given.seed + job, given.keep) for job in range(given.jobs)]
         outcomes = [task.result() for task in tasks]
     seconds = time.perf_counter() - start
     executions, codes = sum(one.executions for one in outcomes), sum((one.codes for one in outcomes), Counter[str]())

@@ -22,6 +22,7 @@ from flyweight.manifest import Entry, Extent, Manifest, Typed
 from flyweight.pipeline import verify
 from flyweight.sources import Bundle, MemorySource, Source
 from flyweight.tensor import RAW, CodecSpec
+from fuzz.fuzz_squizd import fuzz
 from squizd_files import (
     FLAG,
     KINDS,
@@ -229,6 +230,10 @@ def replaced(at: int, new: bytes, raw: bytes = ALL) -> bytes:
     return resealed(patched(raw, at, new))
 
 
+def number(value: float) -> bytes:
+    return struct.pack("<f", value)
+
+
 AUDITED: dict[str, tuple[bytes, str]] = {
     "payload damaged": (patched(ALL, UP["offset"] + 20, b"!"), "E_DIGEST"),
     "scales damaged": (patched(ALL, ENTRIES + 9, b"!"), "E_DIGEST"),
@@ -248,6 +253,12 @@ AUDITED: dict[str, tuple[bytes, str]] = {
     "second round of one entry less": (replaced(ENTRIES - 4, struct.pack("<I", 3)), "E_SCALES"),
     "padding between the rounds": (replaced(ENTRIES - 9, b"!"), "E_PADDING"),
     "padding behind a block": (patched(ALL, UP["offset"] + UP["length"], b"!"), "E_PADDING"),
+    "scale NaN": (replaced(ENTRIES + 8, number(float("nan"))), "E_SCALES"),
+    "zero infinite": (replaced(ENTRIES + 12, number(float("inf"))), "E_SCALES"),
+    "scale of a pair NaN": (
+        replaced(row(ALL, "model.layers.0.odd.weight")["scale_offset"] + 8, number(float("nan"))), "E_SCALES"
+    ),
+    "scale of a pair nobody uses NaN": (replaced(PAIRS + 16, number(float("nan"))), "E_SCALES"),
     "mean sparsity made up": (redigested(patched(ALL, 140, struct.pack("<f", 0.5))), "E_SPARSITY"),
     "sparse layers made up": (redigested(patched(ALL, 136, struct.pack("<I", 1))), "E_SPARSITY"),
     "block of masks made up": (redigested(patched(ALL, 132, struct.pack("<I", 2**32 - 1))), "E_SPARSITY"),
@@ -262,14 +273,7 @@ AUDITED: dict[str, tuple[bytes, str]] = {
 """What parses, digests right where they could be, and only reading all of it shows."""
 
 
-def number(value: float) -> bytes:
-    return struct.pack("<f", value)
-
-
 VALUES: dict[str, bytes] = {
-    "scale NaN": replaced(ENTRIES + 8, number(float("nan"))),
-    "zero infinite": replaced(ENTRIES + 12, number(float("inf"))),
-    "scale of a pair NaN": replaced(row(ALL, "model.layers.0.odd.weight")["scale_offset"] + 8, number(float("nan"))),
     "mask that drops weights": replaced(UP["mask_offset"], b"\x01", redigested(patched(ALL, 140, number(0.125)))),
     "texture of no legal block": replaced(row(ASTC, "model.layers.0.up.weight")["offset"] + 16, bytes(16), ASTC),
     "codes and escapes that do not agree": replaced(row(TCA, "model.layers.0.up.weight")["offset"] + 40, bytes(24), TCA),
@@ -343,6 +347,13 @@ def test_an_audit_lists_more_than_the_first_broken_rule() -> None:
 
     raw = edited(redigested(patched(INT4, 6, struct.pack("<I", FLAG["INT4"] | 1 << 20))), change)
     assert {"E_FLAGS", "E_DTYPE", "E_OFFSETS", "E_FILE_NAME"} <= codes(raw)
+
+
+def test_nothing_escapes_from_mutations() -> None:
+    """A short run; `python tests/fuzz/fuzz_squizd.py` makes long ones."""
+    outcome = fuzz(2000, seed=0)
+    assert outcome.codes.total() == 2000
+    assert len(outcome.codes) > 30, "mutations should reach most rules"
 
 
 # Reading little -------------------------------------------------------------------------------

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from statistics import fmean
 
+import numpy as np
 from blake3 import blake3
 
 from flyweight.containers.base import Finding
@@ -134,8 +135,22 @@ def _check_table(found: Reading, section: Section, extent: Extent, entries: list
         {(run.id, run.offset): run.entries for run in tables.second} == wanted,
         "E_SCALES", f"the sub-blocks of {_named(section)} are not those of its tensors", extent.offset,
     )  # fmt: skip
+    names = {own: entry.name for own, entry in tensors.items()}
+    for begin, end in ((extent.offset, tables.first_end), (tables.second_begin, tables.end)):
+        _check_numbers(found.source, begin + 8, end, names, report)
     gap = found.source.read(tables.first_end, tables.second_begin - tables.first_end)
     report.require(not any(gap), "E_PADDING", "the padding between two rounds of scales is not zero", tables.first_end)
+
+
+def _check_numbers(source: Source, begin: int, end: int, names: Mapping[int, str], report: Report) -> None:
+    """Scales and zeros are finite; what is not is reported once for each tensor."""
+    if end <= begin:
+        return
+    entries = np.frombuffer(source.read(begin, end - begin), np.dtype([("id", "<u8"), ("pair", "<f4", 2)]))
+    wrong = np.flatnonzero(~np.isfinite(entries["pair"]).all(axis=1))
+    ids, first = np.unique(entries["id"][wrong] & np.uint64((1 << 63) - 1), return_index=True)
+    for own, at in zip(ids.tolist(), wrong[first].tolist(), strict=True):
+        report.error("E_SCALES", "a scale or a zero is NaN or infinite", begin + ENTRY_BYTES * at, names.get(own))
 
 
 def _check_padding(found: Reading, report: Report) -> None:
