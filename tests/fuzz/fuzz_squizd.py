@@ -36,6 +36,7 @@ from flyweight.containers.squizd import Squizd
 from flyweight.containers.squizd.audit import audit
 from flyweight.containers.squizd.reading import read
 from flyweight.errors import FlyweightError
+from flyweight.manifest import Manifest
 from squizd_files import (
     FLAG,
     KINDS,
@@ -225,14 +226,14 @@ def execute(raw: bytes, *, damaged: bool) -> str:
     """Everything that reads a file. Returns the code it ends in."""
     container, files = Squizd(), bundle(raw)
     container.probe(files)
-    found = read(files[NAME], NAME)  # what `parse` and `audit` begin with
+    found = read(files[NAME], NAME)  # what `parse` and `audit` begin with, done once for both
     findings = list(audit(found))
     promise(bool(findings) or not damaged, "damage was not found")
     try:
         found.report.raise_first(NAME)
     except FlyweightError as error:
         return error.code
-    parsed = container.parse(files)
+    parsed = Manifest(container.name, found.entries, found.metadata, found.files, container.dialect)
     spans = []
     for entry in parsed.entries.values():
         promise(entry.parts.keys() == entry.extents.keys(), "parts without a place")

@@ -82,6 +82,20 @@ def text(change: Callable[[bytes], bytes], code: str) -> Case:
     return directory(change(json.dumps(document, separators=(",", ":")).encode()), code)
 
 
+def long(code: str, *, tensors: bytes = b"", files: bytes = b"", metadata: bytes = b"") -> Case:
+    """A file of one empty layer with a directory of any length, its digest right."""
+
+    def directory(at: int) -> bytes:
+        tables = b'{"section":0,"offset":%10d,"length":8,"blake3":"%s"}' % (at, b"0" * 64)
+        return b'{"tables":[%s],"tensors":[%s],"files":[%s],"metadata":{%s}}' % (tables, tensors, files, metadata)
+
+    at = 256 + 32 + 16 + len(directory(0)) + 32
+    at += -at % 64
+    raw = struct.pack("<4sHIHHIQ", b"SQZD", 1, 0, 1, 0, 0, 0).ljust(256, b"\0") + struct.pack("<IQQQI", 0, at, 0, at, 0)
+    raw += struct.pack("<4sIQ", b"SQDX", 1, len(directory(at))) + directory(at)
+    return lone(redigested((raw + bytes(32)).ljust(at, b"\0") + table()), code)
+
+
 def place(raw: bytes, name: str, key: str = "offset") -> int:
     found: int = next(row[key] for row in directory_of(raw)["tensors"] if row["name"] == name)
     return found
@@ -228,6 +242,10 @@ HOSTILE: dict[str, Case] = {
     "metadata of numbers": directory(lambda d: d.update(metadata={"a": 1}), "E_METADATA"),
     "typed metadata that is no list": directory(lambda d: d.update(metadata={"flyweight.metadata": "{}"}), "E_METADATA"),
     "row is a number": directory(lambda d: d["tensors"].append(7), "E_DIRECTORY"),
+    "300,000 rows that are no tensors": long("E_DIRECTORY", tensors=b"0," * 299_999 + b"0"),
+    "300,000 files without a name": long("E_FILE_NAME", files=b"0," * 299_999 + b"0"),
+    "a million and one rows": long("E_DIRECTORY", tensors=b"0," * 1_000_000 + b"0"),
+    "100,001 keys of metadata": long("E_LIMIT", metadata=b",".join(b'"%d":""' % k for k in range(100_001))),
     "row without a shape": tensor("E_DIRECTORY", shape="absent"),
     # tensors
     "name with NUL": tensor("E_NAME", at=6, name="a\0b"),
@@ -424,6 +442,8 @@ HOSTILE: dict[str, Case] = {
     "link": called("a", stat.S_IFLNK | 0o777),
     "device": appendix(archive(member("a", mode=stat.S_IFCHR | 0o644)), "E_ZIP_LINK"),
     "two members that differ in case": appendix(archive(member("a"), member("A")), "E_ZIP_PATH"),
+    "two members that are one when composed": appendix(archive(member("e\u0301"), member("\xe9")), "E_ZIP_PATH"),
+    "member that is also a directory": appendix(archive(member("a/b"), member("a-b"), member("a")), "E_ZIP_PATH"),
     "member encrypted": appendix(central(SOUND, 8, U16(1)), "E_ZIP_METHOD"),
     "member of a method nobody has": appendix(central(SOUND, 10, U16(99)), "E_ZIP_METHOD"),
     "member of LZMA": appendix(central(SOUND, 10, U16(zipfile.ZIP_LZMA)), "E_ZIP_METHOD"),

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import io
 import stat
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 from flyweight.cursor import Cursor
@@ -157,9 +159,13 @@ def _is_plain(name: str) -> bool:
 
 def _check_cover(infos: list[Member], end: int, extent: Extent) -> None:
     """No two of one name, none sharing bytes, and together not more than a package may have."""
-    folded = {info.filename.casefold() for info in infos}
+    folded = {unicodedata.normalize("NFC", info.filename).casefold() for info in infos}
     if len(folded) != len(infos):
         raise MalformedError("two members of the appendix have one name", code="E_ZIP_PATH", offset=extent.offset)
+    # With "/" below all else, what lies below a name directly follows it.
+    for name, after in pairwise(sorted(name.replace("/", "\0") for name in folded)):
+        if after.startswith(f"{name}\0"):
+            raise MalformedError(f"the member {name!r} is also a directory", code="E_ZIP_PATH", offset=extent.offset)
     limit = min(MAX_TOTAL_BYTES, _FREE_BYTES + MAX_RATIO * extent.nbytes)
     if sum(info.file_size for info in infos) > limit:
         raise LimitError(f"the appendix would take more than {limit} bytes", code="E_ZIP_BOMB", offset=extent.offset)

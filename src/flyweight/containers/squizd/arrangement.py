@@ -65,7 +65,7 @@ Section = int | None | str
 """A layer's index, None for tensors of no layer, or "draft"."""
 
 
-@lru_cache(1 << 16)
+@lru_cache(1 << 14)
 def layer_of(name: str) -> int | None:
     found = None if name.startswith(DRAFT) else _LAYER.search(name)
     return int(found[1]) if found else None

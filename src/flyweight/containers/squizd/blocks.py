@@ -57,7 +57,7 @@ def aligned(offset: int, to: int = ALIGNMENT) -> int:
     return offset + -offset % to
 
 
-@lru_cache(1 << 16)
+@lru_cache(1 << 14)
 def tensor_id(layer: int | None, name: str) -> int:
     """What a scale table calls a tensor; bit 63, clear here, marks entries of sub-blocks."""
     return fnv1a64(pack("<I", NO_LAYER if layer is None else layer) + name.encode()) & (1 << 63) - 1

@@ -36,7 +36,7 @@ from flyweight.containers.squizd.report import Report
 from flyweight.cursor import Cursor, check_name, check_shape
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, MalformedError
-from flyweight.limits import MAX_JSON_BYTES, MAX_TENSORS_PER_FILE
+from flyweight.limits import MAX_JSON_BYTES, MAX_METADATA_KEYS, MAX_TENSORS_PER_FILE
 from flyweight.manifest import Entry, Extent, Typed
 from flyweight.sources import Source
 from flyweight.tensor import CodecSpec, Layout, TensorSpec
@@ -134,6 +134,8 @@ class _Reader:
                     raise MalformedError(f"has the same id as '{ids[own]}'", code="E_TENSOR_ID")
             except FlyweightError as error:
                 self.report.caught(error, tensor)
+                if self.report.full:
+                    break
                 continue
             entries[entry.name], blocks[entry.name] = entry, stored
         self._check_scales()
@@ -275,6 +277,8 @@ class _Reader:
                     raise MalformedError(f"the table of layer {section} is not where the index says", code="E_SCALES")
             except FlyweightError as error:
                 self.report.caught(error)
+                if self.report.full:
+                    break
                 continue
             found[section] = stored
         for index, layer in self.layers.items():
@@ -295,6 +299,8 @@ class _Reader:
                 found[name] = self._extent(row, 4 if name == APPENDIX else ALIGNMENT)
             except FlyweightError as error:
                 self.report.caught(error)
+                if self.report.full:
+                    break
         has = APPENDIX in found
         self.report.require(
             not has or "ANE_COREML" in self.header.flags, "E_APPENDIX", "there is an appendix though ANE_COREML is unset", 6
@@ -304,6 +310,9 @@ class _Reader:
     def _metadata(self, metadata: object) -> dict[str, Typed]:
         if not isinstance(metadata, dict) or not all(type(value) is str for value in metadata.values()):
             self.report.error("E_METADATA", "metadata must map text to text", self.end)
+            return {}
+        if len(metadata) > MAX_METADATA_KEYS:
+            self.report.error("E_LIMIT", f"{len(metadata)} keys of metadata exceed the limit of {MAX_METADATA_KEYS}", self.end)
             return {}
         if TYPED not in metadata:
             return {key: Typed("str", value) for key, value in metadata.items()}

@@ -30,6 +30,7 @@ from flyweight.sources import Source
 
 __all__ = ["Reading", "Span", "head_problem", "read"]
 
+_MOST_PADDING = 1 << 20
 Span = tuple[int, int, str]
 """Bytes that belong to something: begin, end, what it is."""
 
@@ -82,10 +83,10 @@ def read(source: Source, file: str) -> Reading:
 
 
 def _check_start(found: Reading, at: int) -> bool:
-    """Without a directory weights follow the index at once; else one of the two is not what it says."""
+    """Without a directory nothing but padding is between index and weights; else the index, or a directory, is damaged."""
     first = min(min(layer.weight_offset, layer.scale_offset) for layer in found.layers)
-    between = found.source.read(at, min(max(first - at, 0), ALIGNMENT))
-    good = len(between) < ALIGNMENT and not any(between)
+    between = bytes(found.source.read(at, min(max(first - at, 0), _MOST_PADDING)))
+    good = len(between) < _MOST_PADDING and not between.strip(b"\0")
     return found.report.require(good, "E_DIRECTORY", "neither a directory nor weights follow the index", at)
 
 
