@@ -23,6 +23,7 @@ from flyweight.sources import Source
 __all__ = ["audit"]
 
 _PIECE = 1 << 20
+_ENTRY = np.dtype([("id", "<u8"), ("pair", "<f4", 2)])
 
 
 def audit(found: Reading) -> Iterator[Finding]:
@@ -146,8 +147,11 @@ def _check_numbers(source: Source, begin: int, end: int, names: Mapping[int, str
     """Scales and zeros are finite; what is not is reported once for each tensor."""
     if end <= begin:
         return
-    entries = np.frombuffer(source.read(begin, end - begin), np.dtype([("id", "<u8"), ("pair", "<f4", 2)]))
-    wrong = np.flatnonzero(~np.isfinite(entries["pair"]).all(axis=1))
+    entries = np.frombuffer(source.read(begin, end - begin), _ENTRY)
+    finite = np.isfinite(entries["pair"])
+    if finite.all():
+        return
+    wrong = np.flatnonzero(~finite.all(axis=1))
     ids, first = np.unique(entries["id"][wrong] & np.uint64((1 << 63) - 1), return_index=True)
     for own, at in zip(ids.tolist(), wrong[first].tolist(), strict=True):
         report.error("E_SCALES", "a scale or a zero is NaN or infinite", begin + ENTRY_BYTES * at, names.get(own))
