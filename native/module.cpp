@@ -14,6 +14,7 @@ void bind_grids(nb::module_& module);
 void bind_matvec(nb::module_& module);
 void bind_attention(nb::module_& module);
 void bind_codecs(nb::module_& module);
+void bind_astc(nb::module_& module);
 }
 
 namespace {
@@ -395,4 +396,5 @@ NB_MODULE(_native, module) {
     flyweight::bind_matvec(module);
     flyweight::bind_attention(module);
     flyweight::bind_codecs(module);
+    flyweight::bind_astc(module);
 }

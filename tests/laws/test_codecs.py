@@ -104,8 +104,9 @@ def test_exact_codecs_return_every_bit(codec: Codec) -> None:
         assert same_bits(fitted.decode(spec, fitted.encode(spec, values)), values)
 
 
-# A correction is fitted to what the held codec loses, which is anew in every generation.
-@named([codec for codec in ENCODERS if not codec.exact and codec.name != "corrected"])
+# A correction is fitted to what the held codec loses, which is anew in every generation; the encoder of textures searches, and
+# need not find again the block it is shown the texels of.
+@named([codec for codec in ENCODERS if not codec.exact and codec.name not in ("corrected", "astc")])
 @pytest.mark.parametrize("seed", range(3))
 def test_error_does_not_grow_with_generations(codec: Codec, seed: int) -> None:
     """Encoding decoded values again costs little once, and nothing after that.
@@ -236,7 +237,7 @@ def test_parts_of_another_layout_are_refused(codec: Codec) -> None:
         wrong = [
             {other: kept for other, kept in layout.items() if other != name},
             layout | {name: TensorSpec((*part.shape[:-1], part.shape[-1] + 1), part.dtype)},
-            layout | {name: TensorSpec((9, *part.shape[1:]), part.dtype)},
+            layout | {name: TensorSpec((part.shape[0] + 1, *part.shape[1:]), part.dtype)},
             layout | {name: TensorSpec(part.shape[1:], part.dtype)},
             layout | {name: TensorSpec(part.shape, DType.C64)},
         ]

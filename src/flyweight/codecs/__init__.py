@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from flyweight.codecs import ggml
 from flyweight.codecs.affine import Affine
+from flyweight.codecs.astc import Astc
 from flyweight.codecs.base import Array, Codec, Grid, Parts, take_rows
 from flyweight.codecs.corrected import Corrected
 from flyweight.codecs.floats import Fp8, Mxfp4Split
@@ -38,6 +39,7 @@ CODECS: tuple[type[Codec], ...] = (
     Corrected,
     Tabled,
     Masked,
+    Astc,
 )
 
 _BY_NAME = {codec.name: codec for codec in CODECS}

@@ -10,6 +10,7 @@ reference, baseline, avx2, avx512; asking for one that is not there is an error,
 
 from __future__ import annotations
 
+from flyweight.kernels.astc import astc_decode
 from flyweight.kernels.attention import attend, attend_int8, rms_norm, softcap
 from flyweight.kernels.blocks import (
     decode_iq4_nl,
@@ -131,6 +132,7 @@ __all__ = [
     "_native",
     "active",
     "add_product",
+    "astc_decode",
     "attend",
     "attend_int8",
     "available",

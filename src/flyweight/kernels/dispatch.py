@@ -17,6 +17,7 @@ import numpy as np
 from flyweight.kernels import (
     reference,
     reference_affine,
+    reference_astc,
     reference_attention,
     reference_casts,
     reference_codecs,
@@ -109,6 +110,7 @@ KERNELS: tuple[str, ...] = (
     *(f"{step}_{bits}" for step in ("mark", "gather") for bits in (8, 16, 32)),
     "places",
     "add_product",
+    "astc_decode",
     *PRODUCTS,
     "attend",
     "attend_int8",
@@ -123,6 +125,7 @@ KERNELS: tuple[str, ...] = (
 DEFINITIONS = (
     reference,
     reference_affine,
+    reference_astc,
     reference_attention,
     reference_casts,
     reference_codecs,
