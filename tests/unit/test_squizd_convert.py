@@ -81,6 +81,30 @@ def test_tca_is_every_matrix_and_no_bit_changes(toy: Path, tmp_path: Path) -> No
     assert flyweight.diff(toy, tmp_path / "a.squizd").identical
 
 
+@pytest.mark.parametrize("quant", ["tca", "int4"])
+def test_heads_are_reordered_on_the_way_to_gguf(toy: Path, tmp_path: Path, quant: str) -> None:
+    """Also where rows do not stand alone: then as plain numbers."""
+    flyweight.convert(toy, tmp_path / "a.squizd", quant=quant)
+    flyweight.convert(tmp_path / "a.squizd", tmp_path / "a.gguf")
+    assert flyweight.diff(tmp_path / "a.squizd", tmp_path / "a.gguf").identical
+    flyweight.convert(tmp_path / "a.gguf", tmp_path / "back.squizd")
+    assert flyweight.diff(tmp_path / "a.squizd", tmp_path / "back.squizd").identical
+
+
+def test_astc_is_every_matrix_of_the_layers(toy: Path, tmp_path: Path) -> None:
+    pytest.importorskip("astc_encoder")
+    for quant, footprint in (("astc", (4, 4)), ("astc-6x6", (6, 6)), ("astc-8x5", (8, 5))):
+        target = tmp_path / f"{quant}.squizd"
+        flyweight.convert(toy, target, quant=quant)
+        codecs = {e.codec.params.get("width"): e.codec.params.get("height") for e in manifest_of(target).entries.values()}
+        assert codecs == {None: None, footprint[0]: footprint[1]}
+        assert flyweight.verify(target, strict=True).ok
+    flyweight.convert(tmp_path / "astc.squizd", tmp_path / "a.gguf")
+    assert flyweight.diff(tmp_path / "astc.squizd", tmp_path / "a.gguf").identical
+    with pytest.raises(UnsupportedError, match="astc-7x7"):
+        flyweight.convert(toy, tmp_path / "no.squizd", quant="astc-7x7")
+
+
 def test_none_is_plain_numbers_and_a_second_way_changes_nothing(toy: Path, tmp_path: Path) -> None:
     flyweight.convert(toy, tmp_path / "a.squizd", quant="none")
     assert set(codecs(tmp_path / "a.squizd").values()) == {("raw",)}

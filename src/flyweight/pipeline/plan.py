@@ -200,7 +200,7 @@ def _step(checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Co
             _require_rows(source, transform)
             return Step("remux", source, replace(source, name=renamed.name, extents={}), transform)
         repacked = _repack_target(source, container)
-        if repacked is not None:
+        if repacked is not None and _rows_can_move(source, transform):
             return Step("repack", source, _entry(renamed.name, source.spec, repacked), transform)
     return _dense(source, renamed, container, dense_dtype)
 
@@ -214,8 +214,12 @@ def _dense_dtype(source: Entry, container: Container, choice: Choice, wishes: Wi
     return choice.dtype or wishes.dtype or source.spec.dtype
 
 
+def _rows_can_move(source: Entry, transform: Transform | None) -> bool:
+    return transform is None or not transform.heads or has_rows(source.spec, source.parts)
+
+
 def _require_rows(source: Entry, transform: Transform | None) -> None:
-    if transform is not None and transform.heads and not has_rows(source.spec, source.parts):
+    if not _rows_can_move(source, transform):
         raise UnsupportedError(f"rows of {source.codec} cannot be moved without decoding", tensor=source.name)
 
 
