@@ -152,6 +152,8 @@ def make_plan(
     placed = placement.manifest.entries
     steps = [replace(step, target=placed[step.target.name]) for step in steps]
     notes += [f"{step.target.name}: {step.note}" for step in steps if step.note]
+    if shard_bytes is not None and container.holds_files:
+        notes.append("a model in one file is not split")
     if container.name == "mlx" and all(step.target.codec == RAW for step in steps):
         notes.append("nothing is quantised, so this is a plain Hugging Face directory: --quant int4 would quantise it")
     return Plan(checkpoint, container, recipe, placement, tuple(steps), tuple(notes), draft)
