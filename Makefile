@@ -71,6 +71,7 @@ bench: $(PEERS)/.ready $(DEMO_MODEL)  ## Measure beside the peers, in one run
 	$(PEERS)/bin/python tools/fetch_bench_weights.py .models/minilm.safetensors
 	$(PEERS)/bin/python bench/lossless.py
 	$(PEERS)/bin/python bench/codecs.py
+	$(PEERS)/bin/python bench/astc.py
 	$(PEERS)/bin/python bench/matvec.py
 	$(PEERS)/bin/python bench/attention.py
 	$(PEERS)/bin/python bench/run.py $(DEMO_MODEL)

@@ -19,30 +19,52 @@ uint64_t reversed(uint64_t word) {
     return __builtin_bswap64(word);
 }
 
-// `count` integers, widened; as many as a whole group has are written.
-void integers(Word stream, Range range, size_t count, const uint8_t* wide, uint8_t* out) {
-    static constexpr uint8_t of_none[8] = {}, of_trits[] = {2, 2, 1, 2, 1}, of_quints[] = {3, 2, 2};
-    const size_t group = range.base == 1 ? 8 : range.base == 3 ? 5 : 3;
-    const uint8_t* widths = range.base == 1 ? of_none : range.base == 3 ? of_trits : of_quints;
-    const size_t bits = range.bits, span = range.size(group);
+template <int Base>
+struct Group;  // how many integers share digits, and after each the bits of those
+template <>
+struct Group<1> {
+    static constexpr uint8_t widths[8] = {};
+    static const uint8_t* digits(size_t) { return widths; }
+};
+template <>
+struct Group<3> {
+    static constexpr uint8_t widths[5] = {2, 2, 1, 2, 1};
+    static const uint8_t* digits(size_t packed) { return tables().trits[packed]; }
+};
+template <>
+struct Group<5> {
+    static constexpr uint8_t widths[3] = {3, 2, 2};
+    static const uint8_t* digits(size_t packed) { return tables().quints[packed]; }
+};
+
+template <int Base>
+void integers(Word stream, size_t bits, size_t count, const uint8_t* wide, uint8_t* out) {
+    using Shared = Group<Base>;
+    constexpr size_t group = sizeof Shared::widths;
+    const size_t span = Range{Base, uint8_t(bits)}.size(group);
     const uint64_t mask = (uint64_t(1) << bits) - 1;
-    stream = lowest(stream, range.size(count));
     for (size_t start = 0; start < count; start += group, stream >>= span) {
         uint64_t window = uint64_t(stream);
-        uint8_t low[8];
+        uint8_t low[group];
         size_t packed = 0, at = 0;
         for (size_t i = 0; i < group; ++i) {
             low[i] = uint8_t(window & mask);
             window >>= bits;
-            packed |= (window & ((1u << widths[i]) - 1)) << at;
-            window >>= widths[i];
-            at += widths[i];
+            packed |= (window & ((1u << Shared::widths[i]) - 1)) << at;
+            window >>= Shared::widths[i];
+            at += Shared::widths[i];
         }
-        const uint8_t* digits = range.base == 1   ? of_none
-                                : range.base == 3 ? tables().trits[packed]
-                                                  : tables().quints[packed];
+        const uint8_t* digits = Shared::digits(packed);
         for (size_t i = 0; i < group; ++i) out[start + i] = wide[size_t(digits[i]) << bits | low[i]];
     }
+}
+
+// `count` integers, widened; as many as a whole group has are written.
+void integers(Word stream, Range range, size_t count, const uint8_t* wide, uint8_t* out) {
+    stream = lowest(stream, range.size(count));
+    if (range.base == 1) return integers<1>(stream, range.bits, count, wide, out);
+    if (range.base == 3) return integers<3>(stream, range.bits, count, wide, out);
+    integers<5>(stream, range.bits, count, wide, out);
 }
 
 struct Ends {
@@ -104,6 +126,8 @@ class Footprint {
 public:
     Footprint(size_t width, size_t height) : width_(width), height_(height) {}
 
+    size_t size() const { return width_ * height_; }
+
     // The red texels of a block, UNORM16; false if it is illegal.
     bool texels(Word block, uint16_t* to) const {
         const uint32_t number = field(block, 0, 11);
@@ -140,13 +164,16 @@ public:
             of_part += (cem[part] / 4 + 1) * 2;
         }
 
-        uint8_t weights[widest * widest];
+        uint8_t weights[widest * widest + lanes];
         const bool second = mode.planes == 2 && field(block, under - 2, 2) == 0;
         infill(block, mode, second, weights);
-        if (parts == 1)
-            for (size_t at = 0; at < width_ * height_; ++at) to[at] = between(ends[0], weights[at]);
-        else
-            by_parts(field(block, 13, 10), parts, ends, weights, to);
+        if (parts == 1) {
+            for (size_t at = 0; at < size(); ++at) to[at] = between(ends[0].low, ends[0].high, weights[at]);
+            return true;
+        }
+        uint8_t owner[widest * widest] = {};
+        owners(field(block, 13, 10), parts, owner);
+        for (size_t at = 0; at < size(); ++at) to[at] = between(ends[owner[at]].low, ends[owner[at]].high, weights[at]);
         return true;
     }
 
@@ -158,14 +185,16 @@ private:
         const bool everywhere = (uint64_t(block) >> 12) == (uint64_t(1) << 52) - 1;
         const bool ordered = field(block, 12, 13) < field(block, 25, 13) && field(block, 38, 13) < field(block, 51, 13);
         if (!everywhere && !ordered) return false;
-        for (size_t at = 0; at < width_ * height_; ++at) to[at] = uint16_t(field(block, 64, 16));
+        for (size_t at = 0; at < size(); ++at) to[at] = uint16_t(field(block, 64, 16));
         return true;
     }
 
-    static uint16_t between(Ends ends, int weight) {
-        return uint16_t((257 * (ends.low * (64 - weight) + ends.high * weight) + 32) >> 6);
+    static uint16_t between(int low, int high, int weight) {
+        const auto mixed = uint16_t(low * (64 - weight) + high * weight);  // before the factor 257, which is two shifts
+        return uint16_t((uint32_t(mixed) * 257 + 32) >> 6);
     }
 
+    // The weight at every texel, between those of the grid; `to` has room for a row of `lanes` from the last.
     void infill(Word block, Mode mode, bool second, uint8_t* to) const {
         // Zeros behind the grid: a neighbour beyond it counts nothing.
         uint8_t stored[most_weights + 8 + 2 * (widest + 2)] = {};
@@ -178,44 +207,47 @@ private:
             std::memcpy(to, stored, count);
             return;
         }
-        const uint8_t *across = tables().sixteenths[width_][grid], *down = tables().sixteenths[height_][mode.height];
-        for (size_t y = 0; y < height_; ++y) {
-            const uint8_t *upper = stored + (down[y] >> 4) * grid, *lower = upper + grid;
-            const int fy = down[y] & 15;
+        // The weights left and right of each texel along a row of the grid, then such rows mixed: the mixing has no gathers.
+        const Places &across = tables().places[width_][grid], &down = tables().places[height_][mode.height];
+        uint8_t left[widest + 1][lanes] = {}, right[widest + 1][lanes] = {};
+        for (size_t row = 0; row < mode.height; ++row)
             for (size_t x = 0; x < width_; ++x) {
-                const size_t at = across[x] >> 4;
-                const int fx = across[x] & 15, both = (fx * fy + 8) >> 4;
-                *to++ = uint8_t((upper[at] * (16 - fx - fy + both) + upper[at + 1] * (fx - both) + lower[at] * (fy - both) +
-                                 lower[at + 1] * both + 8) >> 4);
+                left[row][x] = stored[row * grid + across.cell[x]];
+                right[row][x] = stored[row * grid + across.cell[x] + 1];
+            }
+        for (size_t y = 0; y < height_; ++y, to += width_) {  // each row runs on into the next, which comes later
+            const size_t row = down.cell[y];
+            const uint16_t fy = down.part[y];
+            for (size_t x = 0; x < lanes; ++x) {
+                const uint16_t fx = across.part[x], both = uint16_t(fx * fy + 8) >> 4;
+                const auto upper = uint16_t(left[row][x] * (16 - fx - fy + both) + right[row][x] * (fx - both));
+                const auto lower = uint16_t(left[row + 1][x] * (fy - both) + right[row + 1][x] * both);
+                to[x] = uint8_t(uint16_t(upper + lower + 8) >> 4);
             }
         }
     }
 
     // Every partition is a tilted plane over the block; a texel belongs to the highest, the first of equals.
-    void by_parts(uint32_t pattern, size_t parts, const Ends* ends, const uint8_t* weights, uint16_t* to) const {
+    void owners(uint32_t pattern, size_t parts, uint8_t* to) const {
         const uint32_t seed = pattern + uint32_t(parts - 1) * 1024, mixed = hash(seed);
         const uint32_t steep = seed & 2 ? 4 : 5, flat = parts == 3 ? 6 : 5;
         const uint32_t shift_x = seed & 1 ? steep : flat, shift_y = seed & 1 ? flat : steep;
-        const uint32_t doubled = width_ * height_ < 31 ? 2 : 1;
-        uint32_t slope_x[4], slope_y[4], offset[4];
+        const uint32_t doubled = size() < 31 ? 2 : 1;
+        uint8_t highest[widest * widest] = {};
         for (size_t part = 0; part < parts; ++part) {
-            const uint32_t x = mixed >> 8 * part & 15, y = mixed >> (8 * part + 4) & 15;
-            slope_x[part] = (x * x >> shift_x) * doubled;
-            slope_y[part] = (y * y >> shift_y) * doubled;
-            offset[part] = mixed >> (14 - 4 * part);
-        }
-        for (size_t y = 0, at = 0; y < height_; ++y)
-            for (size_t x = 0; x < width_; ++x, ++at) {
-                uint32_t owner = 0, most = 0;
-                for (size_t part = 0; part < parts; ++part) {
-                    const uint32_t height = (slope_x[part] * x + slope_y[part] * y + offset[part]) & 63;
-                    if (height > most) {
-                        most = height;
-                        owner = uint32_t(part);
-                    }
+            const uint32_t to_x = mixed >> 8 * part & 15, to_y = mixed >> (8 * part + 4) & 15;
+            const auto slope_x = uint8_t((to_x * to_x >> shift_x) * doubled);
+            const auto slope_y = uint8_t((to_y * to_y >> shift_y) * doubled);
+            auto left = uint8_t(mixed >> (14 - 4 * part));
+            for (size_t at = 0; at < size(); left = uint8_t(left + slope_y)) {
+                uint8_t height = left;
+                for (size_t x = 0; x < width_; ++x, ++at, height = uint8_t(height + slope_x)) {
+                    const bool higher = (height & 63) > highest[at];
+                    highest[at] = higher ? height & 63 : highest[at];
+                    to[at] = higher ? uint8_t(part) : to[at];
                 }
-                to[at] = between(ends[owner], weights[at]);
             }
+        }
     }
 
     size_t width_, height_;
@@ -229,14 +261,15 @@ void astc_decode(const uint8_t* blocks, size_t width, size_t height, float scale
         for (size_t left = 0; left < out.columns; left += width, blocks += 16) {
             uint64_t halves[2];
             std::memcpy(halves, blocks, sizeof halves);
-            uint16_t texels[widest * widest] = {};
-            *illegal++ = !footprint.texels(Word(halves[1]) << 64 | halves[0], texels);
+            uint16_t texels[widest * widest];
+            float values[widest * widest];
+            *illegal = !footprint.texels(Word(halves[1]) << 64 | halves[0], texels);
+            if (*illegal++) std::memset(texels, 0, sizeof texels);
+            for (size_t at = 0; at < footprint.size(); ++at) values[at] = zero + scale * (float(texels[at]) / 65535.0f);
             const size_t down = out.rows - top < height ? out.rows - top : height;
             const size_t across = out.columns - left < width ? out.columns - left : width;
-            for (size_t y = 0; y < down; ++y) {
-                float* row = out.values + (top + y) * out.columns + left;
-                for (size_t x = 0; x < across; ++x) row[x] = zero + scale * (float(texels[y * width + x]) / 65535.0f);
-            }
+            for (size_t y = 0; y < down; ++y)
+                std::memcpy(out.values + (top + y) * out.columns + left, values + y * width, across * sizeof(float));
         }
 }
 

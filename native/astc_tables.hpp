@@ -6,7 +6,7 @@
 
 namespace {
 
-constexpr size_t most_weights = 64, least_weight_bits = 24, most_weight_bits = 96, most_colours = 18, widest = 12;
+constexpr size_t most_weights = 64, least_weight_bits = 24, most_weight_bits = 96, most_colours = 18, widest = 12, lanes = 16;
 
 // Integers of digit · 2^bits + low bits, with a digit to the base 1 (none), 3 or 5.
 struct Range {
@@ -46,12 +46,17 @@ struct Mode {
     bool legal;
 };
 
+// Where the texels along a side lie in the grid: the cell, and how far in it, in sixteenths.
+struct Places {
+    uint8_t cell[lanes], part[lanes];
+};
+
 struct Tables {
     Mode modes[2048];
     uint8_t trits[256][5], quints[128][5];
     uint8_t weights[12][32], colours[17][256];
-    int8_t colour_range[most_colours + 1][128];        // by integers and bits of room; −1 where there is too little
-    uint8_t sixteenths[widest + 1][widest + 1][widest];  // by texels, grid and texel: where in the grid
+    int8_t colour_range[most_colours + 1][128];  // by integers and bits of room; −1 where there is too little
+    Places places[widest + 1][widest + 1] = {};  // by texels and grid
 
     Tables() {
         for (size_t mode = 0; mode < 2048; ++mode) modes[mode] = mode_of(mode);
@@ -68,8 +73,11 @@ struct Tables {
             }
         for (size_t texels = 2; texels <= widest; ++texels)
             for (size_t grid = 2; grid <= widest; ++grid)
-                for (size_t at = 0; at < texels; ++at)
-                    sixteenths[texels][grid][at] = uint8_t(((1024 + texels / 2) / (texels - 1) * at * (grid - 1) + 32) >> 6);
+                for (size_t at = 0; at < texels; ++at) {
+                    const size_t sixteenths = ((1024 + texels / 2) / (texels - 1) * at * (grid - 1) + 32) >> 6;
+                    places[texels][grid].cell[at] = uint8_t(sixteenths >> 4);
+                    places[texels][grid].part[at] = sixteenths & 15;
+                }
     }
 
 private:

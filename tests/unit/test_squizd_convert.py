@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import flyweight
-from flyweight.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
+from flyweight.errors import FlyweightError, LimitError, MalformedError, ResourceError, UnsupportedError
 from flyweight.manifest import Manifest
 from flyweight.pipeline import Extras, packages
 from flyweight.pipeline.recipe import load_recipe
@@ -79,6 +79,30 @@ def test_tca_is_every_matrix_and_no_bit_changes(toy: Path, tmp_path: Path) -> No
     assert not [note for note in report.notes if "stays dense" in note]
     assert report.bits_per_weight < 12
     assert flyweight.diff(toy, tmp_path / "a.squizd").identical
+
+
+@pytest.mark.parametrize("quant", ["tca", "int4"])
+def test_heads_are_reordered_on_the_way_to_gguf(toy: Path, tmp_path: Path, quant: str) -> None:
+    """Also where rows do not stand alone: then as plain numbers."""
+    flyweight.convert(toy, tmp_path / "a.squizd", quant=quant)
+    flyweight.convert(tmp_path / "a.squizd", tmp_path / "a.gguf")
+    assert flyweight.diff(tmp_path / "a.squizd", tmp_path / "a.gguf").identical
+    flyweight.convert(tmp_path / "a.gguf", tmp_path / "back.squizd")
+    assert flyweight.diff(tmp_path / "a.squizd", tmp_path / "back.squizd").identical
+
+
+def test_astc_is_every_matrix_of_the_layers(toy: Path, tmp_path: Path) -> None:
+    pytest.importorskip("astc_encoder")
+    for quant, footprint in (("astc", (4, 4)), ("astc-6x6", (6, 6)), ("astc-8x5", (8, 5))):
+        target = tmp_path / f"{quant}.squizd"
+        flyweight.convert(toy, target, quant=quant)
+        codecs = {e.codec.params.get("width"): e.codec.params.get("height") for e in manifest_of(target).entries.values()}
+        assert codecs == {None: None, footprint[0]: footprint[1]}
+        assert flyweight.verify(target, strict=True).ok
+    flyweight.convert(tmp_path / "astc.squizd", tmp_path / "a.gguf")
+    assert flyweight.diff(tmp_path / "astc.squizd", tmp_path / "a.gguf").identical
+    with pytest.raises(UnsupportedError, match="astc-7x7"):
+        flyweight.convert(toy, tmp_path / "no.squizd", quant="astc-7x7")
 
 
 def test_none_is_plain_numbers_and_a_second_way_changes_nothing(toy: Path, tmp_path: Path) -> None:
@@ -158,7 +182,7 @@ def test_a_draft_head_rides_along_as_it_is(toy: Path, full: Path) -> None:
             assert np.array_equal(made[f"draft.{name}"].view(np.uint8), array.view(np.uint8))
         facts = made.container.facts(made.bundle)
     assert {"INT4", "SPARSE", "EAGLE", "ANE_COREML"} == set(facts["flags"])
-    assert facts["draft head"]["vocabulary"] == 32
+    assert facts["draft_head"]["vocabulary"] == 32
 
 
 def test_a_draft_head_disturbs_nobody(toy: Path, full: Path, tmp_path: Path) -> None:
@@ -249,6 +273,19 @@ def test_what_is_no_package_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(packages, "MAX_ARCHIVE_BYTES", 100)
     with pytest.raises(LimitError, match="exceed"):
         packages.read_package(package)
+
+
+def test_a_package_that_memory_does_not_hold_is_refused_before_it_is_written(toy: Path, tmp_path: Path) -> None:
+    package = write_files(write_package(tmp_path / "m.mlpackage"), {"Data/large.bin": bytes(64 << 20)})
+    wish: dict[str, Any] = {"extras": Extras(coreml=package)}
+    with pytest.raises(ResourceError, match="memory"):
+        flyweight.convert(toy, tmp_path / "out" / "a.squizd", **wish, max_ram=400 << 20)
+
+
+def test_one_file_is_not_split(toy: Path, tmp_path: Path) -> None:
+    report = flyweight.convert(toy, tmp_path / "a.squizd", shard_bytes=30_000)
+    assert (tmp_path / "a.squizd").is_file()
+    assert any("not split" in note for note in report.notes)
 
 
 def test_a_dry_run_says_all_of_it(toy: Path) -> None:

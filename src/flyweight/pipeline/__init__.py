@@ -1,7 +1,7 @@
 """From a checkpoint to another form, and the proof that it is right: convert, verify, diff, extract."""
 
 from flyweight.pipeline.compare import DiffReport, diff
-from flyweight.pipeline.extract import ExtractReport, Part, extract, list_parts
+from flyweight.pipeline.extraction import ExtractReport, Part, extract, list_parts
 from flyweight.pipeline.plan import Plan, Step, make_plan
 from flyweight.pipeline.recipe import Recipe, load_recipe, preset
 from flyweight.pipeline.report import ConversionReport, TensorReport

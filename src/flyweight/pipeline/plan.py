@@ -152,6 +152,8 @@ def make_plan(
     placed = placement.manifest.entries
     steps = [replace(step, target=placed[step.target.name]) for step in steps]
     notes += [f"{step.target.name}: {step.note}" for step in steps if step.note]
+    if shard_bytes is not None and container.holds_files:
+        notes.append("a model in one file is not split")
     if container.name == "mlx" and all(step.target.codec == RAW for step in steps):
         notes.append("nothing is quantised, so this is a plain Hugging Face directory: --quant int4 would quantise it")
     return Plan(checkpoint, container, recipe, placement, tuple(steps), tuple(notes), draft)
@@ -200,7 +202,7 @@ def _step(checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Co
             _require_rows(source, transform)
             return Step("remux", source, replace(source, name=renamed.name, extents={}), transform)
         repacked = _repack_target(source, container)
-        if repacked is not None:
+        if repacked is not None and _rows_can_move(source, transform):
             return Step("repack", source, _entry(renamed.name, source.spec, repacked), transform)
     return _dense(source, renamed, container, dense_dtype)
 
@@ -214,8 +216,12 @@ def _dense_dtype(source: Entry, container: Container, choice: Choice, wishes: Wi
     return choice.dtype or wishes.dtype or source.spec.dtype
 
 
+def _rows_can_move(source: Entry, transform: Transform | None) -> bool:
+    return transform is None or not transform.heads or has_rows(source.spec, source.parts)
+
+
 def _require_rows(source: Entry, transform: Transform | None) -> None:
-    if transform is not None and transform.heads and not has_rows(source.spec, source.parts):
+    if not _rows_can_move(source, transform):
         raise UnsupportedError(f"rows of {source.codec} cannot be moved without decoding", tensor=source.name)
 
 

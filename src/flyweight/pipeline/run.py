@@ -19,6 +19,7 @@ from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.containers import CONTAINERS, Container, Image, container_named
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, InterruptedRunError, OutputError, ResourceError, UnknownFormatError
+from flyweight.manifest import Extent
 from flyweight.pipeline import memory
 from flyweight.pipeline.packages import read_package
 from flyweight.pipeline.plan import Plan, Step, make_plan
@@ -34,6 +35,8 @@ from flyweight.sources import FileSource
 __all__ = ["Progress", "carry_out_plan", "convert", "plan_conversion", "target_container"]
 
 _EXTENSION = re.compile(r"\.[a-z][a-z0-9]{1,11}")
+_EMBEDDED_COPIES = 4
+"""How often an embedded file is in memory while a file is sealed: as read, as placed, as read back, as placed again."""
 _NO_EXTRAS = Extras()
 Progress = Callable[[str, int, int], None]
 """progress(tensor, its bytes, bytes in all), called as each tensor is finished."""
@@ -189,8 +192,11 @@ def check_resources(plan: Plan, folder: Path, *, jobs: int | None, max_ram: int 
     """How many workers fit the memory; ResourceError when not even one does or the disk is too small."""
     wanted = jobs or min(os.cpu_count() or 1, 8)
     one = max((step_memory(step) for step in plan.steps), default=SLAB_BYTES)
-    memory.require(one, max_ram, "one worker")
-    workers = min(wanted, (memory.allowed(max_ram) - memory.BASE_RAM) // one)
+    held = _EMBEDDED_COPIES * sum(_held(content) for content in plan.placement.manifest.files.values())
+    if not plan.container.holds_files:  # side files of a directory are copied a piece at a time
+        held = 0
+    memory.require(one + held, max_ram, "one worker")
+    workers = min(wanted, (memory.allowed(max_ram) - memory.BASE_RAM - held) // one)
     if not resume and folder.is_dir():
         free, need = shutil.disk_usage(folder).free, plan.nbytes + plan.nbytes // 100
         if need > free:
@@ -201,6 +207,10 @@ def check_resources(plan: Plan, folder: Path, *, jobs: int | None, max_ram: int 
                 hint="free some, or write elsewhere",
             )
     return max(int(workers), 1)
+
+
+def _held(content: Extent | bytes) -> int:
+    return len(content) if isinstance(content, bytes) else content.nbytes
 
 
 def _fill(plan: Plan, staging: Staging, workers: int, progress: Progress | None) -> tuple[tuple[TensorReport, ...], int]:

@@ -17,6 +17,7 @@ from math import lcm
 from pathlib import Path
 from typing import Literal
 
+from flyweight.codecs.astc import FOOTPRINTS
 from flyweight.errors import UnsupportedError
 from flyweight.pipeline.recipe import DENSE, ROW, Choice, Masks, Recipe, Rule, choice, preset
 
@@ -90,8 +91,8 @@ def _recipe(name: str, sub_block: int | None) -> Recipe:
         return Recipe(name, (Rule(("*",), choice("lossless")),), matrices_only=True)
     if name == "none":
         return Recipe(name, (Rule(("*",), DENSE),))
-    if footprint := _ASTC.fullmatch(name):
-        params = {"width": int(footprint[1]), "height": int(footprint[2])}
+    if (found := _ASTC.fullmatch(name)) and (footprint := (int(found[1]), int(found[2]))) in FOOTPRINTS:
+        params = dict(zip(("width", "height"), footprint, strict=True))
         return Recipe(name, (Rule(("*",), choice("astc", params)),), protect=True)
     try:
         return preset(name)

@@ -27,7 +27,7 @@ __all__ = ["Writer", "carry_out", "step_memory"]
 Writer = Callable[[str, int, memoryview], None]
 """write(file, offset, bytes)"""
 
-_WHOLE = {"hqq": 4, "palette": 4}
+_WHOLE = {"hqq": 4, "palette": 4, "astc": 4}
 _MOST_WHOLE = 10
 """How many times its f32 values a tensor taken whole needs: stored, widened, codes, and for grouped palettes the values
 once more in the order of their tables. Other codecs decompose the tensor."""

@@ -84,7 +84,7 @@ class Squizd(Container):
         if "SPARSE" in header.flags:
             facts["sparsity"] = header.sparsity._asdict()
         if "EAGLE" in header.flags:
-            facts["draft head"] = header.draft._asdict()
+            facts["draft_head"] = header.draft._asdict()
         if isinstance(extent := self._read(bundle).files.get(APPENDIX), Extent):
             facts["appendix"] = [member.filename for member in appendix.members(bundle[file], extent)]
         return facts
