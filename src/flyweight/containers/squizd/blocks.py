@@ -18,6 +18,8 @@ from functools import lru_cache
 from struct import pack
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from flyweight import strict_json
 from flyweight.containers.squizd.header import fnv1a64
 from flyweight.dtypes import DType
@@ -269,9 +271,12 @@ def mask_spec(spec: TensorSpec, block: int) -> TensorSpec:
 
 
 def dropped(spec: TensorSpec, block: int, mask: bytes) -> float:
-    """The share of its blocks that a mask drops."""
-    kept = int.from_bytes(mask, "little").bit_count()
-    return 1 - kept / max(spec.rows * -(-spec.columns // max(block, 1)), 1)
+    """The share of its blocks that a mask drops; bits behind the end of a row are no blocks."""
+    blocks = -(-spec.columns // max(block, 1))
+    if not mask or not blocks:
+        return 0.0
+    bits = np.unpackbits(np.frombuffer(mask, np.uint8).reshape(spec.rows, -1), axis=1, count=blocks, bitorder="little")
+    return 1 - float(bits.mean())
 
 
 def carried(spec: TensorSpec, codec: CodecSpec) -> bool:
