@@ -185,6 +185,7 @@ HOSTILE: dict[str, Case] = {
     "SPARSE with another checksum": lone(patched(ALL, 14, U32(0x190A55AD)), "E_SPARSITY_CRC"),
     "sparsity version 2": header(128, U32(2), "E_SPARSITY", ALL),
     "mask bits that stand for no weights": header(132, U32(0), "E_SPARSITY", ALL),
+    "mask bits that stand for 2^32-1 weights": header(132, U32(2**32 - 1), "E_CODEC_PARAMS", ALL),
     "mask bits that stand for one weight": header(132, U32(1), "E_SIZE", ALL),
     "more sparse layers than layers": header(136, U32(3), "E_SPARSITY", ALL),
     "mean sparsity NaN": header(140, F32(float("nan")), "E_SPARSITY", ALL),

@@ -261,7 +261,6 @@ AUDITED: dict[str, tuple[bytes, str]] = {
     "scale of a pair nobody uses NaN": (replaced(PAIRS + 16, number(float("nan"))), "E_SCALES"),
     "mean sparsity made up": (redigested(patched(ALL, 140, struct.pack("<f", 0.5))), "E_SPARSITY"),
     "sparse layers made up": (redigested(patched(ALL, 136, struct.pack("<I", 1))), "E_SPARSITY"),
-    "block of masks made up": (redigested(patched(ALL, 132, struct.pack("<I", 2**32 - 1))), "E_SPARSITY"),
     "mask changed": (replaced(UP["mask_offset"], b"\x01"), "E_SPARSITY"),
     "archive of a wrong CRC": (with_appendix(ALL, patched(ZIP, ZIP.index(b"PK\x01\x02") + 16, b"!!!!")), "E_ZIP"),
     "archive of a damaged stream": (with_appendix(ALL, patched(ZIP, 32, b"\xff\xff")), "E_ZIP"),
@@ -275,6 +274,7 @@ AUDITED: dict[str, tuple[bytes, str]] = {
 
 VALUES: dict[str, bytes] = {
     "mask that drops weights": replaced(UP["mask_offset"], b"\x01", redigested(patched(ALL, 140, number(0.125)))),
+    "mask with bits behind its rows": replaced(UP["mask_offset"], b"\x07"),
     "texture of no legal block": replaced(row(ASTC, "model.layers.0.up.weight")["offset"] + 16, bytes(16), ASTC),
     "codes and escapes that do not agree": replaced(row(TCA, "model.layers.0.up.weight")["offset"] + 40, bytes(24), TCA),
     "plain number NaN": replaced(row(ALL, "model.layers.0.norm.weight")["offset"] + 16, b"\xc0\x7f"),
