@@ -269,9 +269,13 @@ def mask_spec(spec: TensorSpec, block: int) -> TensorSpec:
 
 
 def dropped(spec: TensorSpec, block: int, mask: bytes) -> float:
-    """The share of its blocks that a mask drops."""
+    """The share of its blocks that a mask drops. Bits behind the end of a row stand for none; the codec objects to them."""
+    in_row = -(-spec.columns // max(block, 1))
+    width = -(-in_row // 8)
     kept = int.from_bytes(mask, "little").bit_count()
-    return 1 - kept / max(spec.rows * -(-spec.columns // max(block, 1)), 1)
+    if spare := 8 * width - in_row:
+        kept -= sum((tail >> 8 - spare).bit_count() for tail in mask[width - 1 :: width])
+    return 1 - kept / max(spec.rows * in_row, 1)
 
 
 def carried(spec: TensorSpec, codec: CodecSpec) -> bool:
