@@ -63,14 +63,12 @@ TARGETS = {
     ("q8_0", "prefill"): "1× llama.cpp q8_0",
     ("q4_k_m", "decode"): "1× llama.cpp q4_k_m",
     ("int4", "decode"): "1.2× llama.cpp q4_0",
-}
-
-AS_STORED = {
-    "load": "at most 1× llama.cpp",
-    "first token": "at most 1× llama.cpp",
-    "private": "at most 1× llama.cpp",
-    "decode": "1× llama.cpp",
-    "prefill": "1× llama.cpp",
+    ("as stored", "load"): "at most 1× llama.cpp as stored",
+    ("as stored", "first token"): "at most 1× llama.cpp as stored",
+    ("as stored", "private"): "at most 1× llama.cpp as stored",
+    ("as stored", "own"): "at most 1× llama.cpp as stored",
+    ("as stored", "decode"): "1× llama.cpp as stored",
+    ("as stored", "prefill"): "1× llama.cpp as stored",
 }
 
 
@@ -121,7 +119,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path(".bench/run"), help="where the forms of the model are kept")
     options = parser.parse_args()
     llama = llama_python(options.llama)
-    forms = {options.model.stem: options.model} if options.as_stored else made(options.folder, options.model, llama)
+    forms = {"as stored": options.model} if options.as_stored else made(options.folder, options.model, llama)
     load, about, title = os.getloadavg()[0], machine(), __doc__.splitlines()[0]
     print(f"{title}\n{headline(about)}\nload average {load:.1f}, {options.threads} threads", flush=True)
     entered = contenders(forms, llama, options.only)
@@ -132,8 +130,7 @@ def main() -> None:
             ours = f"flyweight {form}"
             if ours not in figures:
                 continue
-            own = f"{AS_STORED[name]} {form}" if options.as_stored and name in AS_STORED else ""
-            target = TARGETS.get((form, name), own)
+            target = TARGETS.get((form, name), "")
             peers = [f"llama.cpp {form}", f"transformers {form}", *(["llama.cpp q4_0"] if form == "int4" else [])]
             beside = {who: figures[who] for who in (ours, *peers) if who in figures}
             results.append(row(f"{form}, {name}", FIGURES[name], ours, beside, target))
