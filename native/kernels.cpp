@@ -9,7 +9,7 @@
 #include "affine.hpp"
 #include "bits.hpp"
 #include "casts.hpp"
-#include "decode.hpp"
+#include "decode_bf16.hpp"
 #include "encode.hpp"
 #include "grids.hpp"
 #include "palette.hpp"
