@@ -6,7 +6,7 @@
 // instructions, and then run on a processor that lacks them.
 #include "kernels.hpp"
 
-#include "affine.hpp"
+#include "affine_encode.hpp"
 #include "bits.hpp"
 #include "casts.hpp"
 #include "decode_bf16.hpp"
