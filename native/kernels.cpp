@@ -6,10 +6,10 @@
 // instructions, and then run on a processor that lacks them.
 #include "kernels.hpp"
 
-#include "affine.hpp"
+#include "affine_encode.hpp"
 #include "bits.hpp"
 #include "casts.hpp"
-#include "decode.hpp"
+#include "decode_bf16.hpp"
 #include "encode.hpp"
 #include "grids.hpp"
 #include "palette.hpp"
