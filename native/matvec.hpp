@@ -23,7 +23,9 @@
     X(affine8_bf16, Affine8<Bf16Scale>, halves, 1, 1, 2, 8)      \
     X(symmetric8_f32, Symmetric8<F32Scale>, halves, 1, 1, 4, 8)  \
     X(symmetric8_f16, Symmetric8<F16Scale>, halves, 1, 1, 2, 8)  \
-    X(symmetric8_bf16, Symmetric8<Bf16Scale>, halves, 1, 1, 2, 8)
+    X(symmetric8_bf16, Symmetric8<Bf16Scale>, halves, 1, 1, 2, 8) \
+    X(tabled4, Tabled4, pairs, 2, 1, 0, 4)                       \
+    X(tabled2, Tabled2, fours, 4, 1, 0, 2)
 
 #define FLYWEIGHT_MATVEC_FLOATS(X)       \
     X(f32, F32, straight, 1, 4, 0, 0)       \
@@ -34,8 +36,9 @@
 namespace flyweight {
 
 // The order in which a form gives 32 columns as floats: as they are; the first half of a register from the first sixteen
-// columns and the second from the last sixteen; or that with the even and the odd columns for halves.
-enum Order { straight, halves, pairs, orders };
+// columns and the second from the last sixteen; that with the even and the odd columns for halves; or that with every fourth
+// column for a quarter.
+enum Order { straight, halves, pairs, fours, orders };
 
 enum MatvecForm {
 #define X(form, ...) form_##form,
@@ -51,8 +54,11 @@ struct Weights {
     MatvecForm form;
     const uint8_t* codes;          // or blocks, or floats
     size_t rows, columns, stride;  // stride: bytes of a row of codes
-    const uint8_t *scale = nullptr, *bias = nullptr;  // (rows, groups)
+    const uint8_t *scale = nullptr, *bias = nullptr;  // (rows, groups); of tabled forms, scale points to entries
     size_t groups = 0, group_chunks = 0;              // groups of a row; runs of 32 columns in one
+    // Of a masked row: a bit per block, 0 where all its weights are zero, in so many bytes; and runs of 32 columns in a block.
+    const uint8_t* mask = nullptr;
+    size_t mask_bytes = 0, block_chunks = 0;
     uint8_t planes[64] = {};                          // byte i of sixteen floats, for i = 0 … 3
 };
 
@@ -81,10 +87,10 @@ struct MatvecKernels {
 
     // One row of activations.
     void (*normalize)(const float* x, size_t columns, const float* gain, float eps, float* out);
-    void (*reorder)(const float* x, size_t columns, bool pairs, float* out);
+    void (*reorder)(const float* x, size_t columns, Order order, float* out);
     void (*sum)(const float* x, size_t columns, float* sums, float* half_sums);
     void (*quantize)(const float* x, size_t columns, int8_t* codes, float* scale, float* sums, float* half_sums);
-    void (*pair)(const int8_t* codes, size_t columns, int8_t* out);
+    void (*reorder_codes)(const int8_t* codes, size_t columns, Order order, int8_t* out);
 
     // gate = act(gate) · up
     void (*silu)(float* gate, const float* up, size_t count);

@@ -20,7 +20,7 @@ extern const MatvecKernels FLYWEIGHT_PRODUCTS(FLYWEIGHT_ISA) = {
     reorder,
     sum_chunks,
     quantize,
-    pair_codes,
+    reorder_codes,
     gate_with<silu>,
     gate_with<gelu_tanh>,
 };

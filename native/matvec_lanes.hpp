@@ -13,6 +13,7 @@ using F8 = float __attribute__((vector_size(32)));
 using I8x32 = int8_t __attribute__((vector_size(32)));
 using U8x32 = uint8_t __attribute__((vector_size(32)));
 using U16 = uint16_t __attribute__((vector_size(16)));
+using U64x4 = uint64_t __attribute__((vector_size(32)));
 using U16x16 = uint16_t __attribute__((vector_size(32)));
 
 // Bytes shifted with bits of their neighbours coming in, which a mask must take away: no machine shifts bytes alone.
@@ -33,6 +34,13 @@ inline U8x32 load32(const uint8_t* at) {
     U8x32 lanes;
     __builtin_memcpy(&lanes, at, sizeof lanes);
     return lanes;
+}
+
+// Four codes a byte, low bits first: the first codes of eight bytes, then their second, third and fourth.
+inline I8x32 crumbs(const uint8_t* at) {
+    uint64_t eight;
+    __builtin_memcpy(&eight, at, sizeof eight);
+    return I8x32(U64x4{eight, eight, eight, eight} >> U64x4{0, 2, 4, 6}) & 3;
 }
 
 #ifdef __AVX2__
@@ -210,6 +218,12 @@ inline U8x32 sixteens(uint32_t bits) {
 }
 
 #endif
+
+inline F8 dot8x4(const F8 (&w)[4], const float* x) {
+    F8 sum = w[0] * load8(x);
+    for (int i = 1; i < 4; ++i) sum = fused(w[i], load8(x + 8 * i), sum);
+    return sum;
+}
 
 inline F8 halves8(const uint8_t* at) { return halves8(load(at)); }
 inline F8 brains8(const uint8_t* at) { return brains8(load(at)); }

@@ -12,7 +12,8 @@ from flyweight.codecs.masked import Masked
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.quantizers import QUANTIZERS, default_for, prune
-from flyweight.tensor import CodecSpec, TensorSpec, has_rows
+from flyweight.runtime.linear import Linear, form_of
+from flyweight.tensor import CodecSpec, EncodedTensor, TensorSpec, has_rows
 
 VALUES = np.float32([[0, 0, 0, 0, 1, 0, 0, 0, 0, 0], [0, 2, 0, -0.0, 0, 0, 0, 0, 0, 3]])
 SPEC = TensorSpec(VALUES.shape, DType.F32)
@@ -113,6 +114,33 @@ def test_a_held_codec_is_fitted_through() -> None:
 def test_parameters_out_of_range_are_malformed(wrong: dict[str, Any]) -> None:
     with pytest.raises(MalformedError):
         codec_for(CodecSpec("masked", wrong))
+
+
+# Products -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("inner", "block", "form", "skips"),
+    [
+        ("raw", 64, "f32", 64),
+        (tabled(32), 64, "tabled4", 64),
+        (tabled(128, 2), 1024, "tabled2", 640),
+        ("q4_0", 64, "q4_0", 0),
+        ("raw", 48, "f32", 0),
+    ],
+)
+def test_a_layer_multiplies_from_what_is_stored(inner: str, block: int, form: str, skips: int) -> None:
+    values = prune(np.random.default_rng(6).standard_normal((40, 576)).astype(np.float32), min(block, 64), 0.6)
+    spec, codec = TensorSpec(values.shape, DType.F32), Masked(inner, block)
+    tensor = EncodedTensor(spec, codec.spec, codec.encode(spec, values))
+    matrix = form_of(tensor)
+    assert matrix is not None
+    assert (matrix.form, matrix.block) == (form, skips)
+    assert all(np.shares_memory(part, tensor.parts[name]) for part, name in zip(matrix.parts, tensor.parts, strict=False))
+    x, out = np.random.default_rng(7).standard_normal((3, 576)).astype(np.float32), np.empty((3, 40), np.float32)
+    for rows in (slice(0, 1), slice(0, 3)):
+        Linear([tensor], int8=False)(x[rows], out[rows])
+        assert np.allclose(out[rows], x[rows] @ codec.decode(spec, tensor.parts).T, rtol=1e-4, atol=1e-4)
 
 
 # Pruning --------------------------------------------------------------------------------------

@@ -169,4 +169,13 @@ def astc_decode(blocks: _Array, width: int, height: int, scale: float, zero: flo
 def palette_centres(values: _Array, weights: _Array, order: _Array, room: _Array, cuts: _Array, out: _Array) -> None: ...
 
 class _Matrix:
-    def __init__(self, form: str, codes: _Array, second: _Array | None = None, third: _Array | None = None) -> None: ...
+    def __init__(
+        self,
+        form: str,
+        codes: _Array,
+        second: _Array | None = None,
+        third: _Array | None = None,
+        *,
+        length: int = 0,
+        block: int = 0,
+    ) -> None: ...

@@ -34,11 +34,11 @@ QUANTIZERS: Mapping[str, Quantizer] = MappingProxyType(
 
 
 def default_for(codec: Codec) -> str:
-    """The quantizer with less error on real weights: docs/decisions/0004, 0031, and docs/formats/palette.md."""
+    """The quantizer with less error on real weights: docs/decisions/0004, 0031, 0091, and docs/formats/palette.md."""
     if isinstance(codec, Masked):
         return default_for(codec.held)
     if isinstance(codec, Tabled):
-        return default_for(codec.affine)
+        return "clip"
     if isinstance(codec, Hqq):
         return "hqq"
     if isinstance(codec, Palette):
