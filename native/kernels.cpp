@@ -17,15 +17,9 @@
 #include "words.hpp"
 #include "attention_kernels.hpp"
 
-#define FLYWEIGHT_TEXT_OF(name) #name
-#define FLYWEIGHT_PRODUCTS_OF(isa) products_##isa
-#define FLYWEIGHT_PRODUCTS(isa) FLYWEIGHT_PRODUCTS_OF(isa)
-#define FLYWEIGHT_TEXT(name) FLYWEIGHT_TEXT_OF(name)
-
 namespace flyweight {
 
 extern const Kernels FLYWEIGHT_ISA = {
-    FLYWEIGHT_TEXT(FLYWEIGHT_ISA),
 #define X(type, elements, bytes) decode<decode_##type, float>, decode<decode_##type, uint16_t>,
     FLYWEIGHT_DECODED(X)
 #undef X
@@ -66,7 +60,6 @@ extern const Kernels FLYWEIGHT_ISA = {
     grid_sums,
     hqq_codes,
     hqq_round,
-    FLYWEIGHT_PRODUCTS(FLYWEIGHT_ISA),
     attention_kernels,
 };
 

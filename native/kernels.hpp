@@ -9,7 +9,6 @@
 #include <cstdint>
 
 #include "attention.hpp"
-#include "matvec.hpp"
 
 // X(type, elements of a block, bytes of a block)
 #define FLYWEIGHT_DECODED(X) \
@@ -57,8 +56,6 @@
 namespace flyweight {
 
 struct Kernels {
-    const char* name;
-
 #define X(type, elements, bytes)                                               \
     void (*decode_##type)(const uint8_t* blocks, size_t count, float* out);    \
     void (*decode_##type##_bf16)(const uint8_t* blocks, size_t count, uint16_t* out);
@@ -138,11 +135,9 @@ struct Kernels {
     void (*hqq_round)(const float* values, const float* by, size_t size, size_t groups, const float* t, const float* z,
                       float beta, int levels, float* error, float* mean);
 
-    const MatvecKernels& matvec;
     AttentionKernels attention;
 };
 
-extern const MatvecKernels products_baseline, products_avx2, products_avx512;
 extern const Kernels baseline;
 #ifdef FLYWEIGHT_X86
 extern const Kernels avx2;

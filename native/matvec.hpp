@@ -33,7 +33,16 @@
     X(bf16, Bf16, straight, 1, 2, 0, 0)     \
     X(palette4, Palette4, pairs, 2, 1, 0, 0)
 
+// The forms are dealt in turn to so many parts, compiled side by side: together they take minutes.
+#define FLYWEIGHT_MATVEC_PARTS(X) X(0) X(1) X(2) X(3) X(4) X(5)
+#define FLYWEIGHT_PART_OF(isa, part) products_##isa##_##part
+#define FLYWEIGHT_PART_NAME(isa, part) FLYWEIGHT_PART_OF(isa, part)
+
 namespace flyweight {
+
+#define X(part) +1
+constexpr int matvec_parts = FLYWEIGHT_MATVEC_PARTS(X);
+#undef X
 
 // The order in which a form gives 32 columns as floats: as they are; the first half of a register from the first sixteen
 // columns and the second from the last sixteen; that with the even and the odd columns for halves; or that with every fourth
@@ -62,11 +71,13 @@ struct Weights {
     uint8_t planes[64] = {};                          // byte i of sixteen floats, for i = 0 … 3
 };
 
-// Activations made ready, one row per product: as f32, or as int8 with a scale per 32 columns. What no form of the call asks for is null.
+// Activations made ready, one row per product: as f32, as int8 with a scale per 32 columns, or as bf16. What no form of the call asks
+// for is null.
 struct Activations {
     size_t count, columns, runs;  // runs: columns / 32, rounded up to whole eights; what is beyond is zero
     const float* x[orders];       // (count, columns)
-    const int8_t* codes[orders];  // (count, columns), as halves or pairs
+    const int8_t* codes[orders];  // (count, columns), in every order but straight
+    const uint16_t* brains;       // (count, columns), bf16
     const float* scale;           // (count, runs)
     const float* sums;            // (count, runs): Σx over each 32 columns
     const float* half_sums;       // (count, 2 · runs): and over each 16
@@ -82,8 +93,20 @@ struct Products {
 // Rows first to last of every product.
 using MatvecKernel = void (*)(const Weights&, const Activations&, size_t first, size_t last, const Products&);
 
+struct FormKernels {
+    MatvecKernel f32, int8;
+};
+
 struct MatvecKernels {
-    struct { MatvecKernel f32, int8; } of[matvec_forms];
+    const char* name;
+    const FormKernels* parts[matvec_parts];  // a part has the forms dealt to it, and nulls
+
+    const FormKernels& of(MatvecForm form) const { return parts[form % matvec_parts][form]; }
+
+    // Whether codes of eight bits are faster as int8 for many activations too.
+    bool int8_for_many;
+    // bf16 weights and activations for many; null where the processor does not multiply them.
+    MatvecKernel bf16_for_many;
 
     // One row of activations.
     void (*normalize)(const float* x, size_t columns, const float* gain, float eps, float* out);
@@ -96,5 +119,10 @@ struct MatvecKernels {
     void (*silu)(float* gate, const float* up, size_t count);
     void (*gelu_tanh)(float* gate, const float* up, size_t count);
 };
+
+extern const MatvecKernels products_baseline;
+#ifdef FLYWEIGHT_X86
+extern const MatvecKernels products_avx2, products_avx512, products_avx512vnni, products_avx512bf16;
+#endif
 
 }  // namespace flyweight

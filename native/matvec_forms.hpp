@@ -78,8 +78,13 @@ struct Biased32 : Blocks32<Bytes, CodesAt> {
 
     template <bool Full>
     void open(size_t which, int chunks) {
-        Blocks32<Bytes, CodesAt>::template open<Full>(which, chunks);
-        this->biases = this->template some<Full>(2, chunks);
+        if (Full) {
+            this->at = this->row + this->stretch_bytes * which;
+            pairs_apart(this->at, Bytes, this->scales, this->biases);
+        } else {
+            Blocks32<Bytes, CodesAt>::template open<Full>(which, chunks);
+            this->biases = this->template some<Full>(2, chunks);
+        }
     }
 };
 

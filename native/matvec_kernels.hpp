@@ -4,9 +4,8 @@
 // added up at the end. Rows and products are taken in tiles only to keep the processor busy: no sum depends on its neighbours.
 #pragma once
 
-#include "matvec_activations.hpp"
-#include "matvec_blocks.hpp"
 #include "matvec_masked.hpp"
+#include "matvec_panels.hpp"
 
 namespace {
 
@@ -96,7 +95,7 @@ void matvec(const Weights& w, const Activations& a, size_t first, size_t last, c
         if (w.mask && a.count < flyweight::many) return masked_rows<Row, Int8, order>(w, a, first, last, to);
     if (a.count >= flyweight::many) {
         if constexpr (!Int8) return f32_blocks<Row, order>(w, a, first, last, to);
-        else if constexpr (!Row::is_signed) index = int8_blocks<Row, order>(w, a, first, last, to);
+        else index = int8_blocks<Row, order>(w, a, first, last, to);
     }
     if (a.count == 1)
         for (; index + 2 <= last; index += 2) matvec_tile<Row, Int8, order, 2, 1>(w, a, index, 0, to);

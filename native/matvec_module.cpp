@@ -32,9 +32,6 @@ struct FormFacts {
     Order order;
     size_t elements, bytes, scale_bytes;
     int bits;  // of codes, or 0
-
-    // Whether so many activations are multiplied as int8. Many are not with codes of eight bits: f32 is as fast.
-    bool whole(size_t items) const { return bits && (bits < 8 || items < many); }
 };
 
 constexpr FormFacts facts[matvec_forms] = {
@@ -134,23 +131,37 @@ struct Part {
     size_t rows, pieces;  // rows of a piece, pieces of the part
 };
 
+enum Type { f32, int8, bf16, types };
+
 struct Call {
-    const MatvecKernels& kernels = active().matvec;
+    const MatvecKernels& kernels = *active_set().products;
     Part parts[most_matrices];
     size_t count = 0;
-    bool int8 = false;
+    bool rounded = false;  // whether activations may be
     Activations activations{};
     // For a gate, the two parts are its and that of what it lets through.
     void (*gate)(float* gate, const float* up, size_t count) = nullptr;
 
-    MatvecKernel kernel(const Weights& w) const {
-        const auto& both = kernels.of[w.form];
-        return int8 && facts[w.form].whole(activations.count) ? both.int8 : both.f32;
+    // What activations are for a form. Many are not int8 with codes of eight bits where f32 is as fast.
+    Type type(MatvecForm form, size_t items) const {
+        const int bits = facts[form].bits;
+        if (!rounded) return f32;
+        if (bits) return bits < 8 || items < many || kernels.int8_for_many ? int8 : f32;
+        return form == form_bf16 && items >= many && kernels.bf16_for_many ? bf16 : f32;
+    }
+
+    MatvecKernel kernel(MatvecForm form) const {
+        const FormKernels& own = kernels.of(form);
+        switch (type(form, activations.count)) {
+            case int8: return own.int8;
+            case bf16: return kernels.bf16_for_many;
+            default: return own.f32;
+        }
     }
 
     void run(const Part& part, size_t piece) const {
         const size_t first = piece * part.rows, last = std::min(part.weights->rows, first + part.rows);
-        kernel(*part.weights)(*part.weights, activations, first, last, part.to);
+        kernel(part.weights->form)(*part.weights, activations, first, last, part.to);
     }
 };
 
@@ -180,6 +191,7 @@ struct Preparation {
     size_t columns, runs;
     float *straight, *ordered[orders], *scale, *sums, *half_sums;
     int8_t* codes[orders];
+    uint16_t* brains;
 
     void row(size_t i) const {
         const float* from = x + i * columns;
@@ -198,25 +210,26 @@ struct Preparation {
         }
         for (Order order : {halves, pairs, fours})
             if (ordered[order]) kernels.reorder(from, columns, order, ordered[order] + i * columns);
+        if (brains) active().f32_to_bf16(from, columns, brains + i * columns);
     }
 };
 
 void run(Call& call, const float* x, size_t items, const float* gain, float eps, bool gated, size_t threads) {
     const size_t columns = call.parts[0].weights->columns, runs = (columns / 32 + 7) / 8 * 8;
-    bool wants_float[orders] = {}, wants_codes[orders] = {};
+    bool wants[types][orders] = {};
     for (size_t i = 0; i < call.count; ++i) {
-        const FormFacts& fact = facts[call.parts[i].weights->form];
-        (call.int8 && fact.whole(items) ? wants_codes : wants_float)[fact.order] = true;
+        const MatvecForm form = call.parts[i].weights->form;
+        wants[call.type(form, items)][facts[form].order] = true;
     }
-    const bool codes = wants_codes[halves] || wants_codes[pairs] || wants_codes[fours];
     const size_t gate_floats = gated ? items * call.parts[0].weights->rows : 0;
-    Room room(items * (columns * (4 * sizeof(float) + 3) + runs * 4 * sizeof(float)) + gate_floats * sizeof(float) + 64 * 12);
-    Preparation ready{call.kernels, x, gain, eps, columns, runs, room.take<float>(gain ? items * columns : 0), {}, {}, {}, {}, {}};
+    Room room(items * (columns * (4 * sizeof(float) + 3 + sizeof(uint16_t)) + runs * 4 * sizeof(float)) + gate_floats * sizeof(float) + 64 * 13);
+    Preparation ready{call.kernels, x, gain, eps, columns, runs, room.take<float>(gain ? items * columns : 0), {}, {}, {}, {}, {}, {}};
     for (Order order : {halves, pairs, fours})
-        if (wants_float[order]) ready.ordered[order] = room.take<float>(items * columns);
-    if (codes) ready.codes[halves] = room.take<int8_t>(items * columns);
+        if (wants[f32][order]) ready.ordered[order] = room.take<float>(items * columns);
+    if (wants[int8][halves] || wants[int8][pairs] || wants[int8][fours]) ready.codes[halves] = room.take<int8_t>(items * columns);
     for (Order order : {pairs, fours})
-        if (wants_codes[order]) ready.codes[order] = room.take<int8_t>(items * columns);
+        if (wants[int8][order]) ready.codes[order] = room.take<int8_t>(items * columns);
+    if (wants[bf16][straight]) ready.brains = room.take<uint16_t>(items * columns);
     ready.scale = room.take<float>(items * runs);
     ready.sums = room.take<float>(items * runs);
     ready.half_sums = room.take<float>(2 * items * runs);
@@ -230,7 +243,7 @@ void run(Call& call, const float* x, size_t items, const float* gain, float eps,
 
     Activations& a = call.activations;
     a = {items, columns, runs, {gain ? ready.straight : x, ready.ordered[halves], ready.ordered[pairs], ready.ordered[fours]},
-         {nullptr, ready.codes[halves], ready.codes[pairs], ready.codes[fours]}, ready.scale, ready.sums, ready.half_sums};
+         {nullptr, ready.codes[halves], ready.codes[pairs], ready.codes[fours]}, ready.brains, ready.scale, ready.sums, ready.half_sums};
 
     // Small enough to be shared evenly, large enough not to be fetched often.
     size_t bytes = 0, pieces = 0;
@@ -285,7 +298,7 @@ void multiply(nb::sequence matrices, nb::handle x_array, nb::handle out_array, n
               bool add, bool int8, size_t threads) {
     const Floats x(x_array, 2, false), out(out_array, 2, true), gain(gain_array, 1, false), bias(bias_array, 1, false);
     Call call;
-    call.int8 = int8;
+    call.rounded = int8;
     size_t rows = 0;
     for (nb::handle matrix : matrices) {
         require(call.count < most_matrices, "a product takes at most 64 matrices");
@@ -306,7 +319,7 @@ void gated(nb::handle gate, nb::handle up, nb::handle x_array, nb::handle out_ar
     const Floats x(x_array, 2, false), out(out_array, 2, true), gain(gain_array, 1, false);
     const Weights &first = weights_of(gate), &second = weights_of(up);
     Call call;
-    call.int8 = int8;
+    call.rounded = int8;
     call.count = 2;
     call.parts[0] = {&first, {out.data(), first.rows, nullptr, false}, 0, 0};
     call.parts[1] = {&second, {nullptr, first.rows, nullptr, false}, 0, 0};

@@ -293,7 +293,7 @@ void table_decode(Bytes codes, Floats table, Floats scale, size_t group, FloatsO
 
 nb::tuple available() {
     nb::list names;
-    for (const flyweight::Kernels* set : flyweight::runnable()) names.append(set->name);
+    for (const flyweight::KernelSet& set : flyweight::runnable()) names.append(set.name());
     return nb::tuple(names);
 }
 
@@ -301,7 +301,7 @@ nb::tuple available() {
 
 NB_MODULE(_native, module) {
     module.def("available", available);
-    module.def("active", [] { return flyweight::active().name; });
+    module.def("active", [] { return flyweight::active_set().name(); });
     module.def("use", [](const char* name) { require(flyweight::use(name), "no such kernel set on this processor"); }, "name"_a);
 
     // noconvert: an array of another type is refused, not copied (a copy of `out` would be lost). What decodes

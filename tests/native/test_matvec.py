@@ -17,6 +17,7 @@ from flyweight.codecs import ggml
 from flyweight.kernels import reference, reference_matvec
 
 U = 2.0**-24
+SETS = ("baseline", "avx2", "avx512", "avx512vnni", "avx512bf16")
 SCALES = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 

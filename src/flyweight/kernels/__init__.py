@@ -5,7 +5,7 @@ for bit on every instruction set, and one line in `_native.pyi`. The arrays are 
 for all of them; a kernel itself never fails.
 
 The best set the processor runs is chosen at import. `FLYWEIGHT_KERNELS` forces one of
-reference, baseline, avx2, avx512; asking for one that is not there is an error, never a fallback.
+reference, baseline, avx2, avx512, avx512vnni, avx512bf16; asking for one that is not there is an error, never a fallback.
 """
 
 from __future__ import annotations
