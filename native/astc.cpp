@@ -19,8 +19,10 @@ uint64_t reversed(uint64_t word) {
     return __builtin_bswap64(word);
 }
 
+// Integers that share digits: how many bits of these follow each, and the digits that the bits stand for. Without digits any
+// number is a group; eight of eight bits fill a window.
 template <int Base>
-struct Group;  // how many integers share digits, and after each the bits of those
+struct Group;
 template <>
 struct Group<1> {
     static constexpr uint8_t widths[8] = {};
@@ -190,7 +192,7 @@ private:
     }
 
     static uint16_t between(int low, int high, int weight) {
-        const auto mixed = uint16_t(low * (64 - weight) + high * weight);  // before the factor 257, which is two shifts
+        const auto mixed = uint16_t(low * (64 - weight) + high * weight);  // fits 16 bits, which lanes multiply best
         return uint16_t((uint32_t(mixed) * 257 + 32) >> 6);
     }
 

@@ -29,7 +29,7 @@ FOOTPRINTS = (
 )
 """The legal blocks of two dimensions: texels across and down."""
 _BLOCK = 16  # bytes
-_EFFORT = 60.0  # the encoder's "medium": twice the time of "fast", up to 1.6 dB more (docs/formats/astc.md)
+_EFFORT = 60.0  # the encoder's "medium": up to 1.7 dB more than "fast" in 2 to 15 times the time (docs/formats/astc.md)
 _RUN = 1 << 16  # texels decoded at a time where values come in runs
 _STRIP = 1 << 18  # texels encoded at a time: the encoder wants four f32 of each
 

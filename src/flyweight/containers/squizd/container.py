@@ -123,7 +123,8 @@ class Squizd(Container):
             file: read(extent) if isinstance(extent, Extent) else extent for file, extent in placement.manifest.files.items()
         }
         arrangement = Arrangement(replace(placement.manifest, files=contents), name, self.directory)
-        masks = arrangement.masks().items()
-        dropped = {tensor: blocks.dropped(spec, block, read(extent)) for tensor, (extent, spec, block) in masks}
+        dropped = {
+            tensor: blocks.dropped(spec, block, read(extent)) for tensor, (extent, spec, block) in arrangement.masks().items()
+        }
         tables = [blake3(read(Extent(name, t.offset, t.nbytes))).hexdigest() for t in arrangement.tables]
         return {name: [(0, arrangement.front(digests, dropped, tables))]}
