@@ -26,8 +26,8 @@ from flyweight.checkpoint import open_checkpoint
 from flyweight.runtime.tensors import Tensors
 
 PROMPT = "Name three animals that live in the sea."
-QUANTIZERS = ("nearest", "edge", "clip")
-SUB_BLOCKS = (32, 64, 96, 192, 0)
+QUANTIZERS = ("nearest", "edge", "clip", "hqq")
+SUB_BLOCKS = (32, 64, 96, 128, 192, 0)
 LONGEST = 1 << 20  # than any row
 
 
@@ -48,13 +48,13 @@ dtype = "bf16"
 
 
 FORMS: dict[str, list[str]] = {
-    "INT4": ["--quant", "int4"],
-    "INT4, half of the FFN blocks dropped": ["--quant", "int4", "--sparse", "0.5"],
-    "INT4, a tenth of the FFN blocks dropped": ["--quant", "int4", "--sparse", "0.1"],
-    "INT2 hybrid": ["--quant", "int2"],
+    "INT4": ["--quant", "int4", "--dtype", "bf16"],
+    "INT4, half of the FFN blocks dropped": ["--quant", "int4", "--dtype", "bf16", "--sparse", "0.5"],
+    "INT4, a tenth of the FFN blocks dropped": ["--quant", "int4", "--dtype", "bf16", "--sparse", "0.1"],
+    "INT2 hybrid": ["--quant", "int2", "--dtype", "bf16"],
     "TCA_TBE, bf16": ["--quant", "tca", "--dtype", "bf16"],
-    "ASTC 4×4": ["--quant", "astc"],
-    "ASTC 6×6": ["--quant", "astc-6x6"],
+    "ASTC 4×4": ["--quant", "astc", "--dtype", "bf16"],
+    "ASTC 6×6": ["--quant", "astc-6x6", "--dtype", "bf16"],
     "plain bf16": ["--quant", "none", "--dtype", "bf16"],
 }
 

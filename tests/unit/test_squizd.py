@@ -272,23 +272,30 @@ AUDITED: dict[str, tuple[bytes, str]] = {
 """What parses, digests right where they could be, and only reading all of it shows."""
 
 
-VALUES: dict[str, bytes] = {
-    "mask that drops weights": replaced(UP["mask_offset"], b"\x01", redigested(patched(ALL, 140, number(0.125)))),
-    "mask with bits behind its rows": replaced(UP["mask_offset"], b"\x07"),
-    "texture of no legal block": replaced(row(ASTC, "model.layers.0.up.weight")["offset"] + 16, bytes(16), ASTC),
-    "codes and escapes that do not agree": replaced(row(TCA, "model.layers.0.up.weight")["offset"] + 40, bytes(24), TCA),
-    "plain number NaN": replaced(row(ALL, "model.layers.0.norm.weight")["offset"] + 16, b"\xc0\x7f"),
-}
-"""What is sound as a file, with every digest right, and holds nonsense."""
+VALUES: dict[str, tuple[bytes, str]] = {
+    "mask that drops weights": (
+        replaced(UP["mask_offset"], b"\x01", redigested(patched(ALL, 140, number(0.125)))), "E_PART_VALUES"
+    ),
+    "mask with bits behind its rows": (replaced(UP["mask_offset"], b"\x07"), "E_PART_VALUES"),
+    "texture of no legal block": (
+        replaced(row(ASTC, "model.layers.0.up.weight")["offset"] + 16, bytes(16), ASTC), "E_ASTC_BLOCK"
+    ),
+    "codes and escapes that do not agree": (
+        replaced(row(TCA, "model.layers.0.up.weight")["offset"] + 40, bytes(24), TCA), "E_PART_VALUES"
+    ),
+    "plain number NaN": (replaced(row(ALL, "model.layers.0.norm.weight")["offset"] + 16, b"\xc0\x7f"), "E_NONFINITE"),
+}  # fmt: skip
+"""What is sound as a file, with every digest right, and holds what contradicts itself, or nonsense."""
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_verify_doubts(name: str, tmp_path: Path) -> None:
-    path = tmp_path / NAME
-    path.write_bytes(VALUES[name])
+def test_verify_reads_the_values(name: str, tmp_path: Path) -> None:
+    path, (raw, code) = tmp_path / NAME, VALUES[name]
+    path.write_bytes(raw)
     report = verify(path)
+    assert [finding.code for finding in report.findings] == [code]
+    assert report.malformed == (code != "E_NONFINITE")
     assert not report.ok
-    assert [finding.code for finding in report.findings] == ["E_NONFINITE"]
     assert report.findings[0].tensor
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.codecs import codec_for, known
 from flyweight.containers import Container, Finding, recognise
-from flyweight.errors import FlyweightError
+from flyweight.errors import FlyweightError, MalformedError
 from flyweight.manifest import Entry
 from flyweight.pipeline.rows import read_rows, slabs
 from flyweight.sources import open_bundle
@@ -70,6 +70,7 @@ def verify(path: Path | str, *, strict: bool = False, progress: Callable[[str, i
                 findings += _look(checkpoint, entry) if entry.name not in flawed else []
             except FlyweightError as error:
                 findings.append(Finding("error", error.code, error.message, entry.name, error.offset))
+                flawed |= {entry.name} if isinstance(error, MalformedError) else set()
             if progress is not None:
                 progress(entry.name, entry.nbytes, checkpoint.manifest.nbytes)
         manifest = checkpoint.manifest
@@ -94,10 +95,11 @@ def _look(checkpoint: Checkpoint, entry: Entry) -> list[Finding]:
     nonzero = False
     for start, stop in slabs(entry.spec, has_rows(entry.spec, entry.parts)):
         tensor = read_rows(checkpoint, entry.name, start, stop, None)
+        values = codec.decode(tensor.spec, tensor.parts)  # refuses parts that contradict each other
         complaint = codec.check_values(tensor.spec, tensor.parts)
         if complaint is not None:
             return [Finding("error", "E_NONFINITE", complaint, entry.name)]
-        nonzero = nonzero or bool(np.any(codec.decode(tensor.spec, tensor.parts)))
+        nonzero = nonzero or bool(np.any(values))
     if entry.spec.size > 1 and not nonzero:
         return [Finding("warning", "E_ALL_ZERO", "every value is zero", entry.name)]
     return []

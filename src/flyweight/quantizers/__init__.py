@@ -38,7 +38,7 @@ def default_for(codec: Codec) -> str:
     if isinstance(codec, Masked):
         return default_for(codec.held)
     if isinstance(codec, Tabled):
-        return "clip"
+        return "edge"
     if isinstance(codec, Hqq):
         return "hqq"
     if isinstance(codec, Palette):
