@@ -47,6 +47,14 @@ SAMPLES = {
         *({"scale": scale, "divide": divide, "columns": 128} for scale in ("f32", "f16", "bf16") for divide in (False, True)),
     ],
     "sign": [{}, {"scale": "f16", "packing": "big"}, {"scale": "bf16", "packing": "halves-low"}],
+    "excess": [
+        {},
+        {"group": 0},
+        {"bits": 3, "excess": 3, "top": 7, "group": 64, "flat": True, "zeros": True},
+        {"bits": 3, "excess": 3, "top": 7, "group": 48, "flat": True},
+        {"bits": 8, "excess": 128, "top": 255, "group": 100},
+    ],
+    "nf4": [{}, {"group": 0}, {"group": 100}],
     "corrected": [
         {"rank": 2, "inner": "q8_0"},
         {"rank": 0, "outliers": 3, "factor": "f32", "inner": "q8_0"},

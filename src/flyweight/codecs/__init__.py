@@ -10,9 +10,11 @@ from flyweight.codecs import ggml
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.base import Array, Codec, Grid, Parts, take_rows
 from flyweight.codecs.corrected import Corrected
+from flyweight.codecs.excess import Excess
 from flyweight.codecs.floats import Fp8, Mxfp4Split
 from flyweight.codecs.hqq import Hqq
 from flyweight.codecs.lossless import Lossless
+from flyweight.codecs.nf4 import Nf4
 from flyweight.codecs.palette import Palette
 from flyweight.codecs.raw import Raw
 from flyweight.codecs.sign import Sign
@@ -34,6 +36,8 @@ CODECS: tuple[type[Codec], ...] = (
     Mxfp4Split,
     Sign,
     Corrected,
+    Excess,
+    Nf4,
 )
 
 _BY_NAME = {codec.name: codec for codec in CODECS}
