@@ -62,9 +62,12 @@ def plan_conversion(
     """What `convert` would do. ResourceError if a codec has to be fitted to a tensor that the memory does not hold."""
     if quant is not None and recipe is not None:
         raise ValueError("give a quantization or a recipe, not both")
-    chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe) if recipe is not None else preset(quant or "keep")
-    element = DType.parse(dtype) if isinstance(dtype, str) else dtype
     container = target_container(destination, to)
+    if isinstance(recipe, Recipe):
+        chosen = recipe
+    else:
+        chosen = load_recipe(recipe) if recipe is not None else preset(quant or "keep", container.presets)
+    element = DType.parse(dtype) if isinstance(dtype, str) else dtype
     return make_plan(
         checkpoint, container, destination.name, recipe=chosen, dtype=element, shard_bytes=shard_bytes, max_ram=max_ram
     )
