@@ -128,16 +128,19 @@ def _by_rows(form: Form, spec: TensorSpec, group: int) -> dict[str, Stored] | No
 
 
 def _flat(form: Form, spec: TensorSpec, group: int) -> dict[str, Stored] | None:
-    """Groups of the whole tensor, each of whole bytes, the last padded; by rows to the codec where rows are whole groups."""
-    if not group or group * form.bits % 8:
+    """Groups over the whole tensor, eight codes to `bits` bytes; by rows to the codec where rows are whole groups."""
+    columns, lead = (spec.columns, spec.shape[:-1]) if _in_rows(form, spec, group) else (spec.size, ())
+    groups = -(-spec.size // (group or spec.size))
+    if min(_group(form, spec.size, groups) or spec.size, spec.size) != min(group or spec.size, spec.size):
         return None
-    groups, columns, lead = -(-spec.size // group), spec.columns, spec.shape[:-1]
-    if columns % group:
-        columns, lead = spec.size, ()
-    nbytes = TensorSpec((groups * group * form.bits // 8,), form.stored)
-    codes = Stored("", nbytes, TensorSpec((*lead, -(-columns * form.bits // 8)), DType.U8))
-    beside = Stored("", TensorSpec((groups,), DType.F32), TensorSpec((*lead, -(-columns // group)), DType.F32))
+    eights = TensorSpec((-(-spec.size // 8) * form.bits,), form.stored)
+    codes = Stored("", eights, TensorSpec((*lead, -(-columns * form.bits // 8)), DType.U8))
+    beside = Stored("", TensorSpec((groups,), DType.F32), TensorSpec((*lead, -(-columns // (group or columns))), DType.F32))
     return {part: (codes if part == "codes" else beside)._replace(suffix=suffix) for part, suffix in form.files.items()}
+
+
+def _in_rows(form: Form, spec: TensorSpec, group: int) -> bool:
+    return group > 0 and spec.columns % group == 0 and spec.columns * form.bits % 8 == 0
 
 
 def _corrected(held: dict[str, Stored], spec: TensorSpec, rank: int) -> dict[str, Stored]:
@@ -188,8 +191,7 @@ def identify(label: str, shape: tuple[int, ...], arrays: Mapping[str, TensorSpec
     if not spec.size:
         raise UnsupportedError(f"an empty tensor is not quantised, but {form.files['codes']} is there", code="E_SPEC")
     if form.flat:
-        group, rest = divmod(codes.size * 8, max(scale.size, 1) * form.bits)
-        found = None if rest or group * form.bits % 8 or not group else group
+        found = _group(form, spec.size, scale.size)
     else:
         found = _group(form, spec.columns, scale.shape[1] if len(scale.shape) == 2 else 1)
     if found is None or found > _MAX_GROUP:
