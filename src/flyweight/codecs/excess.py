@@ -85,25 +85,45 @@ class Excess(Codec):
         return out
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
-        """The least scale that reaches both ends of a group with codes 0 to `top`; then the nearest of them."""
+        """Nearest codes under the scale whose grid reaches both ends of a group, or, where codes are not as many on both sides
+        of zero, under that which misses the greatest magnitude by at most half a step, if the group loses less by it."""
         layout = self.layout(spec)
         rows, columns = self._rows(spec)
         values = astype(np.asarray(array), DType.F32.numpy).reshape(rows, columns)
         if not np.isfinite(values).all():
             raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
-        span = self._span(columns)
-        starts = np.arange(0, columns, span)
+        starts = np.arange(0, columns, self._span(columns))
         low, high = (extreme.reduceat(values, starts, axis=1).astype(np.float64) for extreme in (np.minimum, np.maximum))
         scale = np.maximum(np.maximum(high / (self.top - self.excess), -low / self.excess), 0).astype(np.float32)
         if not self._in_range(scale, self.excess):
             raise UnsupportedError("the weights leave the range of f32 scales", code="E_RANGE")
-        steps = np.repeat(scale, min(span, max(columns, 1)), axis=1)[:, :columns]
-        with np.errstate(over="ignore"):  # where a subnormal scale was rounded down
-            quotient = np.divide(values, steps, out=np.zeros_like(values), where=steps > 0)
-        codes = np.clip(np.rint(quotient), -self.excess, self.top - self.excess) + self.excess
-        packed = packing.pack("little", codes.astype(np.uint8), self.bits)
+        codes = self._nearest(values, scale)
+        if self.top != 2 * self.excess:
+            shorter = (np.maximum(high, -low) / (self.top / 2)).astype(np.float32)
+            others = self._nearest(values, shorter)
+            better = self._lost(values, others, shorter) < self._lost(values, codes, scale)
+            scale, codes = np.where(better, shorter, scale), np.where(self._per_column(better, columns), others, codes)
+        packed = packing.pack("little", codes, self.bits)
         made = {"codes": packed, "scale": scale, "zero": np.full(scale.shape, self.excess, np.float32)}
         return {part: made[part].reshape(want.shape) for part, want in layout.items()}
+
+    def _per_column(self, groups: Array, columns: int) -> Array:
+        return np.repeat(groups, min(self._span(columns), max(columns, 1)), axis=1)[:, :columns]
+
+    def _nearest(self, values: Array, scale: Array) -> Array:
+        steps = self._per_column(scale, values.shape[1])
+        with np.errstate(over="ignore"):  # where a subnormal scale was rounded down
+            quotient = np.divide(values, steps, out=np.zeros_like(values), where=steps > 0)
+        signed = np.clip(np.rint(quotient), -self.excess, self.top - self.excess)
+        return (signed + self.excess).astype(np.uint8)
+
+    def _lost(self, values: Array, codes: Array, scale: Array) -> Array:
+        """The squared error of each group. (rows, groups)"""
+        columns = values.shape[1]
+        starts = np.arange(0, columns, self._span(columns))
+        with np.errstate(over="ignore"):  # what leaves the range loses everything
+            made = self._per_column(scale, columns) * (codes.astype(np.float32) - self.excess)
+            return np.add.reduceat(np.square(values - made, dtype=np.float64), starts, axis=1)
 
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
         complaint = super().check_values(spec, parts)
