@@ -271,6 +271,34 @@ def test_bf16_is_stored_as_f16_where_that_is_the_same_number(tmp_path: Path) -> 
     assert caught.value.code == "E_OVERFLOW"
 
 
+RECIPE = """
+protect = true
+[[rules]]
+match = "*q_proj*"
+codec = "corrected"
+params = { inner = '{"name":"excess","params":{"bits":3,"excess":3,"top":7,"group":64,"flat":true,"zeros":true}}', rank = 8, factor = "f32" }
+[[rules]]
+match = "*"
+codec = "affine"
+params = { bits = 8, group = 32, form = "symmetric" }
+"""  # noqa: E501
+
+
+def test_a_recipe_asks_for_a_correction_and_for_groups(written: Path, tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text(RECIPE)
+    report = flyweight.convert(written / "toy", tmp_path / "m", to="npy_dir", recipe=tmp_path / "r.toml")
+    assert not report.notes
+    assert array(tmp_path / "m", Q_KEY + "__lra").shape == (64, 8)
+    assert array(tmp_path / "m", "model__layers__0__mlp__down_proj__weight__s").shape == (64, 3)
+    (tmp_path / "m" / "flyweight.json").unlink()
+    with flyweight.open(tmp_path / "m") as model:
+        assert np.abs(model[Q] - llama_tensors()[Q].astype(np.float32)).max() < 0.03
+    with flyweight.open(
+        flyweight.convert(written / "toy", tmp_path / "g", to="npy_dir", quant="int8-g64").destination
+    ) as model:
+        assert model.manifest.entries[Q].codec.params["bits"] == 8
+
+
 def test_side_files_sentinels_and_the_record_are_there(written: Path) -> None:
     toy = toy_llama_files()
     for name in ("tokenizer.json", "README.md", "extra/notes.bin.txt"):
@@ -485,6 +513,8 @@ def test_without_the_package_one_error_says_what_to_install(monkeypatch: pytest.
         flyweight.open(GOLDEN / "int8_zst")
     assert caught.value.code == "E_EXTRA"
     assert "flyweight[zstd]" in str(caught.value)
+    with pytest.raises(UnsupportedError, match="E_EXTRA"):
+        flyweight.verify(GOLDEN / "int8_zst")
     with flyweight.open(GOLDEN / "int8") as model:
         assert isinstance(model, Checkpoint)
 

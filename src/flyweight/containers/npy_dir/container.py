@@ -50,6 +50,7 @@ class NpyDirectory(Container):
     exactly = {DType.BF16: DType.F16}
     presets = {
         "int8": FORMS["int8"].spec(0),
+        **{f"int8-g{group}": FORMS["int8"].spec(group) for group in (32, 64, 128)},
         **{label: FORMS[label].spec(FORMS[label].usual) for label in ("int4", "int4-legacy", "int3")},
     }
 
@@ -76,6 +77,8 @@ class NpyDirectory(Container):
         """Every tensor's first broken rule, and every file whose digest is not the recorded one."""
         found = read(self.view(bundle))
         for error in found.problems:
+            if isinstance(error, UnsupportedError):  # sound, for all that can be said here
+                raise error
             yield Finding("error", error.code, error.message, error.tensor, error.offset)
         yield from _wrong_digests(found)
 
