@@ -39,11 +39,14 @@ check: setup  ## Format, lint, types, layers, tests
 
 SANITIZED := .venv-sanitized
 SANITIZERS = $(shell $(CXX) -print-file-name=libasan.so) $(shell $(CXX) -print-file-name=libstdc++.so)
+# What this machine cannot run is not instrumented for it.
+AVX512_HERE := $(if $(shell grep -ow -m1 avx512f /proc/cpuinfo 2>/dev/null),ON,OFF)
 check-native:  ## Run the law and native tests under the address and undefined-behaviour sanitizers
 	test -x $(SANITIZED)/bin/python || $(PYTHON) -m venv $(SANITIZED)
 	$(SANITIZED)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(SANITIZED)/bin/python -m pip install --quiet --group dev . \
-		-C cmake.define.FLYWEIGHT_SANITIZE=ON -C cmake.define.FLYWEIGHT_NATIVE=ON -C build-dir=build/sanitized
+		-C cmake.define.FLYWEIGHT_SANITIZE=ON -C cmake.define.FLYWEIGHT_NATIVE=ON \
+		-C cmake.define.FLYWEIGHT_AVX512=$(AVX512_HERE) -C build-dir=build/sanitized
 	LD_PRELOAD="$(SANITIZERS)" ASAN_OPTIONS=detect_leaks=0 $(SANITIZED)/bin/python -m pytest tests/native tests/laws -n 2
 
 format: setup  ## Rewrite the code in the project's style
@@ -71,7 +74,9 @@ bench: $(PEERS)/.ready $(DEMO_MODEL)  ## Measure beside the peers, in one run
 	$(PEERS)/bin/python tools/fetch_bench_weights.py .models/minilm.safetensors
 	$(PEERS)/bin/python bench/lossless.py
 	$(PEERS)/bin/python bench/codecs.py
+	$(PEERS)/bin/python bench/astc.py
 	$(PEERS)/bin/python bench/matvec.py
+	$(PEERS)/bin/python bench/sparse.py
 	$(PEERS)/bin/python bench/attention.py
 	$(PEERS)/bin/python bench/run.py $(DEMO_MODEL)
 	$(PEERS)/bin/python bench/load.py

@@ -5,6 +5,8 @@
     int4         our 4-bit forms: MLX's affine groups of 64, beside llama.cpp's q4_0
     bf16         transformers
 
+With `--as-stored` nothing is made: a GGUF file of any size runs as it is, beside llama.cpp, and has results of its own.
+
 Every figure is the median over processes that take turns. Run it on an idle machine: llama.cpp's threads wait awake for each
 other, and where another program takes a core its speed falls to a tenth; the load average is kept with the figures. It is
 measured where `--llama PYTHON` or the variable FLYWEIGHT_LLAMA_PYTHON names a Python with llama-cpp-python, or this one has it;
@@ -61,6 +63,12 @@ TARGETS = {
     ("q8_0", "prefill"): "1× llama.cpp q8_0",
     ("q4_k_m", "decode"): "1× llama.cpp q4_k_m",
     ("int4", "decode"): "1.2× llama.cpp q4_0",
+    ("as stored", "load"): "at most 1× llama.cpp as stored",
+    ("as stored", "first token"): "at most 1× llama.cpp as stored",
+    ("as stored", "private"): "at most 1× llama.cpp as stored",
+    ("as stored", "own"): "at most 1× llama.cpp as stored",
+    ("as stored", "decode"): "1× llama.cpp as stored",
+    ("as stored", "prefill"): "1× llama.cpp as stored",
 }
 
 
@@ -92,10 +100,11 @@ def contenders(forms: dict[str, Path], llama: str | None, only: str) -> dict[str
     if llama:
         shared = {form: path for form, path in forms.items() if path.suffix == ".gguf"}
         entered |= {f"llama.cpp {form}": Contender(path, LLAMA, llama) for form, path in shared.items()}
-    if find_spec("transformers") and find_spec("torch"):
-        entered["transformers bf16"] = Contender(forms["bf16"], TRANSFORMERS)
-    else:
-        print("transformers is not here: measuring without it")
+    if "bf16" in forms:
+        if find_spec("transformers") and find_spec("torch"):
+            entered["transformers bf16"] = Contender(forms["bf16"], TRANSFORMERS)
+        else:
+            print("transformers is not here: measuring without it")
     return {who: contender for who, contender in entered.items() if only in who}
 
 
@@ -106,10 +115,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--only", metavar="TEXT", default="", help="only contenders whose name contains this")
+    parser.add_argument("--as-stored", action="store_true", help="measure this GGUF file alone, into results of its own")
     parser.add_argument("--folder", type=Path, default=Path(".bench/run"), help="where the forms of the model are kept")
     options = parser.parse_args()
     llama = llama_python(options.llama)
-    forms = made(options.folder, options.model, llama)
+    forms = {"as stored": options.model} if options.as_stored else made(options.folder, options.model, llama)
     load, about, title = os.getloadavg()[0], machine(), __doc__.splitlines()[0]
     print(f"{title}\n{headline(about)}\nload average {load:.1f}, {options.threads} threads", flush=True)
     entered = contenders(forms, llama, options.only)
@@ -135,7 +145,8 @@ def main() -> None:
             "results": results,
         }
         RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "run.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        name = f"run-{options.model.stem}.json" if options.as_stored else "run.json"
+        (RESULTS / name).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

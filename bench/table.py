@@ -13,6 +13,9 @@ from flyweight.bench.harness import rate
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 
+BUSY = 4
+"""A load average from which on only ratios between contenders mean something."""
+
 INTRODUCTION = """# Performance: every target, and what was reached
 
 `make bench` measures and writes this page; the figures with their spread are in bench/results. Medians [least–greatest] of
@@ -36,6 +39,8 @@ def main() -> None:
     for file in sorted(RESULTS.glob("*.json")):
         report = json.loads(file.read_text(encoding="utf-8"))
         title = f"{file.stem}: {report['date'][:10]}, {report['processor']}, kernels {report['kernels']}"
+        if report.get("load_average", 0) > BUSY:
+            title += f", busy machine (load average {report['load_average']:.0f})"
         found = list(rows(report))
         if not found:
             continue

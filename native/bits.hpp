@@ -50,12 +50,23 @@ inline void unpack_nibbles(const uint8_t* packed, uint8_t* codes) {
     store(codes + 16, __builtin_shufflevector(low, high, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31));
 }
 
+#ifdef __AVX2__
+inline U8 packed_nibbles(__m256i codes) {
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_and_si256(codes, _mm256_set1_epi8(15)), _mm256_set1_epi16(0x1001));  // even + 16 · odd
+    return U8(_mm_packus_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)));
+}
+
+inline void pack_nibbles(const uint8_t* codes, uint8_t* packed) {
+    store(packed, packed_nibbles(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes))));
+}
+#else
 inline void pack_nibbles(const uint8_t* codes, uint8_t* packed) {
     const U8 a = load(codes), b = load(codes + 16);
     const U8 even = __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     const U8 odd = __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
     store(packed, (even & 15) | odd << 4);
 }
+#endif
 
 #ifdef __AVX2__
 // Sixteen codes from sixteen bytes, of which they need 2 · Bits: each pair of bytes that holds a code is moved to a lane of its

@@ -43,16 +43,16 @@ inline uint16_t bf16_of(float value) {
 }
 
 #ifdef __AVX2__
-// The same for values that lie by turns in two registers. Upper and lower halves are rounded sixteen at a time: a lower
-// half of more than 8000, or of 8000 below an odd upper half, saturates where it carries.
+// The same for values that lie by turns in two registers. Upper and lower halves are rounded sixteen at a time: the highest bit of
+// a lower half carries, once what lies below an even upper half is made less by one (so that 8000, the middle, does not).
 [[gnu::always_inline]] inline Halves bf16_of_turns(Eight even, Eight odd, bool numbers) {
     const __m256i a = __m256i(even), b = __m256i(odd);
     const __m256 nan = _mm256_cmp_ps(__m256(even), __m256(odd), _CMP_UNORD_Q);
     if (__builtin_expect(numbers || _mm256_testz_ps(nan, nan), 1)) {
-        const Halves upper = Halves(_mm256_blend_epi16(_mm256_srli_epi32(a, 16), b, 0xaa));
+        const __m256i upper = _mm256_blend_epi16(_mm256_srli_epi32(a, 16), b, 0xaa);
         const __m256i lower = _mm256_blend_epi16(a, _mm256_slli_epi32(b, 16), 0xaa);
-        const __m256i sum = _mm256_adds_epu16(lower, __m256i((upper & 1) + 0x7ffe));
-        return upper - Halves(_mm256_cmpeq_epi16(sum, _mm256_set1_epi16(-1)));
+        const __m256i is_even = _mm256_andnot_si256(upper, _mm256_set1_epi16(1));
+        return Halves(_mm256_add_epi16(upper, _mm256_srli_epi16(_mm256_subs_epu16(lower, is_even), 15)));
     }
     const Halves halves = bf16_one_by_one(even, odd);
     return __builtin_shufflevector(halves, halves, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);

@@ -15,8 +15,10 @@ template <typename T>
 using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 const CodecKernels& codecs() {
-#ifdef FLYWEIGHT_X86
+#ifdef FLYWEIGHT_AVX512
     if (&active() == &avx512) return codecs_avx512;
+#endif
+#ifdef FLYWEIGHT_X86
     if (&active() == &avx2) return codecs_avx2;
 #endif
     return codecs_baseline;

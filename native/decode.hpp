@@ -1,4 +1,4 @@
-// Blocks to f32. The layouts are in docs/formats/ggml-blocks.md, the definition in kernels/reference.py.
+// Blocks to f32, or rounded to bf16 (some in ways of their own: decode_bf16.hpp). The layouts are in docs/formats/ggml-blocks.md, the definition in kernels/reference.py.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +19,6 @@ template <typename Out>
 inline void q4_0(const uint8_t* block, Out out) {
     const float d = load_f16(block);
     const U8 q = load(block + 2);
-    if constexpr (Tabulates<Out>) {
-        const typename Out::Table table([=](Eight code) { return (code - 8.0f) * d; }, tame(d));
-        return table.put(out.at, q & 15, out.at + 16, q >> 4);
-    }
     store_scaled(out, I8(q & 15) - 8, d);
     store_scaled(out + 16, I8(q >> 4) - 8, d);
 }
@@ -31,10 +27,6 @@ template <typename Out>
 inline void q4_1(const uint8_t* block, Out out) {
     const float d = load_f16(block), m = load_f16(block + 2);
     const U8 q = load(block + 4);
-    if constexpr (Tabulates<Out>) {
-        const typename Out::Table table([=](Eight code) { return code * d + m; }, tame(d) && tame(m));
-        return table.put(out.at, q & 15, out.at + 16, q >> 4);
-    }
     store_scaled_plus(out, q & 15, d, m);
     store_scaled_plus(out + 16, q >> 4, d, m);
 }
@@ -42,9 +34,9 @@ inline void q4_1(const uint8_t* block, Out out) {
 template <typename Out>
 inline void q5_0(const uint8_t* block, Out out) {
     const float d = load_f16(block);
-    const U8 q = load(block + 6);
-    store_scaled(out, I8(q & 15 | where_set(load_u16(block + 2), 16)) - 16, d);
-    store_scaled(out + 16, I8(q >> 4 | where_set(load_u16(block + 4), 16)) - 16, d);
+    const U8 q = load(block + 6);  // less 16: a clear fifth bit extends the sign
+    store_scaled(out, I8(q & 15 | where_clear(load_u16(block + 2), 0xf0)), d);
+    store_scaled(out + 16, I8(q >> 4 | where_clear(load_u16(block + 4), 0xf0)), d);
 }
 
 template <typename Out>
@@ -120,7 +112,7 @@ inline void q3_k(const uint8_t* block, Out out) {
 struct ScaleAndMin {
     float scale, min;
 
-    ScaleAndMin(const uint8_t* packed, int g)
+    [[gnu::always_inline]] ScaleAndMin(const uint8_t* packed, int g)
         : scale(float(g < 4 ? packed[g] & 63 : (packed[4 + g] & 15) | packed[g - 4] >> 6 << 4)),
           min(float(g < 4 ? packed[4 + g] & 63 : packed[4 + g] >> 4 | packed[g] >> 6 << 4)) {}
 };
@@ -130,17 +122,6 @@ inline void q4_k(const uint8_t* block, Out out) {
     const float d = load_f16(block), dmin = load_f16(block + 2);
     for (int run = 0; run < 4; ++run, out += 64) {
         const ScaleAndMin low(block + 4, 2 * run), high(block + 4, 2 * run + 1);
-        if constexpr (Tabulates<Out>) {
-            const U8 q[2] = {load(block + 16 + 32 * run), load(block + 32 + 32 * run)};
-            const auto put = [&](Out to, ScaleAndMin group, U8 a, U8 b) {
-                const float s = d * group.scale, m = -(dmin * group.min);
-                const typename Out::Table table([=](Eight code) { return code * s + m; }, tame(s) && tame(m));
-                table.put(to.at, a, to.at + 16, b);
-            };
-            put(out, low, q[0] & 15, q[1] & 15);
-            put(out + 32, high, q[0] >> 4, q[1] >> 4);
-            continue;
-        }
         for (int i = 0; i < 32; i += 16) {
             const U8 q = load(block + 16 + 32 * run + i);
             store_scaled_plus(out + i, q & 15, d * low.scale, -(dmin * low.min));

@@ -7,19 +7,26 @@ namespace flyweight {
 namespace {
 
 struct Runnable {
-    const Kernels* sets[3] = {&baseline};
+    KernelSet sets[5] = {{&baseline, &products_baseline}};
     size_t count = 1;
 
     Runnable() {
 #ifdef FLYWEIGHT_X86
-        // The flags kernels.cpp is compiled with; the compiler's test includes that the system saves the registers.
+        // The flags the sets are compiled with, each on top of the one before; the compiler's test includes that the system
+        // saves the registers.
         __builtin_cpu_init();
-        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
-            sets[count++] = &avx2;
-            if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-                sets[count++] = &avx512;
-        }
+        if (!(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))) return;
+        sets[count++] = {&avx2, &products_avx2};
+#ifdef FLYWEIGHT_AVX512
+        if (!(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+              __builtin_cpu_supports("avx512vl")))
+            return;
+        sets[count++] = {&avx512, &products_avx512};
+        if (!__builtin_cpu_supports("avx512vnni")) return;
+        sets[count++] = {&avx512, &products_avx512vnni};
+        if (!__builtin_cpu_supports("avx512bf16")) return;
+        sets[count++] = {&avx512, &products_avx512bf16};
+#endif
 #endif
     }
 };
@@ -29,18 +36,21 @@ const Runnable& all() {
     return found;
 }
 
-std::atomic<const Kernels*> running = &baseline;
+std::atomic<const KernelSet*> running = nullptr;
 
 }  // namespace
 
-std::span<const Kernels* const> runnable() { return {all().sets, all().count}; }
+std::span<const KernelSet> runnable() { return {all().sets, all().count}; }
 
-const Kernels& active() { return *running.load(std::memory_order_acquire); }
+const KernelSet& active_set() {
+    const KernelSet* set = running.load(std::memory_order_acquire);
+    return set ? *set : all().sets[0];
+}
 
 bool use(const char* name) {
-    for (const Kernels* set : runnable())
-        if (std::strcmp(set->name, name) == 0) {
-            running.store(set, std::memory_order_release);
+    for (const KernelSet& set : runnable())
+        if (std::strcmp(set.name(), name) == 0) {
+            running.store(&set, std::memory_order_release);
             return true;
         }
     return false;

@@ -40,14 +40,16 @@ inline float inverse(float scale) {
     return (bits_of(inverse) & 0x7fffffff) < infinity ? inverse : 0.0f;
 }
 
-// steps(values) of 32 values, truncated, held within 0..top; NaN (0 · ∞ where a range overflows) gives 0.
-template <typename T, typename Steps>
+// steps(values) of 32 values, truncated, held within 0..top; NaN (0 · ∞ where a range overflows) gives 0. `Within` promises that no
+// number of steps is top + 1 or more.
+template <bool Within = false, typename T, typename Steps>
 inline void store_codes(uint8_t* codes, const T* values, float top, const Steps& steps) {
     EightBits whole[4];
     for (int i = 0; i < 4; ++i) {
         const Eight raw = steps(load_values(values + 8 * i));
 #ifdef __AVX2__
-        whole[i] = EightBits(_mm256_cvttps_epi32(__m256(least(Eight{} + top, raw))));  // NaN is negative now: narrowing holds it at 0
+        const Eight most = Within ? raw : least(Eight{} + top, raw);
+        whole[i] = EightBits(_mm256_cvttps_epi32(__m256(most)));  // NaN is negative now: narrowing holds it at 0
 #else
         whole[i] = __builtin_convertvector(least(greatest(raw, Eight{}), Eight{} + top), EightBits);
 #endif
@@ -244,7 +246,8 @@ inline bool centred_eight(const T* values, uint8_t* blocks, const Store& store) 
     return true;
 }
 
-// store(block, its scale, its minimum, its codes)
+// store(block, its scale, its minimum, its codes). A scale with a finite inverse is within 2^-21 of the range by Top, so that the
+// greatest value is at most Top + 0.5 and a little from the least.
 template <int Top, int Bytes, typename T, typename Store>
 inline bool ranged_eight(const T* values, uint8_t* blocks, const Store& store) {
     const Extremes8 range = extremes_of_eight(values);
@@ -255,7 +258,7 @@ inline bool ranged_eight(const T* values, uint8_t* blocks, const Store& store) {
     for (int b = 0; b < 8; ++b, values += 32, blocks += Bytes) {
         uint8_t codes[32];
         const float from = low[b], by = step[b];
-        store_codes(codes, values, Top, [=](Eight value) { return (value - from) * by + 0.5f; });
+        store_codes<true>(codes, values, Top, [=](Eight value) { return (value - from) * by + 0.5f; });
         store(blocks, scale[b], from, codes);
     }
     return true;

@@ -6,10 +6,10 @@
 // instructions, and then run on a processor that lacks them.
 #include "kernels.hpp"
 
-#include "affine.hpp"
+#include "affine_encode.hpp"
 #include "bits.hpp"
 #include "casts.hpp"
-#include "decode.hpp"
+#include "decode_bf16.hpp"
 #include "encode.hpp"
 #include "grids.hpp"
 #include "palette.hpp"
@@ -17,15 +17,9 @@
 #include "words.hpp"
 #include "attention_kernels.hpp"
 
-#define FLYWEIGHT_TEXT_OF(name) #name
-#define FLYWEIGHT_PRODUCTS_OF(isa) products_##isa
-#define FLYWEIGHT_PRODUCTS(isa) FLYWEIGHT_PRODUCTS_OF(isa)
-#define FLYWEIGHT_TEXT(name) FLYWEIGHT_TEXT_OF(name)
-
 namespace flyweight {
 
 extern const Kernels FLYWEIGHT_ISA = {
-    FLYWEIGHT_TEXT(FLYWEIGHT_ISA),
 #define X(type, elements, bytes) decode<decode_##type, float>, decode<decode_##type, uint16_t>,
     FLYWEIGHT_DECODED(X)
 #undef X
@@ -56,15 +50,16 @@ extern const Kernels FLYWEIGHT_ISA = {
     f32_to_f16,
     decode_scale_bias<float>, decode_scale_bias<uint16_t>,
     decode_scale_zero<float>, decode_scale_zero<uint16_t>,
+    decode_signed_bias<float>, decode_signed_bias<uint16_t>,
     decode_symmetric<float>, decode_symmetric<uint16_t>,
     encode_scale_bias<float>, encode_scale_bias<uint16_t>,
+    encode_signed_bias<float>, encode_signed_bias<uint16_t>,
     encode_symmetric<float>, encode_symmetric<uint16_t>,
     grid_codes,
     grid_loss,
     grid_sums,
     hqq_codes,
     hqq_round,
-    FLYWEIGHT_PRODUCTS(FLYWEIGHT_ISA),
     attention_kernels,
 };
 

@@ -9,7 +9,6 @@
 #include <cstdint>
 
 #include "attention.hpp"
-#include "matvec.hpp"
 
 // X(type, elements of a block, bytes of a block)
 #define FLYWEIGHT_DECODED(X) \
@@ -57,8 +56,6 @@
 namespace flyweight {
 
 struct Kernels {
-    const char* name;
-
 #define X(type, elements, bytes)                                               \
     void (*decode_##type)(const uint8_t* blocks, size_t count, float* out);    \
     void (*decode_##type##_bf16)(const uint8_t* blocks, size_t count, uint16_t* out);
@@ -113,12 +110,14 @@ struct Kernels {
                         size_t group, uint16_t* out, size_t columns);
     X(decode_scale_bias)
     X(decode_scale_zero)
+    X(decode_signed_bias)
     X(decode_symmetric)  // whose offset is not read
 #undef X
-#define X(suffix, T)                                                                                                      \
-    void (*encode_scale_bias##suffix)(const T* values, size_t rows, size_t columns, int bits, size_t group, int stored,   \
-                                      uint8_t* packed, size_t nbytes, float* scale, float* bias);
-    X(, float) X(_bf16, uint16_t)
+#define X(name, T)                                                                                                \
+    void (*name)(const T* values, size_t rows, size_t columns, int bits, size_t group, int stored, uint8_t* packed, \
+                 size_t nbytes, float* scale, float* bias);
+    X(encode_scale_bias, float) X(encode_scale_bias_bf16, uint16_t)
+    X(encode_signed_bias, float) X(encode_signed_bias_bf16, uint16_t)
 #undef X
 #define X(suffix, T)                                                                                                      \
     void (*encode_symmetric##suffix)(const T* values, size_t rows, size_t columns, int bits, size_t group, int stored,    \
@@ -136,11 +135,9 @@ struct Kernels {
     void (*hqq_round)(const float* values, const float* by, size_t size, size_t groups, const float* t, const float* z,
                       float beta, int levels, float* error, float* mean);
 
-    const MatvecKernels& matvec;
     AttentionKernels attention;
 };
 
-extern const MatvecKernels products_baseline, products_avx2, products_avx512;
 extern const Kernels baseline;
 #ifdef FLYWEIGHT_X86
 extern const Kernels avx2;

@@ -111,13 +111,21 @@ inline EightBits unordered(Eight a, Eight b) {
 
 inline EightBits magnitudes(Eight lanes) { return EightBits(lanes) & 0x7fffffff; }
 
-// Lane i is `value` where bit i of `bits` is set, else 0.
-inline U8 where_set(uint32_t bits, uint8_t value) {
-    constexpr uint64_t every_byte = 0x0101010101010101;
+// Bit i of sixteen as bit i % 8 of lane i; the lane's other bits are 0.
+inline U8 own_bit(uint32_t bits) {
     constexpr U8 own = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
-    const U8 spread = U8(U64{(bits & 0xff) * every_byte, (bits >> 8 & 0xff) * every_byte});
-    return U8((spread & own) == own) & value;
+#ifdef __AVX2__
+    const __m128i byte = _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    return U8(_mm_shuffle_epi8(_mm_cvtsi32_si128(int(bits)), byte)) & own;
+#else
+    constexpr uint64_t every_byte = 0x0101010101010101;
+    return U8(U64{(bits & 0xff) * every_byte, (bits >> 8 & 0xff) * every_byte}) & own;
+#endif
 }
+
+// Lane i is `value` where bit i of `bits` is set (clear), else 0.
+inline U8 where_set(uint32_t bits, uint8_t value) { return U8(own_bit(bits) != 0) & value; }
+inline U8 where_clear(uint32_t bits, uint8_t value) { return U8(own_bit(bits) == 0) & value; }
 
 // table[codes], codes below 16
 inline I8 look_up(const int8_t (&table)[16], U8 codes) {
@@ -198,13 +206,13 @@ inline void store_narrowed(uint8_t* at, const EightBits (&codes)[4]) {
 
 // out = codes · scale [+ plus], rounded after each step. Adding nothing is not adding 0: −0 + 0 is +0.
 template <typename Out, typename Codes>
-inline void store_scaled(Out out, Codes codes, float scale) {
+[[gnu::always_inline]] inline void store_scaled(Out out, Codes codes, float scale) {
     const typename Out::Wide wide(codes);
     out.put(wide.low * scale, wide.high * scale, tame(scale));
 }
 
 template <typename Out>
-inline void store_scaled_plus(Out out, U8 codes, float scale, float plus) {
+[[gnu::always_inline]] inline void store_scaled_plus(Out out, U8 codes, float scale, float plus) {
     const typename Out::Wide wide(codes);
     out.put(wide.low * scale + plus, wide.high * scale + plus, tame(scale) && tame(plus));
 }

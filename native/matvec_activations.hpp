@@ -1,9 +1,12 @@
 // One row of activations made ready for products, and the gate between two of them.
 #pragma once
 
+#include "matvec.hpp"
 #include "matvec_lanes.hpp"
 
 namespace {
+
+using flyweight::Order;
 
 constexpr uint32_t infinite_bits = 0x7f800000;
 
@@ -19,15 +22,25 @@ void normalize(const float* x, size_t columns, const float* gain, float eps, flo
     for (size_t i = 0; i < columns; i += 8) store8(out + i, load8(x + i) * r * load8(gain + i));
 }
 
-// To quads, the order of widen32. Where the low and the high halves of sixteen bytes hold the even and the odd columns, that is
-// the even ones of every eight first.
-void reorder(const float* __restrict x, size_t columns, bool pairs, float* __restrict out) {
-    for (; columns; columns -= 32, x += 32, out += 32)
-        for (int quad = 0; quad < 4; ++quad)
-            for (int i = 0; i < 4; ++i) {
-                out[8 * quad + i] = x[pairs ? 8 * quad + 2 * i : 4 * quad + i];
-                out[8 * quad + 4 + i] = x[pairs ? 8 * quad + 2 * i + 1 : 16 + 4 * quad + i];
-            }
+// Which of 32 columns a byte of codes is.
+template <Order order>
+constexpr int column_of(int lane) {
+    return order == flyweight::pairs ? lane % 16 * 2 + lane / 16 : order == flyweight::fours ? lane % 8 * 4 + lane / 8 : lane;
+}
+
+template <class Use>
+inline void with_order(Order order, Use use) {
+    if (order == flyweight::pairs) use.template operator()<flyweight::pairs>();
+    else if (order == flyweight::fours) use.template operator()<flyweight::fours>();
+    else use.template operator()<flyweight::halves>();
+}
+
+// To quads, the order in which widen32 gives the bytes.
+void reorder(const float* __restrict x, size_t columns, Order order, float* __restrict out) {
+    with_order(order, [=]<Order own>() {
+        for (size_t from = 0; from < columns; from += 32)
+            for (int i = 0; i < 32; ++i) out[from + i] = x[from + column_of<own>(i / 8 * 4 + i % 4 + i % 8 / 4 * 16)];
+    });
 }
 
 void sum_chunks(const float* x, size_t columns, float* sums, float* half_sums) {
@@ -57,10 +70,11 @@ void quantize(const float* __restrict x, size_t columns, int8_t* __restrict code
     }
 }
 
-// The even columns of every 32 before the odd ones.
-void pair_codes(const int8_t* __restrict codes, size_t columns, int8_t* __restrict out) {
-    for (; columns; columns -= 32, codes += 32, out += 32)
-        for (int i = 0; i < 16; ++i) out[i] = codes[2 * i], out[16 + i] = codes[2 * i + 1];
+void reorder_codes(const int8_t* __restrict codes, size_t columns, Order order, int8_t* __restrict out) {
+    with_order(order, [=]<Order own>() {
+        for (size_t from = 0; from < columns; from += 32)
+            for (int i = 0; i < 32; ++i) out[from + i] = codes[from + column_of<own>(i)];
+    });
 }
 
 // e^z for |z| ≤ 87: 2^n · e^r, |r| ≤ ln 2 / 2. Of e^r = 1 + r + r²·p(r), p has degree 4 and is fitted at Chebyshev's nodes: that is

@@ -78,8 +78,13 @@ struct Biased32 : Blocks32<Bytes, CodesAt> {
 
     template <bool Full>
     void open(size_t which, int chunks) {
-        Blocks32<Bytes, CodesAt>::template open<Full>(which, chunks);
-        this->biases = this->template some<Full>(2, chunks);
+        if (Full) {
+            this->at = this->row + this->stretch_bytes * which;
+            pairs_apart(this->at, Bytes, this->scales, this->biases);
+        } else {
+            Blocks32<Bytes, CodesAt>::template open<Full>(which, chunks);
+            this->biases = this->template some<Full>(2, chunks);
+        }
     }
 };
 
@@ -241,13 +246,71 @@ struct Symmetric8 : Grouped<Scale, 32> {
     F8 add_bias(const float*, const float*, F8 sum) const { return sum; }
 };
 
+// The tabled codec: an entry of 16 bytes per run, of which the last eight are scale and zero. What makes a code unsigned is
+// part of the bias.
+template <size_t ChunkBytes, int Centre>
+struct Tabled : Codes {
+    static constexpr bool maskable = true;
+    static constexpr size_t chunk_bytes = ChunkBytes, stretch_bytes = stretch * ChunkBytes, entry_bytes = 16;
+    const uint8_t* entries;
+    size_t groups, group_chunks;
+
+    Tabled(const Weights& w, size_t index)
+        : Codes(w, index), entries(w.scale + index * w.groups * entry_bytes), groups(w.groups), group_chunks(w.group_chunks) {}
+
+    const uint8_t* entry(size_t which) const { return entries + which * entry_bytes; }
+    static float scale_of(const uint8_t* entry) { return float_of(load_u32(entry + 8)); }
+    static float zero_of(const uint8_t* entry) { return float_of(load_u32(entry + 12)); }
+    static float bias_of(const uint8_t* entry) { return zero_of(entry) - float(Centre) * scale_of(entry); }
+
+    // A number of the entries of eight chunks, the first of which is in entry `first`, as so many of its chunks are left.
+    template <bool Full, float (*Of)(const uint8_t*)>
+    F8 some(size_t first, size_t left, int chunks) const {
+        const auto of = [&](size_t which) { return Of(entry(first + which)); };
+        if (left >= stretch) return all8(of(0));
+        if (Full && group_chunks == 4) return __builtin_shufflevector(all8(of(0)), all8(of(1)), 0, 0, 0, 0, 8, 8, 8, 8);
+        if (Full && group_chunks == 2) return F8{of(0), of(0), of(1), of(1), of(2), of(2), of(3), of(3)};
+        if (Full && group_chunks == 1) return F8{of(0), of(1), of(2), of(3), of(4), of(5), of(6), of(7)};
+        F8 found = {};
+        for (int k = 0, which = 0; k < (Full ? stretch : chunks); ++k) {
+            found[k] = of(which);
+            if (--left == 0) ++which, left = group_chunks;
+        }
+        return found;
+    }
+
+    template <bool Full>
+    void open(size_t which, int chunks) {
+        at = row + which * stretch_bytes;
+        const size_t chunk = stretch * which;
+        // The most frequent lengths, 64 and 128, without a division.
+        const size_t first = group_chunks == 4 ? chunk / 4 : group_chunks == 2 ? chunk / 2 : chunk / group_chunks;
+        const size_t left = group_chunks - (chunk - first * group_chunks);
+        __builtin_prefetch(entry(first + 2 * groups));  // two rows are taken at a time
+        scales = some<Full, scale_of>(first, left, chunks);
+        biases = some<Full, zero_of>(first, left, chunks) - all8(Centre) * scales;
+    }
+};
+
+struct Tabled4 : Tabled<16, 8> {
+    using Tabled::Tabled;
+    I8x32 codes(int k) const { return nibbles(at + 16 * k) ^ 8; }
+};
+
+struct Tabled2 : Tabled<8, 0> {
+    using Tabled::Tabled;
+    I8x32 codes(int k) const { return crumbs(at + 8 * k); }
+};
+
 // Weights that are floats or stand for floats --------------------------------------------------
 
 template <size_t Bytes, F8 (*Load)(const uint8_t*)>
 struct Raw {
-    static constexpr bool floats = true;
-    static constexpr size_t chunk_bytes = 32 * Bytes;
+    static constexpr bool floats = true, is_signed = false, maskable = true;
+    static constexpr size_t chunk_bytes = 32 * Bytes, entry_bytes = 0;
     const uint8_t* row;
+
+    const uint8_t* entry(size_t) const { return nullptr; }
 
     Raw(const Weights& w, size_t index) : row(w.codes + index * w.stride) {}
     void values(size_t chunk, F8 (&out)[4]) const {

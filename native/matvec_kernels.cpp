@@ -1,28 +1,28 @@
-// The products for one instruction set: a source of its own, because they take long to compile.
-#include "kernels.hpp"
+// A part of the products for one instruction set: compiled as kernels.cpp is, and once for each FLYWEIGHT_PART.
+#include "matvec.hpp"
+
 #include "matvec_kernels.hpp"
 
 namespace flyweight {
+namespace {
 
-#define FLYWEIGHT_PRODUCTS_OF(isa) products_##isa
-#define FLYWEIGHT_PRODUCTS(isa) FLYWEIGHT_PRODUCTS_OF(isa)
+static_assert(FLYWEIGHT_PART < matvec_parts);
 
-extern const MatvecKernels FLYWEIGHT_PRODUCTS(FLYWEIGHT_ISA) = {
-    {
-#define X(form, Row, order, ...) {matvec<Row, false, order>, matvec<Row, true, order>},
-        FLYWEIGHT_MATVEC_CODES(X)
+template <MatvecForm form, class Row, Order order, bool Int8>
+constexpr MatvecKernel dealt() {
+    if constexpr (form % matvec_parts == FLYWEIGHT_PART) return matvec<Row, Int8, order>;
+    return nullptr;
+}
+
+}  // namespace
+
+extern const FormKernels FLYWEIGHT_PART_NAME(FLYWEIGHT_ISA, FLYWEIGHT_PART)[matvec_forms] = {
+#define X(form, Row, order, ...) {dealt<form_##form, Row, order, false>(), dealt<form_##form, Row, order, true>()},
+    FLYWEIGHT_MATVEC_CODES(X)
 #undef X
-#define X(form, Row, order, ...) {matvec<Row, false, order>, nullptr},
-        FLYWEIGHT_MATVEC_FLOATS(X)
+#define X(form, Row, order, ...) {dealt<form_##form, Row, order, false>(), nullptr},
+    FLYWEIGHT_MATVEC_FLOATS(X)
 #undef X
-    },
-    normalize,
-    reorder,
-    sum_chunks,
-    quantize,
-    pair_codes,
-    gate_with<silu>,
-    gate_with<gelu_tanh>,
 };
 
 }  // namespace flyweight

@@ -4,16 +4,10 @@
 // added up at the end. Rows and products are taken in tiles only to keep the processor busy: no sum depends on its neighbours.
 #pragma once
 
-#include "matvec_activations.hpp"
-#include "matvec_blocks.hpp"
+#include "matvec_masked.hpp"
+#include "matvec_panels.hpp"
 
 namespace {
-
-inline F8 dot8x4(const F8 (&w)[4], const float* x) {
-    F8 sum = w[0] * load8(x);
-    for (int i = 1; i < 4; ++i) sum = fused(w[i], load8(x + 8 * i), sum);
-    return sum;
-}
 
 // A stretch of Rows rows times N products. Scales of rows and activations meet eight chunks at a time.
 template <bool Full, bool Int8, Order order, class Row, int Rows, int N>
@@ -97,9 +91,11 @@ void matvec_tile(const Weights& w, const Activations& a, size_t index, size_t it
 template <class Row, bool Int8, Order order>
 void matvec(const Weights& w, const Activations& a, size_t first, size_t last, const Products& to) {
     size_t index = first;
+    if constexpr (requires { Row::maskable; })
+        if (w.mask && a.count < flyweight::many) return masked_rows<Row, Int8, order>(w, a, first, last, to);
     if (a.count >= flyweight::many) {
         if constexpr (!Int8) return f32_blocks<Row, order>(w, a, first, last, to);
-        else if constexpr (!Row::is_signed) index = int8_blocks<Row, order>(w, a, first, last, to);
+        else index = int8_blocks<Row, order>(w, a, first, last, to);
     }
     if (a.count == 1)
         for (; index + 2 <= last; index += 2) matvec_tile<Row, Int8, order, 2, 1>(w, a, index, 0, to);

@@ -13,6 +13,7 @@ using F8 = float __attribute__((vector_size(32)));
 using I8x32 = int8_t __attribute__((vector_size(32)));
 using U8x32 = uint8_t __attribute__((vector_size(32)));
 using U16 = uint16_t __attribute__((vector_size(16)));
+using U64x4 = uint64_t __attribute__((vector_size(32)));
 using U16x16 = uint16_t __attribute__((vector_size(32)));
 
 // Bytes shifted with bits of their neighbours coming in, which a mask must take away: no machine shifts bytes alone.
@@ -34,6 +35,20 @@ inline U8x32 load32(const uint8_t* at) {
     __builtin_memcpy(&lanes, at, sizeof lanes);
     return lanes;
 }
+
+// Four codes a byte, low bits first: the first codes of eight bytes, then their second, third and fourth.
+inline I8x32 crumbs(const uint8_t* at) {
+    uint64_t eight;
+    __builtin_memcpy(&eight, at, sizeof eight);
+    return I8x32(U64x4{eight, eight, eight, eight} >> U64x4{0, 2, 4, 6}) & 3;
+}
+
+#ifdef __AVX512VNNI__
+using SixteenFloats = float __attribute__((vector_size(64)));
+using SixteenInts = int32_t __attribute__((vector_size(64)));
+
+inline SixteenFloats fused(SixteenFloats a, SixteenFloats b, SixteenFloats c) { return SixteenFloats(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(c))); }
+#endif
 
 #ifdef __AVX2__
 
@@ -94,15 +109,28 @@ inline __m256i spread(const int16_t* two) {
 // bytes are taken as magnitude and sign. `times`, if not null, points to what the first and the last sixteen columns count.
 template <bool Signed>
 inline F8 dot32(I8x32 codes, const int8_t* x, const int16_t* times) {
-    const __m256i q = __m256i(codes), a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
-    const __m256i pairs = Signed ? _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(a, q)) : _mm256_maddubs_epi16(q, a);
-    return F8(_mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, times ? spread(times) : _mm256_set1_epi16(1))));
+    const __m256i own = __m256i(codes), plain = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+    const __m256i q = Signed ? _mm256_abs_epi8(own) : own, a = Signed ? _mm256_sign_epi8(plain, own) : plain;
+#ifdef __AVX512VNNI__
+    if (!times) return F8(_mm256_cvtepi32_ps(_mm256_dpbusd_epi32(_mm256_setzero_si256(), q, a)));
+#endif
+    return F8(_mm256_cvtepi32_ps(_mm256_madd_epi16(_mm256_maddubs_epi16(q, a), times ? spread(times) : _mm256_set1_epi16(1))));
 }
 
 // Eight halves, `step` bytes apart.
 inline F8 halves_apart(const uint8_t* at, size_t step) {
     const auto h = [=](int i) { return short(load_u16(at + i * step)); };
     return F8(_mm256_cvtph_ps(_mm_setr_epi16(h(0), h(1), h(2), h(3), h(4), h(5), h(6), h(7))));
+}
+
+// Eight pairs of halves, `step` bytes apart: the first of each, and the second. Taken in pairs they are half as many loads.
+inline void pairs_apart(const uint8_t* at, size_t step, F8& first, F8& second) {
+    const auto pair = [=](int i) { return int(load_u32(at + i * step)); };
+    const __m256i pairs = _mm256_setr_epi32(pair(0), pair(1), pair(2), pair(3), pair(4), pair(5), pair(6), pair(7));
+    const __m128i apart = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    const __m256i halves = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(pairs, _mm256_set_m128i(apart, apart)), 0xd8);
+    first = F8(_mm256_cvtph_ps(_mm256_castsi256_si128(halves)));
+    second = F8(_mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1)));
 }
 
 // Sixteen whole numbers nearest to x · steps, which must be within ±127; and their sum.
@@ -191,6 +219,10 @@ inline F8 halves_apart(const uint8_t* at, size_t step) {
     return lanes;
 }
 
+inline void pairs_apart(const uint8_t* at, size_t step, F8& first, F8& second) {
+    first = halves_apart(at, step), second = halves_apart(at + 2, step);
+}
+
 inline int32_t round16(const float* x, float steps, int8_t* codes) {
     constexpr float round = 0x1.8p23f;  // added and taken away, it leaves a whole number, ties to even
     int32_t sum = 0;
@@ -210,6 +242,12 @@ inline U8x32 sixteens(uint32_t bits) {
 }
 
 #endif
+
+inline F8 dot8x4(const F8 (&w)[4], const float* x) {
+    F8 sum = w[0] * load8(x);
+    for (int i = 1; i < 4; ++i) sum = fused(w[i], load8(x + 8 * i), sum);
+    return sum;
+}
 
 inline F8 halves8(const uint8_t* at) { return halves8(load(at)); }
 inline F8 brains8(const uint8_t* at) { return brains8(load(at)); }

@@ -20,6 +20,7 @@ namespace {
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
+constexpr double most_kept = 0.75;  // of the blocks: a mask that drops fewer costs more than it saves
 constexpr size_t most_threads = 256, most_matrices = 64, few_items = 8;
 
 void require(bool holds, const char* what) {
@@ -31,9 +32,6 @@ struct FormFacts {
     Order order;
     size_t elements, bytes, scale_bytes;
     int bits;  // of codes, or 0
-
-    // Whether so many activations are multiplied as int8. Many are not with codes of eight bits: f32 is as fast.
-    bool whole(size_t items) const { return bits && (bits < 8 || items < many); }
 };
 
 constexpr FormFacts facts[matvec_forms] = {
@@ -48,7 +46,8 @@ struct Matrix {
     Weights weights;
     std::array<nb::object, 3> parts;  // keep what the weights point to
 
-    Matrix(const std::string& form, nb::object codes_array, nb::object second_array, nb::object third_array)
+    // `length`: columns of a run, of tabled forms alone, or 0 for one pair. `block`: columns of a block of the mask, the last array, or 0.
+    Matrix(const std::string& form, nb::object codes_array, nb::object second_array, nb::object third_array, size_t length, size_t block)
         : weights{}, parts{codes_array, second_array, third_array} {
         size_t index = 0;
         while (index < matvec_forms && form != facts[index].name) ++index;
@@ -64,6 +63,13 @@ struct Matrix {
             const Bytes table = nb::cast<Bytes>(second_array, false);
             require(table.shape(0) == 1 && table.shape(1) == 64, "a palette has sixteen values");
             for (size_t i = 0; i < 64; ++i) w.planes[i] = table.data()[i % 16 * 4 + i / 16];
+        } else if (w.form == form_tabled4 || w.form == form_tabled2) {
+            const Bytes entries = nb::cast<Bytes>(second_array, false);
+            require(length % 32 == 0, "a run is whole chunks");
+            w.scale = entries.data(), w.groups = length ? (w.columns + length - 1) / length : 0;
+            w.group_chunks = std::max<size_t>(1, (length ? length : w.columns) / 32);
+            require(length ? entries.shape(0) == w.rows && entries.shape(1) == 16 * w.groups : entries.size() == 16 || !w.columns,
+                    "codes and entries disagree in shape");
         } else if (fact.scale_bytes) {
             const Bytes scale = nb::cast<Bytes>(second_array, false);
             w.scale = scale.data(), w.groups = scale.shape(1) / fact.scale_bytes;
@@ -75,6 +81,18 @@ struct Matrix {
                 require(bias.shape(0) == w.rows && bias.shape(1) == scale.shape(1), "scale and bias differ in shape");
                 w.bias = bias.data();
             }
+        }
+        if (block) {
+            const bool tabled = w.form == form_tabled4 || w.form == form_tabled2;
+            require(tabled ? length > 0 && block % length == 0 : fact.bits == 0 && w.form != form_palette4, "no mask for this form");
+            const Bytes mask = nb::cast<Bytes>(tabled ? third_array : second_array, false);
+            const size_t blocks = (w.columns + block - 1) / block;
+            w.mask_bytes = mask.shape(1), w.block_chunks = block / 32;
+            require(block % 32 == 0 && mask.shape(0) == w.rows && w.mask_bytes == (blocks + 7) / 8,
+                    "the mask and the weights disagree in shape");
+            size_t kept = 0;
+            for (size_t i = 0; i < mask.size(); ++i) kept += size_t(__builtin_popcount(mask.data()[i]));
+            if (double(kept) <= most_kept * double(w.rows * blocks)) w.mask = mask.data();
         }
     }
 };
@@ -113,23 +131,37 @@ struct Part {
     size_t rows, pieces;  // rows of a piece, pieces of the part
 };
 
+enum Type { f32, int8, bf16, types };
+
 struct Call {
-    const MatvecKernels& kernels = active().matvec;
+    const MatvecKernels& kernels = *active_set().products;
     Part parts[most_matrices];
     size_t count = 0;
-    bool int8 = false;
+    bool rounded = false;  // whether activations may be
     Activations activations{};
     // For a gate, the two parts are its and that of what it lets through.
     void (*gate)(float* gate, const float* up, size_t count) = nullptr;
 
-    MatvecKernel kernel(const Weights& w) const {
-        const auto& both = kernels.of[w.form];
-        return int8 && facts[w.form].whole(activations.count) ? both.int8 : both.f32;
+    // What activations are for a form. Many are not int8 with codes of eight bits where f32 is as fast.
+    Type type(MatvecForm form, size_t items) const {
+        const int bits = facts[form].bits;
+        if (!rounded) return f32;
+        if (bits) return bits < 8 || items < many || kernels.int8_for_many ? int8 : f32;
+        return form == form_bf16 && items >= many && kernels.bf16_for_many ? bf16 : f32;
+    }
+
+    MatvecKernel kernel(MatvecForm form) const {
+        const FormKernels& own = kernels.of(form);
+        switch (type(form, activations.count)) {
+            case int8: return own.int8;
+            case bf16: return kernels.bf16_for_many;
+            default: return own.f32;
+        }
     }
 
     void run(const Part& part, size_t piece) const {
         const size_t first = piece * part.rows, last = std::min(part.weights->rows, first + part.rows);
-        kernel(*part.weights)(*part.weights, activations, first, last, part.to);
+        kernel(part.weights->form)(*part.weights, activations, first, last, part.to);
     }
 };
 
@@ -159,6 +191,7 @@ struct Preparation {
     size_t columns, runs;
     float *straight, *ordered[orders], *scale, *sums, *half_sums;
     int8_t* codes[orders];
+    uint16_t* brains;
 
     void row(size_t i) const {
         const float* from = x + i * columns;
@@ -170,30 +203,33 @@ struct Preparation {
             sums[i * runs + run] = scale[i * runs + run] = half_sums[2 * (i * runs + run)] = half_sums[2 * (i * runs + run) + 1] = 0;
         if (codes[halves]) {
             kernels.quantize(from, columns, codes[halves] + i * columns, scale + i * runs, sums + i * runs, half_sums + 2 * i * runs);
-            if (codes[pairs]) kernels.pair(codes[halves] + i * columns, columns, codes[pairs] + i * columns);
+            for (Order order : {pairs, fours})
+                if (codes[order]) kernels.reorder_codes(codes[halves] + i * columns, columns, order, codes[order] + i * columns);
         } else {
             kernels.sum(from, columns, sums + i * runs, half_sums + 2 * i * runs);
         }
-        for (Order order : {halves, pairs})
-            if (ordered[order]) kernels.reorder(from, columns, order == pairs, ordered[order] + i * columns);
+        for (Order order : {halves, pairs, fours})
+            if (ordered[order]) kernels.reorder(from, columns, order, ordered[order] + i * columns);
+        if (brains) active().f32_to_bf16(from, columns, brains + i * columns);
     }
 };
 
 void run(Call& call, const float* x, size_t items, const float* gain, float eps, bool gated, size_t threads) {
     const size_t columns = call.parts[0].weights->columns, runs = (columns / 32 + 7) / 8 * 8;
-    bool wants_float[orders] = {}, wants_codes[orders] = {};
+    bool wants[types][orders] = {};
     for (size_t i = 0; i < call.count; ++i) {
-        const FormFacts& fact = facts[call.parts[i].weights->form];
-        (call.int8 && fact.whole(items) ? wants_codes : wants_float)[fact.order] = true;
+        const MatvecForm form = call.parts[i].weights->form;
+        wants[call.type(form, items)][facts[form].order] = true;
     }
-    const bool codes = wants_codes[halves] || wants_codes[pairs];
     const size_t gate_floats = gated ? items * call.parts[0].weights->rows : 0;
-    Room room(items * (columns * (3 * sizeof(float) + 2) + runs * 4 * sizeof(float)) + gate_floats * sizeof(float) + 64 * 10);
-    Preparation ready{call.kernels, x, gain, eps, columns, runs, room.take<float>(gain ? items * columns : 0), {}, {}, {}, {}, {}};
-    for (Order order : {halves, pairs})
-        if (wants_float[order]) ready.ordered[order] = room.take<float>(items * columns);
-    if (codes) ready.codes[halves] = room.take<int8_t>(items * columns);
-    if (wants_codes[pairs]) ready.codes[pairs] = room.take<int8_t>(items * columns);
+    Room room(items * (columns * (4 * sizeof(float) + 3 + sizeof(uint16_t)) + runs * 4 * sizeof(float)) + gate_floats * sizeof(float) + 64 * 13);
+    Preparation ready{call.kernels, x, gain, eps, columns, runs, room.take<float>(gain ? items * columns : 0), {}, {}, {}, {}, {}, {}};
+    for (Order order : {halves, pairs, fours})
+        if (wants[f32][order]) ready.ordered[order] = room.take<float>(items * columns);
+    if (wants[int8][halves] || wants[int8][pairs] || wants[int8][fours]) ready.codes[halves] = room.take<int8_t>(items * columns);
+    for (Order order : {pairs, fours})
+        if (wants[int8][order]) ready.codes[order] = room.take<int8_t>(items * columns);
+    if (wants[bf16][straight]) ready.brains = room.take<uint16_t>(items * columns);
     ready.scale = room.take<float>(items * runs);
     ready.sums = room.take<float>(items * runs);
     ready.half_sums = room.take<float>(2 * items * runs);
@@ -206,8 +242,8 @@ void run(Call& call, const float* x, size_t items, const float* gain, float eps,
     }, &ready);
 
     Activations& a = call.activations;
-    a = {items, columns, runs, {gain ? ready.straight : x, ready.ordered[halves], ready.ordered[pairs]},
-         {nullptr, ready.codes[halves], ready.codes[pairs]}, ready.scale, ready.sums, ready.half_sums};
+    a = {items, columns, runs, {gain ? ready.straight : x, ready.ordered[halves], ready.ordered[pairs], ready.ordered[fours]},
+         {nullptr, ready.codes[halves], ready.codes[pairs], ready.codes[fours]}, ready.brains, ready.scale, ready.sums, ready.half_sums};
 
     // Small enough to be shared evenly, large enough not to be fetched often.
     size_t bytes = 0, pieces = 0;
@@ -262,7 +298,7 @@ void multiply(nb::sequence matrices, nb::handle x_array, nb::handle out_array, n
               bool add, bool int8, size_t threads) {
     const Floats x(x_array, 2, false), out(out_array, 2, true), gain(gain_array, 1, false), bias(bias_array, 1, false);
     Call call;
-    call.int8 = int8;
+    call.rounded = int8;
     size_t rows = 0;
     for (nb::handle matrix : matrices) {
         require(call.count < most_matrices, "a product takes at most 64 matrices");
@@ -283,7 +319,7 @@ void gated(nb::handle gate, nb::handle up, nb::handle x_array, nb::handle out_ar
     const Floats x(x_array, 2, false), out(out_array, 2, true), gain(gain_array, 1, false);
     const Weights &first = weights_of(gate), &second = weights_of(up);
     Call call;
-    call.int8 = int8;
+    call.rounded = int8;
     call.count = 2;
     call.parts[0] = {&first, {out.data(), first.rows, nullptr, false}, 0, 0};
     call.parts[1] = {&second, {nullptr, first.rows, nullptr, false}, 0, 0};
@@ -299,8 +335,8 @@ void gated(nb::handle gate, nb::handle up, nb::handle x_array, nb::handle out_ar
 
 void bind_matvec(nb::module_& module) {
     nb::class_<Matrix>(module, "_Matrix")
-        .def(nb::init<const std::string&, nb::object, nb::object, nb::object>(), "form"_a, "codes"_a, "second"_a = nb::none(),
-             "third"_a = nb::none());
+        .def(nb::init<const std::string&, nb::object, nb::object, nb::object, size_t, size_t>(), "form"_a, "codes"_a, "second"_a = nb::none(),
+             "third"_a = nb::none(), nb::kw_only(), "length"_a = 0, "block"_a = 0);
     module.def("multiply", multiply, "matrices"_a, "x"_a, "out"_a, nb::kw_only(), "gain"_a.none(), "eps"_a, "bias"_a.none(), "add"_a,
                "int8"_a, "threads"_a);
     module.def("gated", gated, "gate"_a, "up"_a, "x"_a, "out"_a, nb::kw_only(), "activation"_a, "gain"_a.none(), "eps"_a, "int8"_a,

@@ -14,6 +14,7 @@ void bind_grids(nb::module_& module);
 void bind_matvec(nb::module_& module);
 void bind_attention(nb::module_& module);
 void bind_codecs(nb::module_& module);
+void bind_astc(nb::module_& module);
 }
 
 namespace {
@@ -292,7 +293,7 @@ void table_decode(Bytes codes, Floats table, Floats scale, size_t group, FloatsO
 
 nb::tuple available() {
     nb::list names;
-    for (const flyweight::Kernels* set : flyweight::runnable()) names.append(set->name);
+    for (const flyweight::KernelSet& set : flyweight::runnable()) names.append(set.name());
     return nb::tuple(names);
 }
 
@@ -300,7 +301,7 @@ nb::tuple available() {
 
 NB_MODULE(_native, module) {
     module.def("available", available);
-    module.def("active", [] { return flyweight::active().name; });
+    module.def("active", [] { return flyweight::active_set().name(); });
     module.def("use", [](const char* name) { require(flyweight::use(name), "no such kernel set on this processor"); }, "name"_a);
 
     // noconvert: an array of another type is refused, not copied (a copy of `out` would be lost). What decodes
@@ -363,13 +364,15 @@ NB_MODULE(_native, module) {
     X(f16_to_f32, uint16_t, float)
     X(f32_to_f16, float, uint16_t)
 #undef X
-#define X(kernel, offset, to)                                                                                  \
-    module.def("decode_scale_" #offset, decode_grouped<&flyweight::Kernels::kernel, to>, "packed"_a.noconvert(), \
+#define X(form, kernel, offset, to)                                                                            \
+    module.def("decode_" #form, decode_grouped<&flyweight::Kernels::kernel, to>, "packed"_a.noconvert(), \
                "bits"_a, "scale"_a.noconvert(), #offset ""_a.noconvert(), "group"_a, "out"_a.noconvert());
-    X(decode_scale_bias, bias, float)
-    X(decode_scale_bias_bf16, bias, uint16_t)
-    X(decode_scale_zero, zero, float)
-    X(decode_scale_zero_bf16, zero, uint16_t)
+    X(scale_bias, decode_scale_bias, bias, float)
+    X(scale_bias, decode_scale_bias_bf16, bias, uint16_t)
+    X(scale_zero, decode_scale_zero, zero, float)
+    X(scale_zero, decode_scale_zero_bf16, zero, uint16_t)
+    X(signed_bias, decode_signed_bias, bias, float)
+    X(signed_bias, decode_signed_bias_bf16, bias, uint16_t)
 #undef X
 #define X(kernel, to)                                                                                     \
     module.def("decode_symmetric", decode_centred<&flyweight::Kernels::kernel, to>, "packed"_a.noconvert(), \
@@ -381,6 +384,9 @@ NB_MODULE(_native, module) {
     module.def("encode_scale_bias", encode_scale_bias<&flyweight::Kernels::encode_scale_bias##suffix, in>,                 \
                "values"_a.noconvert(), "bits"_a, "group"_a, "stored"_a, "packed"_a.noconvert(), "scale"_a.noconvert(),     \
                "bias"_a.noconvert());                                                                                      \
+    module.def("encode_signed_bias", encode_scale_bias<&flyweight::Kernels::encode_signed_bias##suffix, in>,               \
+               "values"_a.noconvert(), "bits"_a, "group"_a, "stored"_a, "packed"_a.noconvert(), "scale"_a.noconvert(),     \
+               "bias"_a.noconvert());                                                                                      \
     module.def("encode_symmetric", encode_symmetric<&flyweight::Kernels::encode_symmetric##suffix, in>,                    \
                "values"_a.noconvert(), "bits"_a, "group"_a, "stored"_a, "packed"_a.noconvert(), "scale"_a.noconvert());
     X(, float)
@@ -390,4 +396,5 @@ NB_MODULE(_native, module) {
     flyweight::bind_matvec(module);
     flyweight::bind_attention(module);
     flyweight::bind_codecs(module);
+    flyweight::bind_astc(module);
 }

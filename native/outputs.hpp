@@ -1,17 +1,18 @@
-// Where sixteen decoded values go: to memory, past the caches, or to bf16.
+// Where decoded values go: to memory, past the caches, or to bf16.
 //
 // An output is a pointer with its own way to store; kernels are written once over all of them. `numbers` promises that no value is NaN.
 //
 // An output much larger than the caches evicts what is useful, and makes the processor read every line before
 // it overwrites it. `ToF32Streamed` goes round the caches, and is used from 16 MB up where every store can be
 // aligned. A smaller output is about to be read again, and is left in the cache. Rounding to bf16 is bound by its
-// instructions, not by memory: there such stores were slower (measured before decision 0012: 7 against 9 GB/s).
+// instructions as much as by memory: there such stores are slower, and lines are asked for early instead (decision 0013).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "casts.hpp"
+#include "crossed.hpp"
 #include "lanes.hpp"
 
 namespace {
@@ -35,53 +36,18 @@ struct ToF32 : Output<ToF32, float> {
     }
 };
 
-#ifdef __AVX2__
-// The sixteen values that a group's codes of four bits or fewer can have, rounded once, then looked up by their bytes.
-class Bf16Table {
-    __m256i low, high;  // twice each
-
-public:
-    // value(the even codes), value(the odd codes)
-    template <typename Value>
-    Bf16Table(const Value& value, bool numbers) {
-        constexpr Eight even = {0, 2, 4, 6, 8, 10, 12, 14};
-        const __m256i words = __m256i(bf16_of_turns(value(even), value(even + 1.0f), numbers));
-        const __m256i bytes = _mm256_packus_epi16(_mm256_and_si256(words, _mm256_set1_epi16(0xff)), _mm256_srli_epi16(words, 8));
-        low = _mm256_permute4x64_epi64(bytes, 0x88);
-        high = _mm256_permute4x64_epi64(bytes, 0xdd);
-    }
-
-    // Sixteen codes to each of two places.
-    [[gnu::always_inline]] void put(uint16_t* first, U8 a, uint16_t* second, U8 b) const {
-        const __m256i codes = _mm256_inserti128_si256(_mm256_castsi128_si256(__m128i(a)), __m128i(b), 1);
-        const __m256i lower = _mm256_shuffle_epi8(low, codes), upper = _mm256_shuffle_epi8(high, codes);
-        const __m256i start = _mm256_unpacklo_epi8(lower, upper), end = _mm256_unpackhi_epi8(lower, upper);
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(first), _mm256_castsi256_si128(start));
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(first + 8), _mm256_castsi256_si128(end));
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(second), _mm256_extracti128_si256(start, 1));
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(second + 8), _mm256_extracti128_si256(end, 1));
-    }
-};
-#endif
-
-template <typename Out>
-concept Tabulates = requires { typename Out::Table; };
-
 struct ToBf16 : Output<ToBf16, uint16_t> {
     [[gnu::always_inline]] void put(float value) const { *at = bf16_of(value); }
+    [[gnu::always_inline]] void put(Halves halves) const {
+        __builtin_memcpy(at, &halves, sizeof halves);
+        __builtin_prefetch(at + 2048, 1);  // 4 KB on; a prefetch past the end does nothing
+    }
 #ifdef __AVX2__
     using Wide = WidenedByTurns;
-    using Table = Bf16Table;
-    [[gnu::always_inline]] void put(Eight even, Eight odd, bool numbers) const {
-        const Halves halves = bf16_of_turns(even, odd, numbers);
-        __builtin_memcpy(at, &halves, sizeof halves);
-    }
+    [[gnu::always_inline]] void put(Eight even, Eight odd, bool numbers) const { put(bf16_of_turns(even, odd, numbers)); }
 #else
     using Wide = Widened;
-    void put(Eight low, Eight high, bool) const {
-        const Halves halves = bf16_of(low, high);
-        __builtin_memcpy(at, &halves, sizeof halves);
-    }
+    void put(Eight low, Eight high, bool) const { put(bf16_of(low, high)); }
 #endif
 };
 

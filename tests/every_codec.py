@@ -10,7 +10,9 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
+from flyweight import kernels
 from flyweight.codecs import CODECS, Codec
+from flyweight.codecs.astc import Astc
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
 from flyweight.tensor import TensorSpec
@@ -46,7 +48,27 @@ SAMPLES = {
         *({"format": format_, "rows": rows, "columns": columns} for format_ in ("e4m3", "e5m2") for rows, columns in BLOCKS),
         *({"scale": scale, "divide": divide, "columns": 128} for scale in ("f32", "f16", "bf16") for divide in (False, True)),
     ],
+    "astc": [
+        {"width": 4, "height": 4},
+        {"width": 6, "height": 6, "id": 2**63 - 1},
+        {"width": 8, "height": 5},
+        {"width": 12, "height": 12},
+    ],
     "sign": [{}, {"scale": "f16", "packing": "big"}, {"scale": "bf16", "packing": "halves-low"}],
+    "tabled": [
+        *({"bits": bits, "length": length} for bits in (4, 2) for length in (0, 32, 64, 512)),
+        *({"bits": bits, "length": 48, "id": 2**63 - 1} for bits in (4, 2)),
+    ],
+    "masked": [
+        {},
+        {"block": 20},
+        {"inner": "lossless", "block": 128},
+        *(
+            {"inner": f'{{"name":"tabled","params":{{"bits":{bits},"length":32}}}}', "block": block}
+            for bits, block in ((4, 64), (2, 32), (4, 192))
+        ),
+        {"inner": "q4_0", "block": 32},
+    ],
     "excess": [
         {},
         {"group": 0},
@@ -62,7 +84,7 @@ SAMPLES = {
     ],
 }
 # Codecs whose parts must agree with one another: noise is refused, not decoded.
-AGREEING = {"lossless", "sparse", "corrected"}
+AGREEING = {"lossless", "sparse", "corrected", "tabled", "masked", "astc"}
 INSTANCES: list[Codec] = [kind(**params) for kind in CODECS for params in SAMPLES.get(kind.name, [{}])]
 ENCODERS = [codec for codec in INSTANCES if codec.encodes]
 DTYPES = list(DType)
@@ -84,6 +106,8 @@ def dtypes(codec: Codec) -> list[DType]:
 
 def plausible(codec: Codec, spec: TensorSpec, seed: int) -> tuple[Codec, dict[str, np.ndarray]]:
     """Parts that decode: noise, unless the parts must agree with one another."""
+    if isinstance(codec, Astc):
+        return codec, texture(codec, spec, seed)
     if codec.name not in AGREEING:
         return codec, noise(codec, spec, seed)
     values = weights(spec, seed).astype(spec.dtype.numpy)
@@ -102,6 +126,19 @@ def noise(codec: Codec, spec: TensorSpec, seed: int) -> dict[str, np.ndarray]:
         name: np.frombuffer(rng.bytes(part.nbytes), part.dtype.storage).reshape(stored_shape(part))
         for name, part in codec.layout(spec).items()
     }
+
+
+def texture(codec: Astc, spec: TensorSpec, seed: int) -> dict[str, np.ndarray]:
+    """Noise, with a block of one colour wherever it is no legal one, and a pair that has the codec's id."""
+    parts = noise(codec, spec, seed)
+    blocks = parts["blocks"].reshape(-1, 16).copy()
+    illegal = np.empty((1, len(blocks)), np.uint8)
+    values = np.empty((codec.height, codec.width * len(blocks)), np.float32)
+    kernels.astc_decode(blocks.reshape(1, -1)[:1], codec.width, codec.height, 1.0, 0.0, values, illegal)
+    blocks[illegal[0] == 1, :8] = np.frombuffer(b"\xfc\xfd" + b"\xff" * 6, np.uint8)
+    scale, zero = np.random.default_rng(seed).standard_normal(2).astype("<f4") ** 2
+    pair = np.concatenate([np.array([codec.id], "<u8").view("<u4"), np.array([scale, -zero], "<f4").view("<u4")])
+    return {"blocks": blocks.reshape(parts["blocks"].shape), "pair": pair}
 
 
 def weights(spec: TensorSpec, seed: int = 5) -> np.ndarray:

@@ -164,3 +164,26 @@ def write_files(root: Path, files: dict[str, bytes]) -> Path:
 
 def write_toy_llama(root: Path, *, dtype: type = ml_dtypes.bfloat16, seed: int = 7, layers: int = LAYERS) -> Path:
     return write_files(root, toy_llama_files(dtype=dtype, seed=seed, layers=layers))
+
+
+def draft_head() -> dict[str, np.ndarray]:
+    """The shape of an EAGLE-3 head: a fusion of three states, a layer, a vocabulary of its own and the maps to it."""
+    random = np.random.default_rng(3)
+    return {
+        "fc.weight": (random.standard_normal((64, 192)) * 0.05).astype(ml_dtypes.bfloat16),
+        "midlayer.self_attn.q_proj.weight": random.standard_normal((64, 128)).astype(np.float16),
+        "norm.weight": np.ones(64, np.float32),
+        "lm_head.weight": random.standard_normal((32, 64)).astype(np.float32),
+        "d2t": np.arange(32, dtype=np.int64),
+    }
+
+
+def write_package(root: Path) -> Path:
+    return write_files(
+        root,
+        {
+            "Manifest.json": b'{"fileFormatVersion": "1.0.0"}',
+            "Data/com.apple.CoreML/model.mlmodel": bytes(range(256)),
+            "Data/com.apple.CoreML/weights/weight.bin": b"\x00" * 5000,
+        },
+    )

@@ -45,8 +45,6 @@ Array = np.ndarray[Any, Any]
 
 EMBEDDING = "model.embed_tokens.weight"
 WIDE = 2304
-SLOWEST = 4
-"""MB/s: a codec that takes longer to encode would take longer than all others together."""
 PEERS = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_0", "Q3_K_M", "Q2_K")
 QUANTIZE = """
 import sys, llama_cpp
@@ -200,10 +198,11 @@ def main() -> None:
             report["runtime"][name] = figures
             save(name, figures)
     embedding = there_and_back(codec_named("q8_0"), "nearest", np.asarray(judge.checkpoint[EMBEDDING]))
-    for row in sorted(report["results"], key=lambda row: (not row["default"], abs(row["bits_per_weight"] - 4.5))):
-        if "model" not in row and row["encode_mb_per_s"] >= SLOWEST:
+    rows = sorted(report["results"], key=lambda row: (not row["default"], abs(row["bits_per_weight"] - 4.5)))
+    for place, row in enumerate(rows, 1):
+        if "model" not in row:
             row["model"] = through(judge, row, embedding)
-            save(f"{row['codec']} {row['params']} {row['quantizer']}", row["model"])
+            save(f"{place}/{len(rows)} {row['codec']} {row['params']} {row['quantizer']}", row["model"])
 
 
 if __name__ == "__main__":

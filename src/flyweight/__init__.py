@@ -23,16 +23,18 @@ if TYPE_CHECKING:
     from flyweight.checkpoint import Checkpoint
     from flyweight.checkpoint import open_checkpoint as open  # noqa: A004
     from flyweight.errors import FlyweightError
-    from flyweight.pipeline import convert, diff, verify
+    from flyweight.pipeline import Extras, convert, diff, extract, verify
 
 __version__ = "0.1.0"
-__all__ = ["Checkpoint", "FlyweightError", "__version__", "convert", "diff", "open", "verify"]
+__all__ = ["Checkpoint", "Extras", "FlyweightError", "__version__", "convert", "diff", "extract", "open", "verify"]
 
 _HOMES = {
     "Checkpoint": ("flyweight.checkpoint", "Checkpoint"),
+    "Extras": ("flyweight.pipeline", "Extras"),
     "FlyweightError": ("flyweight.errors", "FlyweightError"),
     "convert": ("flyweight.pipeline", "convert"),
     "diff": ("flyweight.pipeline", "diff"),
+    "extract": ("flyweight.pipeline", "extract"),
     "open": ("flyweight.checkpoint", "open_checkpoint"),
     "verify": ("flyweight.pipeline", "verify"),
 }

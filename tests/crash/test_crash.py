@@ -23,6 +23,7 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "file-forced": ("out.gguf", {"quant": "q8_0", "force": True}),
     "directory": ("out", {"to": "hf", "dtype": "f16"}),
     "directory-sharded": ("out", {"to": "hf", "dtype": "f16", "shard_bytes": 30_000}),
+    "sealed-file": ("out.squizd", {"quant": "int4"}),
     "directory-forced": ("out", {"to": "mlx", "quant": "int4", "force": True}),
 }
 

@@ -104,8 +104,9 @@ def test_exact_codecs_return_every_bit(codec: Codec) -> None:
         assert same_bits(fitted.decode(spec, fitted.encode(spec, values)), values)
 
 
-# A correction is fitted to what the held codec loses, which is anew in every generation.
-@named([codec for codec in ENCODERS if not codec.exact and codec.name != "corrected"])
+# A correction is fitted to what the held codec loses, which is anew in every generation; the encoder of textures searches, and
+# need not find again the block it is shown the texels of.
+@named([codec for codec in ENCODERS if not codec.exact and codec.name not in ("corrected", "astc")])
 @pytest.mark.parametrize("seed", range(3))
 def test_error_does_not_grow_with_generations(codec: Codec, seed: int) -> None:
     """Encoding decoded values again costs little once, and nothing after that.
@@ -173,7 +174,7 @@ def test_rows_decode_alone(codec: Codec) -> None:
         spec = TensorSpec(shape, DType.F32)
         if not has_rows(spec, codec.layout(spec)):
             continue
-        tensor = EncodedTensor(spec, codec.spec, noise(codec, spec, 3))
+        tensor = EncodedTensor(spec, codec.spec, plausible(codec, spec, 3)[1])
         whole = codec.decode(spec, tensor.parts).reshape(6, -1)
         for rows in (slice(0, 1), slice(2, 5), slice(6, 6), np.array([4, 0, 3])):
             slab = take_rows(tensor, rows)
@@ -221,7 +222,7 @@ def test_every_grid_fits_an_affine_codec_of_its_own_measure(codec: Codec) -> Non
 def test_a_codec_that_promises_no_grid_gives_the_right_one_or_none(codec: Codec) -> None:
     assert codec.grid_scale == ""
     spec = TensorSpec((2, 256), DType.F32)
-    parts = noise(codec, spec, 4)
+    codec, parts = plausible(codec, spec, 4)
     with suppress(UnsupportedError):
         grid = codec.grid(spec, parts)
         assert np.array_equal(codec.decode(spec, codec.from_grid(spec, grid)), codec.decode(spec, parts), equal_nan=True)
@@ -236,7 +237,7 @@ def test_parts_of_another_layout_are_refused(codec: Codec) -> None:
         wrong = [
             {other: kept for other, kept in layout.items() if other != name},
             layout | {name: TensorSpec((*part.shape[:-1], part.shape[-1] + 1), part.dtype)},
-            layout | {name: TensorSpec((4, *part.shape[1:]), part.dtype)},
+            layout | {name: TensorSpec((part.shape[0] + 1, *part.shape[1:]), part.dtype)},
             layout | {name: TensorSpec(part.shape[1:], part.dtype)},
             layout | {name: TensorSpec(part.shape, DType.C64)},
         ]

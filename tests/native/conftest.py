@@ -14,7 +14,13 @@ from flyweight import kernels
 NATIVE = ("baseline", "avx2", "avx512")
 
 
-@pytest.fixture(params=NATIVE)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests of kernels that are compiled for more sets name them: SETS."""
+    if "isa" in metafunc.fixturenames:
+        metafunc.parametrize("isa", getattr(metafunc.module, "SETS", NATIVE), indirect=True)
+
+
+@pytest.fixture
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """Every native set in turn, active for the test; those that cannot run here are skipped by name."""
     if request.param not in kernels.available():

@@ -11,7 +11,8 @@ from flyweight import kernels
 BITS = range(1, 9)
 COLUMNS = [0, 1, 5, 31, 32, 63, 64, 65, 257, 1024, 1025, 2100]
 STREAMED = 16 << 20
-DECODERS = {"decode_scale_bias": 2, "decode_scale_zero": 2, "decode_symmetric": 1}
+DECODERS = {"decode_scale_bias": 2, "decode_scale_zero": 2, "decode_signed_bias": 2, "decode_symmetric": 1}
+ENCODERS = {"encode_scale_bias": 2, "encode_signed_bias": 2, "encode_symmetric": 1}
 """How many arrays lie beside the codes."""
 
 
@@ -87,12 +88,12 @@ def weights(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
     return made
 
 
-@pytest.mark.parametrize("kernel", ["encode_scale_bias", "encode_symmetric"])
+@pytest.mark.parametrize("kernel", ENCODERS)
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("stored", kernels.STORED)
 def test_encode(isa: str, fenced, kernel: str, bits: int, stored: str) -> None:
     rng = np.random.default_rng(bits)
-    beside = 2 if kernel == "encode_scale_bias" else 1
+    beside = ENCODERS[kernel]
     for columns in COLUMNS[1:]:
         for group in (1, 7, 32, 64, 5000):
             rows = 40
@@ -108,12 +109,12 @@ def test_encode(isa: str, fenced, kernel: str, bits: int, stored: str) -> None:
                 assert same(one, other)
 
 
-@pytest.mark.parametrize("kernel", ["encode_scale_bias", "encode_symmetric"])
+@pytest.mark.parametrize("kernel", ENCODERS)
 @pytest.mark.parametrize("bits", [1, 3, 4, 8])
 def test_encode_bf16_as_its_values(isa: str, fenced, kernel: str, bits: int) -> None:
     """bf16 lies in the middle between two codes often: there a product in place of the quotient would not do."""
     rng = np.random.default_rng(bits)
-    beside = 2 if kernel == "encode_scale_bias" else 1
+    beside = ENCODERS[kernel]
     for columns, group in ((64, 64), (1025, 32), (2100, 64), (1024, 16)):
         rows, groups, nbytes = 200, -(-columns // group), -(-columns * bits // 8)
         values = weights(rng, (rows, columns))

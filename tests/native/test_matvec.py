@@ -17,6 +17,7 @@ from flyweight.codecs import ggml
 from flyweight.kernels import reference, reference_matvec
 
 U = 2.0**-24
+SETS = ("baseline", "avx2", "avx512", "avx512vnni", "avx512bf16")
 SCALES = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 
@@ -108,6 +109,46 @@ def symmetric8(kind: str, group: int, rng: np.random.Generator, rows: int, colum
     return Weights(kernels.matrix("symmetric8", codes=codes, scale=scale), w, abs(w), abs(w))
 
 
+def entries_of(rng: np.random.Generator, rows: int, runs: int, scales: np.ndarray, shift: float) -> np.ndarray:
+    """Entries as a file holds them: an id, a scale and a zero; (rows, 4 · runs)."""
+    table = rng.integers(0, 2**32, (rows, runs, 4), dtype=np.uint32)
+    table[..., 2] = rng.choice(scales, (rows, runs)).astype(np.float32).view(np.uint32)
+    table[..., 3] = (rng.choice(scales, (rows, runs)) * shift).astype(np.float32).view(np.uint32)
+    return table.reshape(rows, 4 * runs)
+
+
+def half_of(rng: np.random.Generator, rows: int, blocks: int) -> np.ndarray:
+    """Which blocks are kept: half of them, anywhere."""
+    return rng.permutation(rows * blocks).reshape(rows, blocks) % 2 == 0
+
+
+def tabled(
+    bits: int, length: int, rng: np.random.Generator, rows: int, columns: int, scales: np.ndarray, block: int = 0
+) -> Weights:
+    """With a block, a mask over it: half the blocks are dropped, and their pairs and codes are zero."""
+    runs = -(-columns // length) if length else 1
+    codes = rng.integers(0, 1 << bits, (rows, columns), dtype=np.uint8)
+    table = entries_of(rng, rows if length else 1, runs, scales, 3.0 if bits == 4 else -1.5)
+    masked = {}
+    if block:
+        kept = half_of(rng, rows, -(-columns // block))
+        codes[~np.repeat(kept, block, axis=1)[:, :columns]] = 0
+        table.reshape(rows, runs, 4)[~np.repeat(kept, block // length, axis=1)[:, :runs], 2:] = 0
+        masked = {"block": block, "mask": np.packbits(kept, axis=1, bitorder="little")}
+    per_row = np.broadcast_to(table, (rows, table.shape[1]))
+    s, z = (
+        np.repeat(np.ascontiguousarray(per_row[:, at::4]).view(np.float32).astype(np.float64), length or columns, axis=1)
+        for at in (2, 3)
+    )
+    s, z = s[:, :columns], z[:, :columns]
+    centre = 8 if bits == 4 else 0
+    q = (codes ^ np.uint8(centre)).astype(np.float64) - centre
+    packed = sum(codes[:, at :: 8 // bits] << np.uint8(at * bits) for at in range(8 // bits)).astype(np.uint8)
+    w = ((s * q).astype(np.float32) + z.astype(np.float32)).astype(np.float64)
+    matrix = kernels.matrix(f"tabled{bits}", codes=packed, entries=table, length=length, **masked)
+    return Weights(matrix, w, abs(s * (q + centre)) + abs(z - centre * s), abs(s * q) + abs(z))
+
+
 def floats(form: str, rng: np.random.Generator, rows: int, columns: int, scales: np.ndarray) -> Weights:
     if form == "palette4":
         codes = rng.integers(0, 256, (rows, columns // 2), dtype=np.uint8)
@@ -137,6 +178,26 @@ def every_form(rows: int, runs: int, scales: np.ndarray, seed: int = 0) -> Itera
             yield symmetric8(kind, group, rng, rows, columns, scales)
     for form in FLOATS:
         yield floats(form, rng, rows, 32 * runs, scales)
+    for bits in (4, 2):
+        for length in (0, 32, 64, 128, 192, 4096):
+            yield tabled(bits, length, rng, rows, 64 * runs, scales)
+
+
+def every_mask(rows: int, runs: int, scales: np.ndarray, seed: int = 0) -> Iterator[Weights]:
+    """Forms that skip blocks; blocks of one and of several runs, the last of a row whole or short, or longer than the row."""
+    rng = np.random.default_rng(seed)
+    for length, block in ((32, 32), (32, 128), (64, 64), (128, 128), (64, 192), (96, 96), (128, 4096)):
+        for bits in (4, 2):
+            yield tabled(bits, length, rng, rows, 64 * runs, scales, block)
+    for form in ("f32", "f16", "bf16"):
+        for block in (32, 64, 96, 4096):
+            dense = floats(form, rng, rows, 64 * runs, scales)
+            kept = half_of(rng, rows, -(-64 * runs // block))
+            every = np.repeat(kept, block, axis=1)[:, : 64 * runs]
+            stored = np.where(every, dense.matrix.parts[0], dense.matrix.parts[0].dtype.type(0)).view(SCALES[form])
+            matrix = kernels.matrix(form, weights=stored, block=block, mask=np.packbits(kept, axis=1, bitorder="little"))
+            w = np.where(every, dense.decoded, 0)
+            yield Weights(matrix, w, abs(w), abs(w))
 
 
 def modes(weights: Weights) -> tuple[bool, ...]:
@@ -207,6 +268,34 @@ def test_a_batch_equals_its_single_products(isa: str) -> None:
             single = np.concatenate([weights.product(x[i : i + 1], int8) for i in range(MANY)])
             for count in range(1, MANY):
                 assert np.array_equal(weights.product(x[:count], int8).view(np.uint32), single[:count].view(np.uint32))
+
+
+@pytest.mark.parametrize(("runs", "scales"), [(1, ORDINARY), (3, HOSTILE), (9, ORDINARY), (70, ORDINARY)], ids=str)
+def test_masked_rows(isa: str, runs: int, scales: np.ndarray) -> None:
+    """Within the bound for any batch, a batch as its single products, and the same with any number of threads."""
+    rng = np.random.default_rng(runs)
+    for weights in every_mask(9, runs, scales, seed=runs):
+        x = (rng.standard_normal((MANY + 3, 64 * runs)) * 10.0 ** rng.integers(-3, 3, (MANY + 3, 1))).astype(np.float32)
+        for int8 in modes(weights):
+            assert_bounded(weights, x, int8, weights.product(x, int8))
+            single = np.concatenate([weights.product(x[i : i + 1], int8) for i in range(6)])
+            assert_bounded(weights, x[:6], int8, single)
+            for threads in (1, 2, 8):
+                assert np.array_equal(weights.product(x[:6], int8, threads).view(np.uint32), single.view(np.uint32))
+
+
+def test_what_is_dropped_is_not_read(isa: str) -> None:
+    """Neither weights nor activations: a NaN there touches nothing."""
+    for weights in every_mask(4, 3, ORDINARY):
+        mask = np.unpackbits(weights.matrix.parts[-1], axis=1, bitorder="little")
+        x = np.random.default_rng(1).standard_normal((2, 192)).astype(np.float32)
+        clean = {int8: weights.product(x, int8) for int8 in modes(weights)}
+        x[:, 150] = np.nan
+        kept = mask[:, 150 // weights.matrix.block] == 1
+        for int8 in modes(weights):
+            found = weights.product(x, int8)
+            assert np.isnan(found[:, kept]).all()
+            assert np.array_equal(found[:, ~kept], clean[int8][:, ~kept])
 
 
 @pytest.mark.parametrize("rows", [3, 8, 27])
@@ -300,9 +389,9 @@ def test_zero_rows_and_zero_columns(isa: str) -> None:
 
 @pytest.mark.parametrize("count", [1, 3, 14])
 def test_stays_inside(isa: str, fenced, count: int) -> None:
-    for weights in every_form(9, 1, ORDINARY):
+    for weights in (*every_form(9, 1, ORDINARY), *every_mask(9, 3, ORDINARY)):
         parts = tuple(fenced(part.shape, part.dtype, part) for part in weights.matrix.parts)
-        fenced_matrix = kernels.Matrix(weights.form, parts)
+        fenced_matrix = kernels.Matrix(weights.form, parts, length=weights.matrix.length, block=weights.matrix.block)
         columns = weights.decoded.shape[1]
         x = fenced((count, columns), np.float32, np.random.default_rng(9).standard_normal((count, columns)))
         for int8 in modes(weights):
@@ -409,6 +498,10 @@ def u8(*shape: int) -> np.ndarray:
     return np.zeros(shape, np.uint8)
 
 
+def u32(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.uint32)
+
+
 def f32(*shape: int) -> np.ndarray:
     return np.zeros(shape, np.float32)
 
@@ -437,6 +530,20 @@ def read_only(array: np.ndarray) -> np.ndarray:
         ("symmetric8", {"codes": u8(2, 64), "scale": f32(2, 4)}, ValueError),
         ("bf16", {"weights": np.zeros((2, 40), np.uint16)}, ValueError),
         ("bf16", {"weights": f32(2, 64)}, TypeError),
+        ("tabled4", {"codes": u8(2, 32), "entries": u32(2, 8), "length": 64}, ValueError),
+        ("tabled4", {"codes": u8(2, 32), "entries": u32(2, 8), "length": 16}, ValueError),
+        ("tabled4", {"codes": u8(2, 32), "entries": u32(1, 4), "length": 64}, ValueError),
+        ("tabled4", {"codes": u8(2, 32), "entries": u32(2, 4), "length": 0}, ValueError),
+        ("tabled4", {"codes": u8(2, 32), "entries": f32(2, 4), "length": 64}, TypeError),
+        ("tabled4", {"codes": u8(2, 32), "entries": u32(2, 8), "length": 32, "block": 32}, TypeError),
+        ("tabled4", {"codes": u8(2, 32), "entries": u32(2, 8), "length": 32, "block": 48, "mask": u8(2, 1)}, ValueError),
+        ("tabled4", {"codes": u8(2, 32), "entries": u32(2, 4), "length": 64, "block": 32, "mask": u8(2, 1)}, ValueError),
+        ("tabled4", {"codes": u8(2, 32), "entries": u32(2, 8), "length": 32, "block": 32, "mask": u8(2, 2)}, ValueError),
+        ("tabled4", {"codes": u8(2, 32), "entries": u32(1, 4), "block": 32, "mask": u8(2, 1)}, ValueError),
+        ("tabled2", {"codes": u8(2, 12), "entries": u32(1, 4)}, ValueError),
+        ("q4_0", {"blocks": u8(2, 36), "block": 32, "mask": u8(2, 1)}, ValueError),
+        ("f32", {"weights": f32(2, 64), "block": 16, "mask": u8(2, 1)}, ValueError),
+        ("f32", {"weights": f32(2, 64), "block": 32, "mask": f32(2, 1)}, TypeError),
         ("palette4", {"codes": u8(2, 32), "table": f32(15)}, ValueError),
         ("palette4", {"codes": u8(2, 32), "table": f32(32)[::2]}, ValueError),
     ],

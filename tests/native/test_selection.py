@@ -15,7 +15,7 @@ import pytest
 
 from flyweight import kernels
 
-SETS = ("reference", "baseline", "avx2", "avx512")
+ALL = ("reference", "baseline", "avx2", "avx512", "avx512vnni", "avx512bf16")
 
 
 def signatures(path: Path) -> dict[str, list[str]]:
@@ -63,7 +63,7 @@ def started_with(value: str | None) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", ALL)
 def test_the_variable_selects_or_refuses(name: str) -> None:
     done = started_with(name)
     if name in kernels.available():

@@ -63,6 +63,32 @@ def test_convert_verify_diff_and_their_exit_codes(toy: Path, tmp_path: Path) -> 
     assert again.stdout == ""
 
 
+def test_a_broken_squizd_is_listed_rule_by_rule(toy: Path, tmp_path: Path) -> None:
+    target = tmp_path / "t.squizd"
+    assert run("convert", toy, target, "--quant", "int4", "--sub-block", 32, "-q").returncode == 0
+    assert run("verify", target, "--strict").returncode == 0
+    raw = bytearray(target.read_bytes())
+    raw[9] |= 0x80  # a flag that means nothing
+    raw[-1] ^= 1
+    target.write_bytes(raw)
+    done = run("verify", target, "--json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["malformed"]) == (3, True)
+    errors = {finding["code"]: finding["offset"] for finding in report["findings"] if finding["level"] == "error"}
+    assert errors["E_FLAGS"] == 6
+    assert len(errors) >= 2
+    table = run("verify", target)
+    assert (table.returncode, "FAILED" in table.stdout, "offset" in table.stdout) == (3, True, True)
+
+
+def test_wishes_of_squizd_elsewhere_are_usage_errors(toy: Path, tmp_path: Path) -> None:
+    for options in (("--sparse", "0.5"), ("--sub-block", 32), ("--eagle", toy), ("--coreml", toy)):
+        done = run("convert", toy, tmp_path / "x.gguf", *options)
+        assert (done.returncode, done.stdout) == (2, ""), options
+    for wrong in ("0", "1", "some"):
+        assert run("convert", toy, tmp_path / "x.squizd", "--sparse", wrong).returncode == 2
+
+
 def test_failures_have_their_exit_codes(toy: Path, tmp_path: Path) -> None:
     garbage = tmp_path / "garbage"
     garbage.write_bytes(b"\x08\0\0\0\0\0\0\0{ garbage")

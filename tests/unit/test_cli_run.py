@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from toys import CONFIG, llama_tensors, safetensors_bytes, toy_llama_files, write_files
+from toys import CONFIG, draft_head, llama_tensors, safetensors_bytes, toy_llama_files, write_files
 
 COMMAND = [sys.executable, "-m", "flyweight"]
 PROMPTLY = 2.0
@@ -60,6 +60,20 @@ def test_plain_output_is_the_text_alone(toy: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == said(toy)["text"] + "\n"
     assert flyweight("run", toy, "--max-tokens", 12, typed="abcabc").stdout == done.stdout
+
+
+def test_a_model_in_one_file_needs_nothing_beside_it(toy: Path, tmp_path: Path) -> None:
+    head, alone = tmp_path / "head.safetensors", tmp_path / "alone" / "m.squizd"
+    head.write_bytes(safetensors_bytes(draft_head()))
+    alone.parent.mkdir()
+    made = flyweight("convert", toy, alone, "--quant", "tca", "--eagle", head)
+    assert made.returncode == 0, made.stderr
+    assert list(alone.parent.iterdir()) == [alone]
+    refused = flyweight("run", alone, "abc", "--max-ram", "1M").stderr
+    needed = next(int(word) for word in refused.split() if word.isdigit())
+    streamed = said(alone, "--max-ram", needed)
+    assert streamed["streamed"]
+    assert streamed["text"] == said(alone)["text"] == said(toy)["text"]
 
 
 def test_a_seed_decides_the_text(toy: Path) -> None:

@@ -38,13 +38,11 @@ def golden(family: str) -> tuple[Array, Array]:
         return held["tokens"], held["logits"]
 
 
-def logits(
-    path: Path, tokens: Array, *, kind: type[Tensors] = Tensors, int8: bool = False, kv: str = "f32", first: int = 25
-) -> Array:
+def logits(path: Path, tokens: Array, *, kind: type[Tensors] = Tensors, first: int = 25) -> Array:
     """A block of tokens at once, then the others one by one."""
     with open_checkpoint(path) as checkpoint:
-        decoder = Decoder(kind(checkpoint), 64, Settings(int8, 2))
-        cache = decoder.cache(kv)
+        decoder = Decoder(kind(checkpoint), 64, Settings(int8=False, threads=2))
+        cache = decoder.cache("f32")
         made = [decoder.forward(tokens[:first], cache, every=True)]
         made += [decoder.forward([token], cache) for token in tokens[first:]]
         return np.concatenate(made)
@@ -84,20 +82,6 @@ def test_packed_weights_run_as_their_decoded_values(quant: str, tmp_path: Path) 
     convert(tmp_path / "packed.safetensors", tmp_path / "plain.gguf", quant="dense", dtype="f32")
     packed, plain = logits(tmp_path / "packed.safetensors", tokens), logits(tmp_path / "plain.gguf", tokens)
     assert np.abs(packed - plain).max() <= rounding_of_f32(plain, 2)
-
-
-def test_int8_activations_stay_near() -> None:
-    """127 steps a block: an error of a percent or so, not of rounding alone; and the same on every run."""
-    tokens, wanted = golden("llama")
-    got = logits(GOLDEN / "llama", tokens, int8=True)
-    assert np.abs(got - wanted).max() < 0.05 * np.abs(wanted).max()
-    assert np.array_equal(got, logits(GOLDEN / "llama", tokens, int8=True))
-
-
-@pytest.mark.parametrize(("kv", "share"), [("f16", 0.01), ("int8", 0.1)])
-def test_a_narrower_cache_stays_near(kv: str, share: float) -> None:
-    tokens, wanted = golden("qwen3")
-    assert np.abs(logits(GOLDEN / "qwen3", tokens, kv=kv) - wanted).max() < share * np.abs(wanted).max()
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sample_files
+from flyweight.containers import safetensors
 from flyweight.containers.safetensors import DTYPES, Safetensors, read_header
 from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
+from flyweight.errors import FlyweightError, UnsupportedError
 from flyweight.manifest import Entry, Extent, Manifest, Typed
 from flyweight.sources import MemoryBundle, MemorySource
 from flyweight.tensor import RAW, CodecSpec, TensorSpec
@@ -191,3 +192,52 @@ def test_what_is_placed_is_what_is_parsed(entries: list[Entry]) -> None:
     read = CONTAINER.parse(bundle(files))
     assert list(read.entries.items()) == list(placed.entries.items())
     assert materialise(CONTAINER.place(read, "x.safetensors"), from_bundle(read, bundle(files))) == files
+
+
+LINES = [
+    '"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}',
+    '"é, }": {"dtype": "BF16", "shape": [2, 2], "data_offsets": [8, 16]}',
+    '"empty":{"dtype":"U8","shape":[0],"data_offsets":[16,16]}',
+]
+ODD = [
+    '"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}',
+    '"w":{"shape":[2],"dtype":"F32","data_offsets":[0,8]}',
+    '"\\u0077":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}',
+    '"w":{"dtype":"F32","shape":[02],"data_offsets":[0,8]}',
+    '"w":{"dtype":"F32","shape":[2,],"data_offsets":[0,8]}',
+    '"w":{"dtype":"F32","shape":[2],"data_offsets":[0,08]}',
+    '"w":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}',
+    '"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"more":0}',
+    '"w":{"dtype":"Q9","shape":[2],"data_offsets":[0,8]}',
+    '"__metadata__":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}',
+    '"":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}',
+    "",
+    "x",
+]
+METADATA = [
+    '"__metadata__":{"format":"pt"}',
+    '"__metadata__": {"{}\\"": "\\ud800"}',
+    '"__metadata__":{"a":1}',
+    '"__metadata__":{}',
+]
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    st.lists(st.sampled_from(METADATA), max_size=1),
+    st.lists(st.sampled_from(LINES + ODD), max_size=4),
+    st.sampled_from([",", ", ", ",,", " ,"]),
+    st.sampled_from(["}", "}  ", ",}", "", "}\0", "}}"]),
+)
+def test_the_quick_reader_says_what_the_strict_one_says_or_nothing(
+    metadata: list[str], lines: list[str], comma: str, end: str
+) -> None:
+    text = ("{" + comma.join(metadata + lines) + end).encode()
+    quick = safetensors._read_lines(memoryview(text), "x", 8)
+    try:
+        strict = safetensors._read_table(safetensors.strict_json.loads(text, file="x"), "x", "x", 8)
+    except FlyweightError:
+        assert quick is None
+    else:
+        usual = set(lines) <= set(LINES) and comma.startswith(",") and "\\" not in "".join(metadata)
+        assert quick == strict if usual else quick in (None, strict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import inf
 from typing import Any
 
 import pytest
@@ -206,6 +207,27 @@ def test_merges_follow_the_scores() -> None:
     assert merges_from_scores(tokens, types, [-9, -9, -2, -1, -3]) == [("b", "a"), ("a", "b"), ("ab", "a"), ("a", "ba")]
     ids = {token: index for index, token in enumerate(tokens)}
     assert scores_from_merges(ids, types, [("b", "a"), ("a", "b"), ("ab", "a"), ("a", "ba")]) == {3: 0.0, 2: -1.0, 4: -2.0}
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    st.lists(
+        st.tuples(st.text("aé▁😀", max_size=6), st.sampled_from([1, 1, 1, 3, 4, 6]), st.sampled_from([0.0, -1.0, -2.0])),
+        max_size=40,
+        unique_by=lambda row: row[0],
+    )
+)
+def test_merges_are_all_cuts_into_two_tokens(rows: list[tuple[str, int, float]]) -> None:
+    pieces = {token for token, type_, _ in rows if type_ in (1, 4)}
+    cuts = [
+        (-score if type_ == 1 else -inf, -cut, cut - len(token), (token[:cut], token[cut:]))
+        for token, type_, score in rows
+        for cut in range(1, len(token))
+        if {token, token[:cut], token[cut:]} <= pieces
+    ]
+    wanted = [pair for *_, pair in sorted(cuts, key=lambda row: row[:3])]
+    tokens, types, scores = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
+    assert merges_from_scores(tokens, types, scores) == wanted
 
 
 def test_tokens_too_long_to_cut_are_refused() -> None:

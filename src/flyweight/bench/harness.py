@@ -36,7 +36,7 @@ __all__ = ["Case", "Work", "headline", "line", "machine", "main", "measure", "ra
 
 Work = Callable[[], object]
 _GOAL = re.compile(r"(?P<most>at most )?(?P<bound>\d+(\.\d+)?)(× (?P<peer>.+)| of (?P<limit>\w+)| MB/s| MB| ms| tokens/s)")
-_VERSIONS = ("flyweight", "numpy", "ml_dtypes", "gguf", "pywhispercpp", "zipnn", "coremltools")
+_VERSIONS = ("flyweight", "numpy", "ml_dtypes", "gguf", "pywhispercpp", "zipnn", "coremltools", "astc-encoder-py")
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ VERBS = {
     "convert": "Turn a checkpoint into another format or quantization.",
     "verify": "Check that a checkpoint is sound.",
     "diff": "Compare two checkpoints, across formats.",
+    "extract": "Write out what rides along in a model.",
     "run": "Let a model answer a prompt.",
     "chat": "Talk with a model.",
     "eval": "Measure how well a model predicts text.",

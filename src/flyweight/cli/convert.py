@@ -6,12 +6,35 @@ import signal
 from collections import Counter
 from pathlib import Path
 from types import FrameType
+from typing import Literal
 
 import click
 
-from flyweight.cli.output import human_bytes, json_option, note, print_json, print_table, progress_bar, size_argument
+from flyweight.cli.output import (
+    codec_label,
+    human_bytes,
+    json_option,
+    note,
+    print_json,
+    print_table,
+    progress_bar,
+    size_argument,
+)
 from flyweight.errors import InterruptedRunError
 from flyweight.manifest import Entry
+
+
+def _share(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | Literal["auto"] | None:
+    """Parse `auto` or a number between 0 and 1."""
+    if value is None or value == "auto":
+        return "auto" if value else None
+    try:
+        share = float(value)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise click.BadParameter(f"{value!r} is neither `auto` nor between 0 and 1")
+    return share
 
 
 @click.command(name="convert", short_help="Turn a checkpoint into another format or quantization.")
@@ -21,12 +44,20 @@ from flyweight.manifest import Entry
     "--to", "target", metavar="FORMAT", help="Target format (`flyweight formats`); default: by the destination's name."
 )
 @click.option(
-    "--quant", metavar="NAME", help="Quantize matrices: q8_0, q4_0, int4, int4-g32 … ; `dense` decodes, `keep` is the default."
+    "--quant",
+    metavar="NAME",
+    help="Quantize matrices: q8_0, q4_0, int4, int4-g32 … ; `dense` decodes, `keep` is the default. "
+    "SQUIZD: int4, int2, tca, astc, astc-6x6 … or none.",
 )
 @click.option("--recipe", type=click.Path(path_type=Path), help="TOML file of name patterns and codecs.")
 @click.option(
     "--dtype", metavar="TYPE", help="Element type of tensors stored dense: f32, f16, bf16. Default: what loses nothing."
 )
+@click.option("--sub-block", type=click.IntRange(0), metavar="N", help="SQUIZD: weights that share a scale; 0 for a whole row.")
+@click.option("--sparse", metavar="P", callback=_share, help="SQUIZD: drop this share of FFN blocks; `auto`: zeros.")
+@click.option("--sparse-block", type=click.IntRange(1), metavar="N", help="SQUIZD: weights dropped together.")
+@click.option("--eagle", type=click.Path(path_type=Path, exists=True), help="SQUIZD: a draft head to embed, as safetensors.")
+@click.option("--coreml", type=click.Path(path_type=Path, exists=True), help="SQUIZD: a Core ML package to embed.")
 @click.option("--shard-size", metavar="SIZE", callback=size_argument, help="Split the output into files of about this size.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
 @click.option("--jobs", type=click.IntRange(1, 256), help="Worker threads. Default: one per core, at most 8.")
@@ -43,6 +74,11 @@ def command(
     quant: str | None,
     recipe: Path | None,
     dtype: str | None,
+    sub_block: int | None,
+    sparse: float | Literal["auto"] | None,
+    sparse_block: int | None,
+    eagle: Path | None,
+    coreml: Path | None,
     shard_size: int | None,
     dry_run: bool,
     jobs: int | None,
@@ -65,17 +101,22 @@ def command(
       flyweight convert model-hf model-4bit --to mlx --quant int4
       flyweight convert model.gguf model.safetensors          # keeps every quantised byte
       flyweight convert model-hf out.gguf --quant q4_0 --dry-run --json
+      flyweight convert model-hf model.squizd --quant int4    # weights, config and tokenizer in one file
+      flyweight convert model-hf model.squizd --quant int2 --sparse 0.25 --eagle head.safetensors --coreml model.mlpackage
     """
     if quant is not None and recipe is not None:
         raise click.UsageError("--quant and --recipe exclude each other")
     from flyweight.checkpoint import open_checkpoint
-    from flyweight.pipeline import convert, plan_conversion
+    from flyweight.pipeline import Extras, convert, plan_conversion, target_container
 
+    extras = Extras(sub_block, sparse, sparse_block, eagle, coreml)
+    if conflict := extras.conflict(target_container(destination, target).name, quant, recipe is not None):
+        raise click.UsageError(conflict)
     if dry_run:
         with open_checkpoint(source) as checkpoint:
             plan = plan_conversion(
                 checkpoint, destination.absolute(), to=target, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_size,
-                max_ram=max_ram,
+                max_ram=max_ram, extras=extras,
             )  # fmt: skip
         if as_json:
             print_json(plan.as_json())
@@ -114,6 +155,7 @@ def command(
             shard_bytes=shard_size,
             jobs=jobs,
             max_ram=max_ram,
+            extras=extras,
             resume=resume,
             force=force,
             progress=advance,
@@ -153,7 +195,7 @@ def stored_as(entry: Entry | None) -> str:
     """The codec, or for plain numbers their element type."""
     if entry is None:
         return ""
-    return entry.spec.dtype.label if entry.codec.name == "raw" else str(entry.codec)
+    return entry.spec.dtype.label if entry.codec.name == "raw" else codec_label(entry.codec)
 
 
 def _notes(notes: tuple[str, ...], quiet: bool) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from flyweight.cli.output import human_bytes, json_option, print_json, print_table
+from flyweight.cli.output import codec_label, human_bytes, json_option, print_json, print_table
 from flyweight.errors import printable
 from flyweight.manifest import Manifest
 
+if TYPE_CHECKING:
+    from flyweight.runtime.dispatch import Augment, Route
+
 _LONG = 64
+_MANY = 8
 
 
 @click.command(name="inspect", short_help="Show what is in a checkpoint.")
@@ -22,20 +27,30 @@ _LONG = 64
 def command(path: Path, tensors: bool, as_json: bool) -> None:
     """Show the format, metadata and tensors of PATH (a file or a directory). No weight is read.
 
+    Of a SQUIZD file also its flags, draft head and appendix, and which way it would run on this machine.
+
     \b
     Examples:
       flyweight inspect model.gguf
       flyweight inspect model-hf --tensors
       flyweight inspect model.safetensors --json | jq '.tensors[].name'
+      flyweight inspect model.squizd --json | jq '.dispatch[] | select(.chosen)'
     """
     from flyweight.checkpoint import open_checkpoint
 
     with open_checkpoint(path) as checkpoint:
         manifest = checkpoint.manifest
+        facts = checkpoint.container.facts(checkpoint.bundle)
+    routes, added = _dispatch(facts)
     if as_json:
-        print_json(_document(manifest))
+        ways = {"dispatch": [r.as_json() for r in routes], "augments": [a.as_json() for a in added]} if routes else {}
+        print_json(_document(manifest) | ({"facts": dict(facts)} if facts else {}) | ways)
         return
-    _summary(path, manifest)
+    _summary(path, manifest, facts)
+    if routes:
+        ways_to_run = [(("→ " if r.chosen else "  ") + r.path, r.reason) for r in routes]
+        ways_to_run += [(f"+ {a.flag}", a.reason) for a in added if a.present]
+        print_table("", [("runs by", "left"), ("", "left")], ways_to_run)
     if tensors:
         columns = [
             ("tensor", "left"),
@@ -46,7 +61,14 @@ def command(path: Path, tensors: bool, as_json: bool) -> None:
             ("bits/w", "right"),
         ]
         rows = (
-            (e.name, "×".join(map(str, e.spec.shape)) or "scalar", e.spec.dtype, e.codec, e.nbytes, f"{e.bits_per_weight:.2f}")
+            (
+                e.name,
+                "×".join(map(str, e.spec.shape)) or "scalar",
+                e.spec.dtype,
+                codec_label(e.codec),
+                e.nbytes,
+                f"{e.bits_per_weight:.2f}",
+            )
             for e in manifest.entries.values()
         )
         print_table("", columns, rows)
@@ -74,7 +96,16 @@ def _document(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _summary(path: Path, manifest: Manifest) -> None:
+def _dispatch(facts: Mapping[str, Any]) -> tuple[Sequence[Route], Sequence[Augment]]:
+    """How a file with feature flags would run here."""
+    if "flags" not in facts:
+        return (), ()
+    from flyweight.runtime.dispatch import augments, dispatch
+
+    return dispatch(facts["flags"]), augments(facts["flags"])
+
+
+def _summary(path: Path, manifest: Manifest, facts: Mapping[str, Any]) -> None:
     bits = 8 * manifest.nbytes / manifest.weights if manifest.weights else 0.0
     rows: list[tuple[str, object]] = [
         ("format", manifest.format),
@@ -83,11 +114,12 @@ def _summary(path: Path, manifest: Manifest) -> None:
         ("stored", f"{human_bytes(manifest.nbytes)}, {bits:.3f} bits/weight"),
     ]
     rows += [("side files", ", ".join(manifest.files))] if manifest.files else []
+    rows += [(key.replace("_", " "), _fact(value)) for key, value in facts.items()]
     print_table(str(path), [("", "left"), ("", "left")], rows)
     kinds: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
     for entry in manifest.entries.values():
-        key = (str(entry.codec), entry.spec.dtype.label)
+        key = (codec_label(entry.codec), entry.spec.dtype.label)
         kinds[key] += 1
         sizes[key] += entry.nbytes
     columns = [("codec", "left"), ("decodes to", "left"), ("tensors", "right"), ("stored", "right")]
@@ -95,6 +127,15 @@ def _summary(path: Path, manifest: Manifest) -> None:
     if manifest.metadata:
         rows = [(key, _short(typed.value)) for key, typed in manifest.metadata.items()]
         print_table("", [("metadata", "left"), ("value", "left")], rows)
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{str(key).replace('_', ' ')} {_fact(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        shown = [printable(str(item), _LONG) for item in value[:_MANY]] + ["…"] * (len(value) > _MANY)
+        return ", ".join(shown) or "none"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _short(value: object) -> str:

@@ -5,15 +5,28 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import isfinite
 from typing import Any
 
 import click
 
 from flyweight.errors import printable
+from flyweight.tensor import CodecSpec
 
-__all__ = ["human_bytes", "json_option", "note", "print_json", "print_table", "progress_bar", "size_argument"]
+__all__ = [
+    "codec_label",
+    "human_bytes",
+    "json_option",
+    "note",
+    "print_json",
+    "print_table",
+    "progress_bar",
+    "size_argument",
+]
+
+_OF_ONE_TENSOR = {"id", "base", "escapes", "stored"}
+"""Parameters that a codec finds for each tensor."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout instead of a table.")
 
@@ -46,6 +59,18 @@ def print_table(title: str, columns: Sequence[tuple[str, str]], rows: Iterable[S
         table.add_row(*(Text(printable(str(cell))) for cell in row))
     width = None if sys.stdout.isatty() else 160
     Console(width=width, highlight=False, soft_wrap=False).print(table)
+
+
+def codec_label(codec: CodecSpec) -> str:
+    """A codec as people compare it: without what is different in every tensor, and what it holds spelt out."""
+    params = {key: value for key, value in codec.params.items() if key not in _OF_ONE_TENSOR}
+    shown = [f"{key}={value}" for key, value in params.items() if key != "inner"]
+    if isinstance(inner := params.get("inner"), str):
+        with suppress(ValueError, KeyError, TypeError):
+            held = json.loads(inner)
+            inner = codec_label(CodecSpec(held["name"], held["params"]))
+        shown.insert(0, inner)
+    return f"{codec.name}({', '.join(shown)})" if shown else codec.name
 
 
 def note(text: str) -> None:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from flyweight.codecs import ggml
 from flyweight.codecs.affine import Affine
+from flyweight.codecs.astc import Astc
 from flyweight.codecs.base import Array, Codec, Grid, Parts, take_rows
 from flyweight.codecs.corrected import Corrected
 from flyweight.codecs.excess import Excess
 from flyweight.codecs.floats import Fp8, Mxfp4Split
 from flyweight.codecs.hqq import Hqq
 from flyweight.codecs.lossless import Lossless
+from flyweight.codecs.masked import Masked
 from flyweight.codecs.nf4 import Nf4
 from flyweight.codecs.palette import Palette
 from flyweight.codecs.raw import Raw
 from flyweight.codecs.sign import Sign
 from flyweight.codecs.sparse import Sparse
+from flyweight.codecs.tabled import Tabled
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.tensor import CodecSpec
 
@@ -36,6 +39,9 @@ CODECS: tuple[type[Codec], ...] = (
     Mxfp4Split,
     Sign,
     Corrected,
+    Tabled,
+    Masked,
+    Astc,
     Excess,
     Nf4,
 )

@@ -46,12 +46,15 @@ class Codec(ABC):
     name: ClassVar[str]
     encodes: ClassVar[bool] = True
     """Whether `encode` exists."""
-    needs_fit: ClassVar[bool] = False
-    """Whether sizes depend on the values: then `fit` comes before `layout` and `encode`."""
 
     @cached_property
     def spec(self) -> CodecSpec:
         return CodecSpec(self.name, {field.name: getattr(self, field.name) for field in fields(self)})
+
+    @property
+    def needs_fit(self) -> bool:
+        """Whether sizes depend on the values: then `fit` comes before `layout` and `encode`."""
+        return False
 
     @property
     def exact(self) -> bool:

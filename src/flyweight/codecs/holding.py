@@ -49,7 +49,11 @@ class Holding(Codec):
         return {name.removeprefix(_PREFIX): part for name, part in parts.items() if name.startswith(_PREFIX)}
 
     def held_encode(self, spec: TensorSpec, array: Array) -> Parts:
-        return {_PREFIX + name: part for name, part in self.held.encode(self.held_spec(spec), array).items()}
+        return self.under_prefix(self.held.encode(self.held_spec(spec), array))
+
+    def under_prefix(self, parts: Parts) -> Parts:
+        """The held codec's parts under the names they are stored by."""
+        return {_PREFIX + name: part for name, part in parts.items()}
 
 
 def _text(codec: Codec) -> str:

@@ -36,7 +36,7 @@ class Lossless(Codec):
 
     name = "lossless"
     exact: ClassVar[bool] = True
-    needs_fit = True
+    needs_fit: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if type(self.base) is not int or not 0 <= self.base <= 256 - CODED:

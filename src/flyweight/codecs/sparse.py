@@ -10,6 +10,7 @@ coded exactly (`lossless`), or quantised. docs/formats/sparse.md has the layout.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -37,7 +38,7 @@ class Sparse(Holding):
     index: str = "u32"
 
     name = "sparse"
-    needs_fit = True
+    needs_fit: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

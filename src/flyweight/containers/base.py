@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
@@ -98,6 +98,10 @@ class Container(ABC):
     def doubts(self, bundle: Bundle, manifest: Manifest) -> Iterable[tuple[str, str]]:
         """What a strict reader might object to though the format allows it: (code, message) pairs for `verify`."""
         return ()
+
+    def facts(self, bundle: Bundle) -> Mapping[str, Any]:
+        """What the file says of itself beside tensors, metadata and side files, for people and for JSON."""
+        return {}
 
     def describe(self, entries: Mapping[str, Entry], metadata: Mapping[str, Typed]) -> Mapping[str, Typed]:
         """The metadata with what it says of the tensors made true, for tensors that are new."""

@@ -15,13 +15,15 @@ so this file carries any codec, also one we do not know:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from flyweight import strict_json
 from flyweight.containers import typed_json
 from flyweight.containers.base import Container, Image, Placement, check_cover
-from flyweight.cursor import Cursor, check_name, check_shape
+from flyweight.cursor import Cursor, check_name, check_shape, utf8
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
 from flyweight.limits import MAX_JSON_BYTES, MAX_TENSORS_PER_FILE
@@ -59,6 +61,13 @@ _RESERVED = frozenset({_TENSORS, _TYPED, _DIALECT})
 _TENSOR_FIELDS = frozenset({"dtype", "shape", "data_offsets"})
 _DATA_ALIGNMENT = 8
 
+_NEXT = r'(?:, ?(?=")|(?=\}))'  # another line, or the end of the table
+_OPENING = re.compile(r'\{(?:"__metadata__": ?(\{(?:[^"{}]++|"(?:[^"\\]++|\\.)*+")*+\})' + _NEXT + ")?")
+_LINE = re.compile(
+    r'"([^"\\\x00-\x1f]{1,256})": ?\{("dtype": ?"\w+", ?"shape": ?\[[0-9, ]*\]), ?'
+    r'"data_offsets": ?\[(0|[1-9][0-9]{0,18}), ?(0|[1-9][0-9]{0,18})\]\}' + _NEXT
+)
+
 
 class Stored(NamedTuple):
     """A plain tensor of a file: what it is and where it lies."""
@@ -90,21 +99,57 @@ def read_header(source: Source, file: str) -> Header:
     raw = cursor.take(length, "the header")
     if not length or raw[0] != ord("{"):
         raise MalformedError("the header must start with '{'", code="E_HEADER", file=source.name, offset=8)
-    table = strict_json.loads(raw, file=source.name)
-    metadata = _check_metadata(table.pop(_METADATA, {}), source.name)
-    if len(table) > MAX_TENSORS_PER_FILE:
-        raise LimitError(f"{len(table)} tensors exceed the limit of {MAX_TENSORS_PER_FILE}", code="E_TENSORS", file=source.name)
-    tensors: dict[str, Stored] = {}
-    spans: list[tuple[int, int, str]] = []
-    specs: _Specs = {}
     start = cursor.offset
-    for name in list(table):
+    header = _read_lines(raw, file, start) or _read_table(strict_json.loads(raw, file=source.name), source.name, file, start)
+    spans = [(name, extent.offset, extent.nbytes) for name, (_, extent) in header.tensors.items()]
+    check_cover(sorted(spans, key=itemgetter(1, 2)), start, source)
+    return header
+
+
+def _read_lines(raw: memoryview, file: str, start: int) -> Header | None:
+    """The header if it is written as everyone writes it. None if anything is unusual or wrong: `_read_table` says what.
+
+    A million lines are read without a tree of them in memory, which would take ten times the file.
+    """
+    try:
+        text = utf8(raw, "the header")
+        opening = _OPENING.match(text)
+        assert opening, "the caller has seen the first character"
+        metadata = _check_metadata(strict_json.loads((opening[1] or "{}").encode(), file=file), file)
+        at, lines = opening.end(), 0
+        tensors: dict[str, Stored] = {}
+        specs: dict[str, tuple[TensorSpec, int]] = {}
+        for line in _LINE.finditer(text, at):
+            name, about, begin, end = line.groups()
+            if about not in specs:
+                fields = strict_json.loads(f"{{{about}}}".encode(), file=file)
+                spec = _check_spec(name, fields["dtype"], fields["shape"], file)
+                specs[about] = spec, spec.size * spec.dtype.bits
+            spec, bits = specs[about]
+            offset = int(begin)
+            nbytes = int(end) - offset
+            first, last = line.span()
+            if first != at or bits != 8 * nbytes:
+                return None
+            tensors[name] = Stored(spec, Extent(file, start + offset, nbytes))
+            at, lines = last, lines + 1
+    except FlyweightError:
+        return None
+    whole = text[at:].rstrip(" \t\r\n") == "}" and lines == len(tensors) <= MAX_TENSORS_PER_FILE and _METADATA not in tensors
+    return Header(metadata, tensors) if whole else None
+
+
+def _read_table(table: Any, name: str, file: str, start: int) -> Header:
+    """The header from any JSON; `name` is what errors call the source."""
+    metadata = _check_metadata(table.pop(_METADATA, {}), name)
+    if len(table) > MAX_TENSORS_PER_FILE:
+        raise LimitError(f"{len(table)} tensors exceed the limit of {MAX_TENSORS_PER_FILE}", code="E_TENSORS", file=name)
+    tensors: dict[str, Stored] = {}
+    specs: _Specs = {}
+    for key in list(table):
         # Popped, so that a table of a million lines is never in memory twice.
-        spec, begin, nbytes = _check_tensor(name, table.pop(name), source.name, specs)
-        tensors[name] = Stored(spec, Extent(file, start + begin, nbytes))
-        spans.append((start + begin, nbytes, name))
-    spans.sort()
-    check_cover(((name, offset, nbytes) for offset, nbytes, name in spans), start, source)
+        spec, begin, nbytes = _check_tensor(key, table.pop(key), name, specs)
+        tensors[key] = Stored(spec, Extent(file, start + begin, nbytes))
     return Header(metadata, tensors)
 
 

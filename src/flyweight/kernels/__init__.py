@@ -5,11 +5,12 @@ for bit on every instruction set, and one line in `_native.pyi`. The arrays are 
 for all of them; a kernel itself never fails.
 
 The best set the processor runs is chosen at import. `FLYWEIGHT_KERNELS` forces one of
-reference, baseline, avx2, avx512; asking for one that is not there is an error, never a fallback.
+reference, baseline, avx2, avx512, avx512vnni, avx512bf16; asking for one that is not there is an error, never a fallback.
 """
 
 from __future__ import annotations
 
+from flyweight.kernels.astc import astc_decode
 from flyweight.kernels.attention import attend, attend_int8, rms_norm, softcap
 from flyweight.kernels.blocks import (
     decode_iq4_nl,
@@ -87,8 +88,10 @@ from flyweight.kernels.streams import (
     bf16_to_f32,
     decode_scale_bias,
     decode_scale_zero,
+    decode_signed_bias,
     decode_symmetric,
     encode_scale_bias,
+    encode_signed_bias,
     encode_symmetric,
     f16_to_f32,
     f32_to_bf16,
@@ -129,6 +132,7 @@ __all__ = [
     "_native",
     "active",
     "add_product",
+    "astc_decode",
     "attend",
     "attend_int8",
     "available",
@@ -150,6 +154,7 @@ __all__ = [
     "decode_q8_k",
     "decode_scale_bias",
     "decode_scale_zero",
+    "decode_signed_bias",
     "decode_symmetric",
     "definition",
     "encode_iq4_nl",
@@ -167,6 +172,7 @@ __all__ = [
     "encode_q8_0",
     "encode_q8_k",
     "encode_scale_bias",
+    "encode_signed_bias",
     "encode_symmetric",
     "expand_8",
     "expand_16",

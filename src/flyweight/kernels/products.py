@@ -8,6 +8,7 @@ import numpy as np
 
 from flyweight.kernels import dispatch
 from flyweight.kernels.dispatch import BF16, BLOCKS, F16, F32, U8, U16, Array, _native, running
+from flyweight.kernels.reference_matvec import rows_of
 
 U32 = np.dtype(np.uint32)
 
@@ -17,6 +18,8 @@ FORMS: dict[str, tuple[tuple[str, ...], int, int]] = {
     "affine4": (("codes", "scale", "bias"), 2, 1),
     "affine8": (("codes", "scale", "bias"), 1, 1),
     "symmetric8": (("codes", "scale"), 1, 1),
+    "tabled4": (("codes", "entries"), 2, 1),
+    "tabled2": (("codes", "entries"), 4, 1),
     "palette4": (("codes", "table"), 2, 1),
     "f32": (("weights",), 1, 4),
     "f16": (("weights",), 1, 2),
@@ -25,29 +28,32 @@ FORMS: dict[str, tuple[tuple[str, ...], int, int]] = {
 """The forms a matrix may be stored in."""
 
 FLOATS = {"f32": F32, "f16": F16, "bf16": U16}
+TABLED = ("tabled4", "tabled2")
+MASKED = (*TABLED, *FLOATS)
+"""Forms that may have a mask of blocks to skip."""
 SCALES = {F32: "f32", F16: "f16", U16: "bf16"}
 
 
 class Matrix:
     """Weights as stored, checked once: (rows, columns), in one of FORMS. Made by `matrix`; m[a:b] are some of its rows."""
 
-    __slots__ = ("columns", "form", "native", "parts", "rows")
+    __slots__ = ("block", "columns", "form", "length", "native", "parts", "rows")
 
-    def __init__(self, form: str, parts: tuple[Array, ...]) -> None:
-        _, elements, nbytes = FORMS[form]
+    def __init__(self, form: str, parts: tuple[Array, ...], *, length: int = 0, block: int = 0) -> None:
+        names, elements, nbytes = FORMS[form]
         self.form, self.parts, self.rows = form, parts, len(parts[0])
+        self.length, self.block = length, block
         self.columns = parts[0].shape[1] * parts[0].itemsize // nbytes * elements
         self.native = None
         if _native:
-            kind = f"{form}_{SCALES[parts[1].dtype]}" if len(parts) > 1 and form != "palette4" else form
-            self.native = _native._Matrix(kind, *(_bytes(part) for part in parts))
+            kind = f"{form}_{SCALES[parts[1].dtype]}" if "scale" in names else form
+            self.native = _native._Matrix(kind, *(_bytes(part) for part in parts), length=length, block=block)
 
     def __getitem__(self, rows: slice) -> Matrix:
         if not isinstance(rows, slice) or rows.step not in (None, 1):
             raise TypeError("a matrix gives whole rows: m[first:last]")
         first, last, _ = rows.indices(self.rows)
-        table = self.form == "palette4"
-        return Matrix(self.form, tuple(part if table and i else part[first:last] for i, part in enumerate(self.parts)))
+        return Matrix(self.form, tuple(rows_of(self, slice(first, last))), length=self.length, block=self.block)
 
     def __repr__(self) -> str:
         return f"Matrix({self.form}, {self.rows} × {self.columns})"
@@ -58,15 +64,19 @@ def _bytes(part: Array) -> Array:
     return part.view(U8) if part.size else np.empty((len(part), part.shape[1] * part.itemsize), U8)
 
 
-def matrix(form: str, **arrays: Array) -> Matrix:
+def matrix(form: str, *, length: int = 0, block: int = 0, **arrays: Array) -> Matrix:
     """A matrix of weights in one of FORMS, from the arrays that form has; they are kept, not copied.
 
     q*: `blocks` u8 (rows, bytes). affine4, affine8: `codes` u8 or u32 words, `scale`, `bias` f32, f16 or bf16 (rows, groups).
     symmetric8: `codes` u8 or i8, `scale`. palette4: `codes`, `table` f32 (16,). f32, f16, bf16: `weights` (rows, columns).
+    tabled4, tabled2: `codes`, `entries` u32 (rows, 4 · runs of `length` columns), or (1, 4) where `length` is 0. With a
+    `block`, tabled and float forms take a `mask` u8: a bit for every so many columns, 0 where their weights are all zero.
     """
     if form not in FORMS:
         raise ValueError(f"no products with weights in the form '{form}': choose one of {', '.join(FORMS)}")
     names, elements, nbytes = FORMS[form]
+    _require(not block or form in MASKED, ValueError, f"no mask for weights in the form '{form}'")
+    names = (*names, "mask") if block else names
     if set(arrays) != set(names):
         raise TypeError(f"a matrix in {form} is made of {', '.join(names)}, not of {', '.join(arrays) or 'nothing'}")
     parts = [_stored(name, arrays[name]) for name in names]
@@ -82,9 +92,13 @@ def matrix(form: str, **arrays: Array) -> Matrix:
         table = parts[1]
         _require(table.dtype == F32, TypeError, f"table must be an array of float32, not {table.dtype}")
         _require(table.shape == (1, 16), ValueError, f"table must have sixteen values, not {table.size}")
-    elif len(parts) > 1:
+    elif form in TABLED:
+        length = _check_entries(columns, length, *parts[:2])
+    elif "scale" in names:
         _check_scales(columns, *parts)
-    return Matrix(form, tuple(parts))
+    if block:
+        block = _check_mask(columns, length if form in TABLED else 32, block, len(parts[0]), parts[-1])
+    return Matrix(form, tuple(parts), length=length if form in TABLED else 0, block=block)
 
 
 def _require(holds: bool, kind: type[Exception], what: str) -> None:
@@ -96,7 +110,7 @@ def _stored(label: str, array: Array) -> Array:
     """Two dimensions, rows one after the other; bf16 as its bits."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{label} must be an array, not {type(array).__name__}")
-    if label == "table":
+    if label in ("table", "entries"):
         array = array.reshape(1, -1) if array.ndim == 1 else array
     _require(array.ndim == 2 and array.flags.c_contiguous, ValueError, f"{label} must be C-contiguous, of two dimensions")
     return array.view(U16) if array.dtype == BF16 else array
@@ -116,6 +130,30 @@ def _check_scales(columns: int, codes: Array, scale: Array, *bias: Array) -> Non
     for part in bias:
         _require(part.dtype == scale.dtype, TypeError, f"scale and bias differ in type: {scale.dtype}, {part.dtype}")
         _require(part.shape == scale.shape, ValueError, f"scale and bias differ in shape: {scale.shape}, {part.shape}")
+
+
+def _check_entries(columns: int, length: int, codes: Array, entries: Array) -> int:
+    """The length of a run: no more than a row."""
+    _require(entries.dtype == U32, TypeError, f"entries must be 32-bit words, not {entries.dtype}")
+    length = min(length, columns)
+    _require(length >= 0 and length % 32 == 0, ValueError, f"a run is a multiple of 32 columns, not {length}")
+    shape = (len(codes), 4 * -(-columns // length)) if length else (1, 4)
+    whole = entries.shape == shape or (columns == 0 and entries.shape == (len(codes), 0))
+    _require(whole, ValueError, f"entries of {columns} columns in runs of {length} have shape {shape}, not {entries.shape}")
+    return length
+
+
+def _check_mask(columns: int, length: int, block: int, rows: int, mask: Array) -> int:
+    """The length of a block: no more than the runs of a row."""
+    _require(mask.dtype == U8, TypeError, f"a mask is bytes, not {mask.dtype}")
+    if length > 0 and block > columns:
+        block = -(-columns // length) * length
+    whole = block > 0 and length > 0 and block % length == 0 and block % 32 == 0
+    _require(whole, ValueError, f"a block is a multiple of 32 columns and of a run of {length}, not {block}")
+    blocks = -(-columns // block)
+    shape = (rows, -(-blocks // 8))
+    _require(mask.shape == shape, ValueError, f"a mask of blocks of {block} has shape {shape}, not {mask.shape}")
+    return block
 
 
 # Products -------------------------------------------------------------------------------------

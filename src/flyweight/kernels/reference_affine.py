@@ -1,9 +1,10 @@
 """The definition of the affine family, in NumPy: packed codes with a scale per group of columns, to values and back.
 
-    scale_bias   w = code · s + b         scale_zero   w = (code − z) · s         symmetric   w = signed code · s
+    scale_bias   w = code · s + b         scale_zero   w = (code − z) · s
+    signed_bias  w = signed code · s + b  symmetric    w = signed code · s
 
 A row of codes is the bit stream of `reference.unpack_bits`; the last group of a row may be short. Each operation rounds to
-f32, in the order written. Codes of a symmetric grid are two's complement.
+f32, in the order written. Signed codes are two's complement.
 """
 
 from __future__ import annotations
@@ -48,6 +49,11 @@ def decode_scale_zero(packed: Array, bits: int, scale: Array, zero: Array, group
     np.multiply(out, _per_column(scale, group, columns), out=out)
 
 
+def decode_signed_bias(packed: Array, bits: int, scale: Array, bias: Array, group: int, out: Array) -> None:
+    decode_symmetric(packed, bits, scale, group, out)
+    np.add(out, _per_column(bias, group, out.shape[1]), out=out)
+
+
 def decode_symmetric(packed: Array, bits: int, scale: Array, group: int, out: Array) -> None:
     half = 1 << bits - 1
     signed = (_unpacked(packed, bits, out.shape[1]) ^ np.uint8(half)).astype(np.float32) - np.float32(half)
@@ -90,4 +96,15 @@ def encode_symmetric(values: Array, bits: int, group: int, stored: int, packed: 
     scale[...] = np.where(finite, (np.maximum(high, -low) / max(half - 1, 1)).astype(_STORED[stored]), np.float32(np.nan))
     step = _per_column(scale, group, columns)
     steps = np.divide(values, step, out=np.zeros_like(values), where=step != 0) + np.float32(half)
+    _fill(2 * half - 1, steps, packed, bits, flip=half)
+
+
+def encode_signed_bias(values: Array, bits: int, group: int, stored: int, packed: Array, scale: Array, bias: Array) -> None:
+    """The grid of `encode_scale_bias`, its bias the value of code 0, and the codes nearest to that; a constant has code 0."""
+    half, columns = 1 << bits - 1, values.shape[1]
+    low, high, finite = _extremes(values, group)
+    scale[...] = np.where(finite, ((high - low) / (2 * half - 1)).astype(_STORED[stored]), np.float32(np.nan))
+    bias[...] = np.where(finite, (low + half * scale.astype(np.float64)).astype(_STORED[stored]), np.float32(0))
+    step, origin = _per_column(scale, group, columns), _per_column(bias, group, columns)
+    steps = np.divide(values - origin, step, out=np.zeros_like(values), where=step != 0) + np.float32(half)
     _fill(2 * half - 1, steps, packed, bits, flip=half)

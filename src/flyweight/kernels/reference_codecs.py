@@ -102,7 +102,7 @@ def sign_encode(values: Array, packed: Array, sums: Array) -> None:
     rows, columns = wide.shape
     _pack(wide >= 0, packed)
     padded = np.zeros((rows, -(-columns // SUM_LANES) + 1, SUM_LANES))  # from zero
-    padded[:, 1:].reshape(rows, -1)[:, :columns] = np.abs(wide)
+    padded.reshape(rows, padded.shape[1] * SUM_LANES)[:, SUM_LANES : SUM_LANES + columns] = np.abs(wide)
     lanes = np.cumsum(padded, axis=1)[:, -1]
     sums[...] = np.cumsum(lanes, axis=1)[:, -1:]
 

@@ -78,6 +78,14 @@ def decode_scale_zero(packed: Array, bits: int, scale: Array, zero: Array, group
     running["decode_scale_zero"](packed, bits, scale, zero, group, room)
 
 
+def decode_signed_bias(packed: Array, bits: int, scale: Array, bias: Array, group: int, out: Array) -> None:
+    """code · scale + bias, codes in two's complement, arrays as in `decode_scale_bias`."""
+    room = check_values(out, (None, None))
+    _check_groups(packed, bits, out.shape[1], group, False, scale=scale, bias=bias)
+    check_values(out, (len(packed), None))
+    running["decode_signed_bias"](packed, bits, scale, bias, group, room)
+
+
 def decode_symmetric(packed: Array, bits: int, scale: Array, group: int, out: Array) -> None:
     """code · scale, codes in two's complement, arrays as in `decode_scale_bias`."""
     room = check_values(out, (None, None))
@@ -95,6 +103,14 @@ def encode_scale_bias(values: Array, bits: int, group: int, stored: str, packed:
     check("packed", packed, U8, (len(values), None), written=True)
     _check_groups(packed, bits, values.shape[1], group, True, scale=scale, bias=bias)
     running["encode_scale_bias"](numbers, bits, group, STORED.index(stored), packed, scale, bias)
+
+
+def encode_signed_bias(values: Array, bits: int, group: int, stored: str, packed: Array, scale: Array, bias: Array) -> None:
+    """The inverse of `decode_signed_bias`, arrays as in `encode_scale_bias`."""
+    numbers = check_numbers(values, (None, None))
+    check("packed", packed, U8, (len(values), None), written=True)
+    _check_groups(packed, bits, values.shape[1], group, True, scale=scale, bias=bias)
+    running["encode_signed_bias"](numbers, bits, group, STORED.index(stored), packed, scale, bias)
 
 
 def encode_symmetric(values: Array, bits: int, group: int, stored: str, packed: Array, scale: Array) -> None:

@@ -23,7 +23,10 @@ ROTARY_TENSORS = (FREQUENCIES, *FACTOR_TENSORS.values())
 _DERIVED = "derived from the RoPE settings of the configuration"
 _DROPPED = {
     "gguf": tuple((re.compile(re.escape(name)), _DERIVED) for name in ROTARY_TENSORS),
-    "hf": ((re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"), _DERIVED),),
+    "hf": (
+        (re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"), _DERIVED),
+        (re.compile(r"draft\..+"), "it belongs to a draft head, not to the model"),
+    ),
 }
 
 

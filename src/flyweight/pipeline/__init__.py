@@ -1,16 +1,21 @@
-"""From a checkpoint to another form, and the proof that it is right: convert, verify, diff."""
+"""From a checkpoint to another form, and the proof that it is right: convert, verify, diff, extract."""
 
 from flyweight.pipeline.compare import DiffReport, diff
+from flyweight.pipeline.extraction import ExtractReport, Part, extract, list_parts
 from flyweight.pipeline.plan import Plan, Step, make_plan
 from flyweight.pipeline.recipe import Recipe, load_recipe, preset
 from flyweight.pipeline.report import ConversionReport, TensorReport
-from flyweight.pipeline.run import convert, plan_conversion
+from flyweight.pipeline.run import convert, plan_conversion, target_container
 from flyweight.pipeline.soundness import Finding, VerifyReport, verify
+from flyweight.pipeline.squizd import Extras
 
 __all__ = [
     "ConversionReport",
     "DiffReport",
+    "ExtractReport",
+    "Extras",
     "Finding",
+    "Part",
     "Plan",
     "Recipe",
     "Step",
@@ -18,9 +23,12 @@ __all__ = [
     "VerifyReport",
     "convert",
     "diff",
+    "extract",
+    "list_parts",
     "load_recipe",
     "make_plan",
     "plan_conversion",
     "preset",
+    "target_container",
     "verify",
 ]

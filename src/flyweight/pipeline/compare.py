@@ -19,6 +19,7 @@ from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.codecs import known
 from flyweight.errors import FlyweightError
 from flyweight.models import Renamed, rename_tensors
+from flyweight.pipeline.draft import without_draft
 from flyweight.pipeline.report import Drift
 from flyweight.pipeline.rows import decode_rows, read_rows, slabs
 from flyweight.tensor import has_rows
@@ -63,7 +64,8 @@ def diff(a: Path | str, b: Path | str, *, progress: Callable[[str, int, int], No
     """Compare two checkpoints."""
     with open_checkpoint(a) as first, open_checkpoint(b) as second:
         same_naming = first.manifest.dialect == second.manifest.dialect
-        names_a, names_b = (_names(checkpoint, same_naming) for checkpoint in (first, second))
+        both_draft = all(without_draft(c.manifest) is not c.manifest for c in (first, second))
+        names_a, names_b = (_names(checkpoint, same_naming, both_draft) for checkpoint in (first, second))
         results = []
         for name in names_a | names_b:
             if name not in names_b:
@@ -77,11 +79,12 @@ def diff(a: Path | str, b: Path | str, *, progress: Callable[[str, int, int], No
         return DiffReport(str(a), str(b), tuple(results))
 
 
-def _names(checkpoint: Checkpoint, as_they_are: bool) -> dict[str, tuple[str, Renamed]]:
-    """Common name → (own name, how it maps)."""
+def _names(checkpoint: Checkpoint, as_they_are: bool, with_draft: bool) -> dict[str, tuple[str, Renamed]]:
+    """Common name → (own name, how it maps). A draft head is no part of the model: two are compared, one is left out."""
+    compared = checkpoint.manifest if with_draft else without_draft(checkpoint.manifest)
     if as_they_are:
-        return {name: (name, Renamed(name, None)) for name in checkpoint}
-    renamed = rename_tensors(checkpoint.manifest, "hf", checkpoint.read)
+        return {name: (name, Renamed(name, None)) for name in compared.entries}
+    renamed = rename_tensors(compared, "hf", checkpoint.read)
     return {target.name: (name, target) for name, target in renamed.items()}
 
 

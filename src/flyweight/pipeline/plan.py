@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -28,8 +28,9 @@ from flyweight.errors import FlyweightError, ResourceError, UnsupportedError
 from flyweight.manifest import Entry, Manifest
 from flyweight.models import Renamed, Transform, Translation, translate
 from flyweight.pipeline import memory
+from flyweight.pipeline.draft import draft_tensors, without_draft
 from flyweight.pipeline.recipe import Choice, Recipe
-from flyweight.pipeline.rows import decode_rows, read_rows, slabs
+from flyweight.pipeline.rows import decode_rows, pruned, read_rows, slabs
 from flyweight.pipeline.side_files import side_files
 from flyweight.tensor import RAW, CodecSpec, TensorSpec, has_rows
 
@@ -49,6 +50,10 @@ class Step:
     quantizer: str = "nearest"
     array: Array | None = None
     note: str = ""
+    sparsity: float = 0.0
+    """The share of blocks set to zero before the target's codec, which is `masked`, gets the values."""
+    origin: Checkpoint | None = field(default=None, compare=False)
+    """Where the source tensor is, if not in the plan's checkpoint."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -62,6 +67,8 @@ class Step:
             "nbytes": self.target.nbytes,
             "bits_per_weight": round(self.target.bits_per_weight, 4),
             **({"note": self.note} if self.note else {}),
+            **({"sparsity": self.sparsity} if self.sparsity else {}),
+            **({"origin": self.origin.bundle.name} if self.origin is not None else {}),
         }
 
 
@@ -73,10 +80,17 @@ class Plan:
     placement: Placement
     steps: tuple[Step, ...]
     notes: tuple[str, ...]
+    draft: Checkpoint | None = None
+    """Where an added draft head comes from."""
 
     @property
     def nbytes(self) -> int:
         return self.placement.nbytes
+
+    @property
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """All that are read from."""
+        return (self.checkpoint,) if self.draft is None else (self.checkpoint, self.draft)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -100,20 +114,33 @@ def make_plan(
     dtype: DType | None = None,
     shard_bytes: int | None = None,
     max_ram: int | None = None,
+    draft: Checkpoint | None = None,
+    files: Mapping[str, bytes] | None = None,
 ) -> Plan:
-    """Decide everything. Raises UnsupportedError listing every tensor that cannot be carried."""
-    manifest = checkpoint.manifest
+    """Decide everything. Raises UnsupportedError listing every tensor that cannot be carried.
+
+    `draft` holds a draft head to add, `files` are side files to add.
+    """
+    manifest = without_draft(checkpoint.manifest)
     dialect = container.dialect or manifest.dialect
     translation = translate(manifest, dialect, checkpoint.read, dense=dtype)
     wishes = Wishes(recipe, dtype, container.vector_dtype if dialect != manifest.dialect else None, max_ram)
+    notes = [*translation.notes, *(f"{name} is not carried: {why}" for name, why in translation.dropped.items())]
+    as_stored = Wishes(Recipe("keep"), None, None, max_ram)
+    jobs = [(checkpoint, manifest.entries[old], renamed, wishes) for old, renamed in translation.tensors.items()]
+    jobs += [
+        (origin, entry, Renamed(new), as_stored)
+        for new, (origin, entry) in draft_tensors(checkpoint, container, draft, notes).items()
+    ]
     steps, refusals = [], []
-    for source_name, renamed in translation.tensors.items():
+    for origin, entry, renamed, wanted in jobs:
         try:
-            steps.append(_step(checkpoint, manifest.entries[source_name], renamed, container, wishes))
+            step = _step(origin, entry, renamed, container, wanted)
+            steps.append(step if origin is checkpoint else replace(step, origin=origin))
         except ResourceError as error:  # no matter of one tensor's type
-            raise error.at(file=checkpoint.bundle.name) from None
+            raise error.at(file=origin.bundle.name) from None
         except FlyweightError as error:
-            refusals.append(error.at(tensor=source_name))
+            refusals.append(error.at(tensor=entry.name))
     if refusals:
         first = refusals[0]
         more = f" (and {len(refusals) - 1} more tensors)" if len(refusals) > 1 else ""
@@ -123,18 +150,19 @@ def make_plan(
     for extra_name, array in translation.added.items():
         spec = TensorSpec(array.shape, DType.F32)
         steps.append(Step("add", None, Entry(extra_name, spec, RAW, {"data": spec}), array=array))
-    notes = [*translation.notes, *(f"{name} is not carried: {why}" for name, why in translation.dropped.items())]
-    draft = _draft(checkpoint, container, translation, dialect, steps, notes)
-    placement = container.place(draft, name, shard_bytes)
+    translation = replace(translation, files={**translation.files, **(files or {})})
+    placement = container.place(_unplaced(checkpoint, container, translation, dialect, steps, notes), name, shard_bytes)
     placed = placement.manifest.entries
     steps = [replace(step, target=placed[step.target.name]) for step in steps]
     notes += [f"{step.target.name}: {step.note}" for step in steps if step.note]
+    if shard_bytes is not None and container.holds_files:
+        notes.append("a model in one file is not split")
     if container.name == "mlx" and all(step.target.codec == RAW for step in steps):
         notes.append("nothing is quantised, so this is a plain Hugging Face directory: --quant int4 would quantise it")
-    return Plan(checkpoint, container, recipe, placement, tuple(steps), tuple(notes))
+    return Plan(checkpoint, container, recipe, placement, tuple(steps), tuple(notes), draft)
 
 
-def _draft(
+def _unplaced(
     checkpoint: Checkpoint,
     container: Container,
     translation: Translation,
@@ -185,7 +213,7 @@ def _step(checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Co
             _require_rows(source, transform)
             return Step("remux", source, replace(source, name=renamed.name, extents={}), transform)
         repacked = _repack_target(source, container)
-        if repacked is not None:
+        if repacked is not None and _rows_can_move(source, transform):
             return Step("repack", source, _entry(renamed.name, source.spec, repacked), transform)
     return _dense(source, renamed, container, dense_dtype)
 
@@ -208,8 +236,12 @@ def _fits(checkpoint: Checkpoint, source: Entry, dtype: DType) -> bool:
     return True
 
 
+def _rows_can_move(source: Entry, transform: Transform | None) -> bool:
+    return transform is None or not transform.heads or has_rows(source.spec, source.parts)
+
+
 def _require_rows(source: Entry, transform: Transform | None) -> None:
-    if transform is not None and transform.heads and not has_rows(source.spec, source.parts):
+    if not _rows_can_move(source, transform):
         raise UnsupportedError(f"rows of {source.codec} cannot be moved without decoding", tensor=source.name)
 
 
@@ -229,7 +261,7 @@ def _quantize(
     assert choice.codec is not None
     codec = codec_for(container.adapt(choice.codec, renamed.name))
     transform = renamed.transform
-    if source.codec == codec.spec and not (transform and transform.add):
+    if source.codec == codec.spec and not choice.sparsity and not (transform and transform.add):
         _require_rows(source, transform)
         return Step("remux", source, replace(source, name=renamed.name, extents={}), transform)
     if not source.spec.dtype.is_float:
@@ -241,10 +273,11 @@ def _quantize(
     try:
         if codec.needs_fit:
             memory.require(memory.FITTED_WHOLE * 4 * spec.size, max_ram, f"fitting {codec.name}", tensor=source.name)
-            codec = _fitted(checkpoint, source, transform, codec, spec)
+            codec = _fitted(checkpoint, source, transform, codec, spec, choice.sparsity)
         layout = codec.layout(spec)
         reason = "" if container.carries(spec, codec.spec) else f"{container.name} cannot hold {spec} as {codec.spec}"
-        if codec.exact and not reason and sum(part.nbytes for part in layout.values()) >= spec.nbytes:
+        larger = sum(part.nbytes for part in layout.values()) >= spec.nbytes
+        if larger and codec.exact and codec.name != "masked" and not reason:  # a mask is asked for in spite of its bytes
             reason = f"{codec.name} would not make it smaller"
     except UnsupportedError as error:
         reason = error.message
@@ -255,13 +288,17 @@ def _quantize(
             f"{container.name} cannot hold {spec} as {codec.spec}",
             hint=f"`flyweight formats` lists what {container.name} carries",
         )
-    return Step("transcode", source, Entry(renamed.name, spec, codec.spec, layout), transform, choice.quantizer)
+    target = Entry(renamed.name, spec, codec.spec, layout)
+    return Step("transcode", source, target, transform, choice.quantizer, sparsity=choice.sparsity)
 
 
-def _fitted(checkpoint: Checkpoint, source: Entry, transform: Transform | None, codec: Codec, spec: TensorSpec) -> Codec:
+def _fitted(
+    checkpoint: Checkpoint, source: Entry, transform: Transform | None, codec: Codec, spec: TensorSpec, sparsity: float
+) -> Codec:
     """The codec with the sizes this tensor needs, for which its values are read once before anything is written."""
     tensor = read_rows(checkpoint, source.name, 0, source.spec.rows, transform)
-    return codec.fit(spec, decode_rows(tensor, transform).reshape(spec.shape))
+    values = pruned(decode_rows(tensor, transform), codec.spec, sparsity)
+    return codec.fit(spec, values.reshape(spec.shape))
 
 
 def _dense(source: Entry, renamed: Renamed, container: Container, dtype: DType) -> Step:

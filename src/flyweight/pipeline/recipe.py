@@ -19,6 +19,9 @@ A recipe file is TOML:
     params = { bits = 4, group = 64 }
     quantizer = "nearest"
 
+A parameter may be "row", which stands for the length of the tensor's rows. A rule with the codec `masked` may have a
+`sparsity`: that share of the blocks of each row, those of least energy, is set to zero first.
+
 Every named preset that loses something starts with the default rules: embeddings, output head, norms, biases and other
 vectors are kept, because they are small and errors there cost the most.
 """
@@ -28,19 +31,23 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from flyweight import strict_json
 from flyweight.codecs import CODECS, codec_for
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, UnsupportedError
 from flyweight.models import dense_by_default
 from flyweight.quantizers import QUANTIZERS, default_for
-from flyweight.tensor import CodecSpec, TensorSpec
+from flyweight.tensor import RAW, CodecSpec, TensorSpec
 
-__all__ = ["KEEP", "PRESETS", "Choice", "Recipe", "Rule", "load_recipe", "preset"]
+__all__ = ["DENSE", "KEEP", "PRESETS", "ROW", "Choice", "Masks", "Recipe", "Rule", "choice", "load_recipe", "preset"]
+
+ROW = "row"
+"""A parameter of this value is the number of a tensor's columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +57,31 @@ class Choice:
     codec: CodecSpec | None
     quantizer: str = "nearest"
     dtype: DType | None = None
+    sparsity: float = 0.0
+    """The share of blocks set to zero before the codec, which is `masked`, gets the values."""
+
+    def for_columns(self, columns: int) -> Choice:
+        """The choice for a tensor with rows of this length."""
+        if self.codec is None or ROW not in self.codec.params.values():
+            return self
+        params = {key: max(columns, 1) if value == ROW else value for key, value in self.codec.params.items()}
+        return replace(self, codec=CodecSpec(self.codec.name, params))
 
     def as_json(self) -> dict[str, Any]:
         return {
             "codec": self.codec.as_json() if self.codec else "keep",
             "quantizer": self.quantizer,
             "dtype": self.dtype.label if self.dtype else None,
+            **({"sparsity": self.sparsity} if self.sparsity else {}),
         }
 
 
 KEEP = Choice(None)
-DENSE = Choice(CodecSpec("raw"))
+DENSE = Choice(RAW)
+
+
+def _matches(patterns: tuple[str, ...], names: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +90,23 @@ class Rule:
     choice: Choice
 
     def matches(self, *names: str) -> bool:
-        return any(fnmatchcase(name, pattern) for name in names for pattern in self.patterns)
+        return _matches(self.patterns, names)
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """A mask over whatever the rules choose for the matrices of these names: a bit for each `block` weights of a row."""
+
+    patterns: tuple[str, ...]
+    block: int
+    sparsity: float = 0.0
+
+    def over(self, choice: Choice) -> Choice:
+        inner = strict_json.dumps((choice.codec or RAW).as_json()).decode()
+        return replace(choice, codec=CodecSpec("masked", {"inner": inner, "block": self.block}), sparsity=self.sparsity)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"match": list(self.patterns), "block": self.block, "sparsity": self.sparsity}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +117,25 @@ class Recipe:
     rules: tuple[Rule, ...] = ()
     protect: bool = False
     """Keep what is dense by default (embeddings, output head, norms, biases, vectors) whatever the rules say."""
+    matrices_only: bool = False
+    """Keep vectors, and nothing else, whatever the rules say."""
+    masks: Masks | None = None
 
     def choose(self, spec: TensorSpec, *names: str) -> Choice:
-        if self.protect and (len(spec.shape) < 2 or any(dense_by_default(name) for name in names)):
+        vector = len(spec.shape) < 2
+        if vector and (self.protect or self.matrices_only):
             return KEEP
-        for rule in self.rules:
-            if rule.matches(*names):
-                return rule.choice
-        return KEEP
+        if self.protect and any(dense_by_default(name) for name in names):
+            return KEEP
+        chosen = next((rule.choice for rule in self.rules if rule.matches(*names)), KEEP).for_columns(spec.columns)
+        if self.masks is not None and not vector and _matches(self.masks.patterns, names):
+            return self.masks.over(chosen)
+        return chosen
 
     def as_json(self) -> dict[str, Any]:
         rules = [{"match": list(rule.patterns), **rule.choice.as_json()} for rule in self.rules]
-        return {"name": self.name, "protect": self.protect, "rules": rules}
+        masks = {"masks": self.masks.as_json()} if self.masks else {}
+        return {"name": self.name, "protect": self.protect, "rules": rules} | masks
 
 
 _AFFINE = re.compile(r"int([2-8])(?:-g(\d+))?")
@@ -116,26 +160,36 @@ def preset(name: str, own: Mapping[str, CodecSpec] | None = None) -> Recipe:
     affine = _AFFINE.fullmatch(name)
     if affine:
         params = {"bits": int(affine[1]), "group": int(affine[2] or 64), "scale": "f16"}
-        return Recipe(name, (Rule(("*",), _choice("affine", params, None, None)),), protect=True)
+        return Recipe(name, (Rule(("*",), choice("affine", params)),), protect=True)
     if any(codec.name == name and codec.encodes for codec in CODECS):
-        choice = _choice(name, {}, None, None)
-        return Recipe(name, (Rule(("*",), choice),), protect=not codec_for(CodecSpec(name)).exact)
+        return Recipe(name, (Rule(("*",), choice(name)),), protect=not codec_for(CodecSpec(name)).exact)
     raise UnsupportedError(f"no quantization named '{name}'", code="E_QUANT", hint=f"known: {', '.join(PRESETS)}")
 
 
-def _choice(codec: str, params: Mapping[str, Any], quantizer: str | None, dtype: str | None) -> Choice:
+def choice(
+    codec: str,
+    params: Mapping[str, Any] | None = None,
+    quantizer: str | None = None,
+    dtype: str | None = None,
+    sparsity: float = 0.0,
+) -> Choice:
+    """What a rule that says these things asks for."""
+    if sparsity and (codec != "masked" or type(sparsity) is not float or not 0 < sparsity < 1):
+        raise UnsupportedError("a sparsity is between 0 and 1, and goes with the codec 'masked'", code="E_RECIPE")
     if codec in ("keep", "dense"):
         if params or quantizer:
             raise UnsupportedError(f"'{codec}' takes no params and no quantizer", code="E_RECIPE")
         return Choice(None if codec == "keep" else DENSE.codec, dtype=DType.parse(dtype) if dtype else None)
     if dtype:
         raise UnsupportedError(f"dtype goes with 'keep' or 'dense', not with codec '{codec}'", code="E_RECIPE")
-    made = codec_for(CodecSpec(codec, params))
+    of_rows = {key: value for key, value in (params or {}).items() if value == ROW}
+    made = codec_for(CodecSpec(codec, {**(params or {}), **dict.fromkeys(of_rows, 1)}))
     if not made.encodes:
         raise UnsupportedError(f"codec '{codec}' can be read but not written yet", code="E_NO_ENCODER")
     if quantizer is not None and quantizer not in QUANTIZERS:
         raise UnsupportedError(f"no quantizer named '{quantizer}'", code="E_RECIPE", hint=f"known: {', '.join(QUANTIZERS)}")
-    return Choice(made.spec, quantizer or default_for(made))
+    spec = CodecSpec(codec, {**made.spec.params, **of_rows}) if of_rows else made.spec
+    return Choice(spec, quantizer or default_for(made), sparsity=sparsity)
 
 
 def load_recipe(path: Path | str) -> Recipe:
@@ -146,12 +200,11 @@ def load_recipe(path: Path | str) -> Recipe:
         _only(document, {"rules", "name", "protect"})
         rules = []
         for raw in document.get("rules", []):
-            _only(raw, {"match", "codec", "params", "quantizer", "dtype"})
+            _only(raw, {"match", "codec", "params", "quantizer", "dtype", "sparsity"})
             match = raw["match"]
             patterns = (match,) if isinstance(match, str) else tuple(map(str, match))
-            rules.append(
-                Rule(patterns, _choice(str(raw["codec"]), raw.get("params", {}), raw.get("quantizer"), raw.get("dtype")))
-            )
+            wish = (str(raw["codec"]), raw.get("params"), raw.get("quantizer"), raw.get("dtype"), raw.get("sparsity", 0.0))
+            rules.append(Rule(patterns, choice(*wish)))
         return Recipe(str(document.get("name", path.stem)), tuple(rules), bool(document.get("protect", False)))
     except FlyweightError as error:
         raise error.at(file=str(path)) from None

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
 from flyweight.checkpoint import Checkpoint
 from flyweight.codecs import Array, codec_for, take_rows
-from flyweight.errors import UnsupportedError
 from flyweight.models import Transform
-from flyweight.tensor import RAW, EncodedTensor, TensorSpec, has_rows
+from flyweight.quantizers import prune
+from flyweight.tensor import RAW, CodecSpec, EncodedTensor, TensorSpec, has_rows
 
-__all__ = ["SLAB_BYTES", "decode_rows", "read_rows", "slabs"]
+__all__ = ["SLAB_BYTES", "decode_rows", "pruned", "read_rows", "slabs"]
 
 SLAB_BYTES = 8 << 20
 """Decoded bytes worked on at a time: fits a core's share of cache, and amortises the calls."""
@@ -30,18 +29,20 @@ def slabs(spec: TensorSpec, by_rows: bool) -> Iterator[tuple[int, int]]:
 
 
 def read_rows(checkpoint: Checkpoint, name: str, start: int, stop: int, transform: Transform | None) -> EncodedTensor:
-    """Rows start..stop of the tensor after the transform's row moves, as stored."""
+    """Rows start..stop of the tensor after the transform's row moves, as stored.
+
+    Rows that do not stand alone are moved as plain numbers, the whole tensor at once.
+    """
     entry = checkpoint.manifest.entries[name]
     by_rows = has_rows(entry.spec, entry.parts)
     vector = len(entry.spec.shape) == 1
     order = transform.rows(entry.spec.size if vector else entry.spec.rows) if transform else None
     if order is None:
         return checkpoint.slab(name, start, stop) if by_rows else checkpoint.encoded(name)
-    if vector and entry.codec == RAW:  # a bias: its elements move as the rows of its matrix do
-        tensor = checkpoint.encoded(name)
-        return replace(tensor, parts={"data": tensor.parts["data"][order]})
-    if vector or not by_rows:
-        raise UnsupportedError(f"rows of {entry.codec} cannot be moved", tensor=name)
+    if vector or not by_rows:  # elements of a bias move as the rows of its matrix do
+        values = checkpoint[name]
+        moved = (values if vector else values.reshape(entry.spec.rows, -1))[order]
+        return EncodedTensor(entry.spec, RAW, {"data": moved.reshape(entry.spec.shape)})
     chosen = order[start:stop]
     low = int(chosen.min())
     return take_rows(checkpoint.slab(name, low, int(chosen.max()) + 1), chosen - low)
@@ -51,3 +52,8 @@ def decode_rows(tensor: EncodedTensor, transform: Transform | None) -> Array:
     """The values of a slab, the transform's constant added."""
     values = codec_for(tensor.codec).decode(tensor.spec, tensor.parts)
     return values + np.float32(transform.add) if transform and transform.add else values
+
+
+def pruned(values: Array, codec: CodecSpec, sparsity: float) -> Array:
+    """The values as a masked codec shall have them: of the blocks of each row, the `sparsity` share of least energy is zero."""
+    return prune(values, int(codec.params["block"]), sparsity) if sparsity else values

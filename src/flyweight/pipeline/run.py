@@ -19,19 +19,25 @@ from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.containers import CONTAINERS, Container, Image, container_named
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, InterruptedRunError, OutputError, ResourceError, UnknownFormatError
+from flyweight.manifest import Extent
 from flyweight.pipeline import memory
+from flyweight.pipeline.packages import read_package
 from flyweight.pipeline.plan import Plan, Step, make_plan
 from flyweight.pipeline.recipe import Recipe, load_recipe, preset
 from flyweight.pipeline.report import ConversionReport, TensorReport
 from flyweight.pipeline.rows import SLAB_BYTES
+from flyweight.pipeline.side_files import COREML
+from flyweight.pipeline.squizd import SQUIZD, Extras, recipe_for
 from flyweight.pipeline.staging import Staging
 from flyweight.pipeline.transcode import carry_out, step_memory
 from flyweight.sources import FileSource
 
-__all__ = ["convert", "plan_conversion"]
+__all__ = ["Progress", "carry_out_plan", "convert", "plan_conversion", "target_container"]
 
 _EXTENSION = re.compile(r"\.[a-z][a-z0-9]{1,11}")
-"""Interpreter, NumPy and tables; measured at 60-90 MB."""
+_EMBEDDED_COPIES = 4
+"""How often an embedded file is in memory while a file is sealed: as read, as placed, as read back, as placed again."""
+_NO_EXTRAS = Extras()
 Progress = Callable[[str, int, int], None]
 """progress(tensor, its bytes, bytes in all), called as each tensor is finished."""
 
@@ -58,18 +64,30 @@ def plan_conversion(
     dtype: DType | str | None = None,
     shard_bytes: int | None = None,
     max_ram: int | None = None,
+    extras: Extras = _NO_EXTRAS,
 ) -> Plan:
     """What `convert` would do. ResourceError if a codec has to be fitted to a tensor that the memory does not hold."""
     if quant is not None and recipe is not None:
         raise ValueError("give a quantization or a recipe, not both")
     container = target_container(destination, to)
-    if isinstance(recipe, Recipe):
-        chosen = recipe
+    if conflict := extras.conflict(container.name, quant, recipe is not None):
+        raise ValueError(conflict)
+    if recipe is not None:
+        chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    elif container.name == SQUIZD:
+        chosen = recipe_for(quant, extras)
     else:
-        chosen = load_recipe(recipe) if recipe is not None else preset(quant or "keep", container.presets)
-    element = DType.parse(dtype) if isinstance(dtype, str) else dtype
+        chosen = preset(quant or "keep", container.presets)
     return make_plan(
-        checkpoint, container, destination.name, recipe=chosen, dtype=element, shard_bytes=shard_bytes, max_ram=max_ram
+        checkpoint,
+        container,
+        destination.name,
+        recipe=chosen,
+        dtype=DType.parse(dtype) if isinstance(dtype, str) else dtype,
+        shard_bytes=shard_bytes,
+        max_ram=max_ram,
+        draft=open_checkpoint(extras.eagle) if extras.eagle else None,
+        files={COREML: read_package(extras.coreml)} if extras.coreml else None,
     )
 
 
@@ -84,6 +102,7 @@ def convert(
     shard_bytes: int | None = None,
     jobs: int | None = None,
     max_ram: int | None = None,
+    extras: Extras = _NO_EXTRAS,
     resume: bool = False,
     force: bool = False,
     progress: Progress | None = None,
@@ -93,37 +112,12 @@ def convert(
     destination = Path(os.path.abspath(destination))
     with open_checkpoint(source) as checkpoint:
         plan = plan_conversion(
-            checkpoint, destination, to=to, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_bytes, max_ram=max_ram
+            checkpoint, destination, to=to, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_bytes, max_ram=max_ram,
+            extras=extras,
+        )  # fmt: skip
+        reports, resumed = carry_out_plan(
+            plan, destination, jobs=jobs, max_ram=max_ram, resume=resume, force=force, progress=progress
         )
-        if len(plan.placement.images) > 1 and not plan.container.is_directory and destination.suffix == plan.container.suffix:
-            raise OutputError(
-                "several files are needed, which go into a directory", code="E_SHARDS", file=str(destination),
-                hint=f"name a directory, such as {destination.with_suffix('').name}",
-            )  # fmt: skip
-        workers = check_resources(plan, destination.parent, jobs=jobs, max_ram=max_ram, resume=resume)
-        staging = Staging(
-            destination,
-            is_directory=plan.container.is_directory or len(plan.placement.images) > 1,
-            fingerprint=_fingerprint(plan),
-            resume=resume,
-            force=force,
-        )
-        try:
-            if staging.published:
-                done = {line["tensor"]: TensorReport(**line["report"]) for line in staging.finished.values()}
-                reports, resumed = tuple(done[step.target.name] for step in plan.steps), len(done)
-                staging.discard()
-            else:
-                reports, resumed = _fill(plan, staging, workers, progress)
-                _check_source(checkpoint)
-                staging.publish()
-        except InterruptedRunError:
-            raise
-        except FlyweightError:
-            staging.discard()  # nothing a second try could build on; an interrupt or I/O error keeps it for --resume
-            raise
-        finally:
-            staging.close()
     return ConversionReport(
         source=str(source),
         destination=str(destination),
@@ -137,13 +131,57 @@ def convert(
     )
 
 
+def carry_out_plan(
+    plan: Plan,
+    destination: Path,
+    *,
+    jobs: int | None = None,
+    max_ram: int | None = None,
+    resume: bool = False,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> tuple[tuple[TensorReport, ...], int]:
+    """Make what the plan says appear at `destination`; a report for each step, and how many an earlier run had done."""
+    if len(plan.placement.images) > 1 and not plan.container.is_directory and destination.suffix == plan.container.suffix:
+        raise OutputError(
+            "several files are needed, which go into a directory", code="E_SHARDS", file=str(destination),
+            hint=f"name a directory, such as {destination.with_suffix('').name}",
+        )  # fmt: skip
+    workers = check_resources(plan, destination.parent, jobs=jobs, max_ram=max_ram, resume=resume)
+    staging = Staging(
+        destination,
+        is_directory=plan.container.is_directory or len(plan.placement.images) > 1,
+        fingerprint=_fingerprint(plan),
+        resume=resume,
+        force=force,
+    )
+    try:
+        if staging.published:
+            done = {line["tensor"]: TensorReport(**line["report"]) for line in staging.finished.values()}
+            reports, resumed = tuple(done[step.target.name] for step in plan.steps), len(done)
+            staging.discard()
+        else:
+            reports, resumed = _fill(plan, staging, workers, progress)
+            for origin in plan.checkpoints:
+                _check_source(origin)
+            staging.publish()
+    except InterruptedRunError:
+        raise
+    except FlyweightError:
+        staging.discard()  # nothing a second try could build on; an interrupt or I/O error keeps it for --resume
+        raise
+    finally:
+        staging.close()
+    return reports, resumed
+
+
 def _fingerprint(plan: Plan) -> str:
     """What must be the same for a resumed run to end in the same bytes."""
     identities = []
-    files = {extent.file for entry in plan.checkpoint.manifest.entries.values() for extent in entry.extents.values()}
-    for file in sorted(files):
-        source = plan.checkpoint.source(file)
-        identities.append([file, *(source.identity if isinstance(source, FileSource) else (source.size,))])
+    for checkpoint in plan.checkpoints:
+        for file in sorted(_files(checkpoint)):
+            source = checkpoint.source(file)
+            identities.append([file, *(source.identity if isinstance(source, FileSource) else (source.size,))])
     images = {
         name: [image.nbytes, [[o, blake3(c).hexdigest()] for o, c in image.chunks]]
         for name, image in plan.placement.images.items()
@@ -156,8 +194,11 @@ def check_resources(plan: Plan, folder: Path, *, jobs: int | None, max_ram: int 
     """How many workers fit the memory; ResourceError when not even one does or the disk is too small."""
     wanted = jobs or min(os.cpu_count() or 1, 8)
     one = max((step_memory(step) for step in plan.steps), default=SLAB_BYTES)
-    memory.require(one, max_ram, "one worker")
-    workers = min(wanted, (memory.allowed(max_ram) - memory.BASE_RAM) // one)
+    held = _EMBEDDED_COPIES * sum(_held(content) for content in plan.placement.manifest.files.values())
+    if not plan.container.holds_files:  # side files of a directory are copied a piece at a time
+        held = 0
+    memory.require(one + held, max_ram, "one worker")
+    workers = min(wanted, (memory.allowed(max_ram) - memory.BASE_RAM - held) // one)
     if not resume and folder.is_dir():
         free, need = shutil.disk_usage(folder).free, plan.nbytes + plan.nbytes // 100
         if need > free:
@@ -168,6 +209,10 @@ def check_resources(plan: Plan, folder: Path, *, jobs: int | None, max_ram: int 
                 hint="free some, or write elsewhere",
             )
     return max(int(workers), 1)
+
+
+def _held(content: Extent | bytes) -> int:
+    return len(content) if isinstance(content, bytes) else content.nbytes
 
 
 def _fill(plan: Plan, staging: Staging, workers: int, progress: Progress | None) -> tuple[tuple[TensorReport, ...], int]:
@@ -221,9 +266,14 @@ def _seal(plan: Plan, staging: Staging, digests: dict[str, str]) -> None:
             staging.write(file, offset, memoryview(chunk))
 
 
+def _files(checkpoint: Checkpoint) -> set[str]:
+    """The files that hold weights."""
+    return {extent.file for entry in checkpoint.manifest.entries.values() for extent in entry.extents.values()}
+
+
 def _check_source(checkpoint: Checkpoint) -> None:
     """A source that changed under the run makes a mixture of two models; refuse it."""
-    for file in {extent.file for entry in checkpoint.manifest.entries.values() for extent in entry.extents.values()}:
+    for file in _files(checkpoint):
         source = checkpoint.source(file)
         if isinstance(source, FileSource) and not source.unchanged():
             raise OutputError("the source changed while it was read", code="E_SOURCE_CHANGED", file=source.name)

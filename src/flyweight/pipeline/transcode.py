@@ -18,7 +18,7 @@ from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, MalformedError
 from flyweight.pipeline.plan import Step
 from flyweight.pipeline.report import Drift, TensorReport
-from flyweight.pipeline.rows import SLAB_BYTES, decode_rows, read_rows, slabs
+from flyweight.pipeline.rows import SLAB_BYTES, decode_rows, pruned, read_rows, slabs
 from flyweight.quantizers import QUANTIZERS
 from flyweight.tensor import RAW, EncodedTensor, TensorSpec, has_rows
 
@@ -27,7 +27,7 @@ __all__ = ["Writer", "carry_out", "step_memory"]
 Writer = Callable[[str, int, memoryview], None]
 """write(file, offset, bytes)"""
 
-_WHOLE = {"hqq": 4, "palette": 4}
+_WHOLE = {"hqq": 4, "palette": 4, "astc": 4}
 _MOST_WHOLE = 10
 """How many times its f32 values a tensor taken whole needs: stored, widened, codes, and for grouped palettes the values
 once more in the order of their tables. Other codecs decompose the tensor."""
@@ -46,6 +46,7 @@ def step_memory(step: Step) -> int:
 
 def carry_out(checkpoint: Checkpoint, step: Step, write: Writer) -> tuple[TensorReport, dict[str, str]]:
     """Do one step; returns its report and the BLAKE3 of every part written."""
+    checkpoint = checkpoint if step.origin is None else step.origin
     hashers = {part: blake3() for part in step.target.parts}
     drift = Drift()
     try:
@@ -77,7 +78,7 @@ def _turn(step: Step, tensor: EncodedTensor, drift: Drift) -> Parts:
     same_type = spec.dtype is tensor.spec.dtype
     del tensor
     if target.exact:
-        parts = target.encode(spec, _cast(values, spec.dtype))
+        parts = target.encode(spec, _cast(pruned(values, target.spec, step.sparsity), spec.dtype))
     else:
         values = astype(values, DType.F32.numpy)
         if not np.isfinite(values).all():
@@ -85,8 +86,8 @@ def _turn(step: Step, tensor: EncodedTensor, drift: Drift) -> Parts:
                 "holds NaN or infinite values, which no quantised form can express", code="E_NONFINITE",
                 hint="keep this tensor dense with a recipe",
             )  # fmt: skip
-        parts = QUANTIZERS[step.quantizer](values, target, spec)
-    if not (target.exact and same_type and not (step.transform and step.transform.add)):
+        parts = QUANTIZERS[step.quantizer](pruned(values, target.spec, step.sparsity), target, spec)
+    if not (target.exact and same_type and not step.sparsity and not (step.transform and step.transform.add)):
         flat, at = values.reshape(-1), 0
         for run in target.decoded_runs(spec, parts):
             drift.add(_widened(flat[at : at + run.size]), _widened(run))

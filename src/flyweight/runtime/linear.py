@@ -14,7 +14,9 @@ import numpy as np
 from flyweight import kernels
 from flyweight.codecs import codec_for, take_rows
 from flyweight.codecs.affine import Affine
+from flyweight.codecs.masked import Masked
 from flyweight.codecs.palette import Palette
+from flyweight.codecs.tabled import Tabled
 from flyweight.dtypes import DType
 from flyweight.kernels.reference_matvec import ACTIVATIONS, normalize
 from flyweight.tensor import EncodedTensor, has_rows
@@ -26,10 +28,10 @@ Array = np.ndarray[Any, Any]
 _SLAB = 1 << 20  # weights decoded at a time: 4 MB of f32, which stay in the last cache
 
 
-def _raw(tensor: EncodedTensor) -> kernels.Matrix | None:
+def _raw(tensor: EncodedTensor, **masked: Any) -> kernels.Matrix | None:
     names = {DType.F32: "f32", DType.F16: "f16", DType.BF16: "bf16"}
     form = names.get(tensor.spec.dtype)
-    return kernels.matrix(form, weights=tensor.parts["data"]) if form else None
+    return kernels.matrix(form, weights=tensor.parts["data"], **masked) if form else None
 
 
 def _blocks(tensor: EncodedTensor) -> kernels.Matrix | None:
@@ -61,10 +63,33 @@ def _palette(tensor: EncodedTensor) -> kernels.Matrix | None:
     return kernels.matrix("palette4", codes=tensor.parts["indices"].reshape(tensor.spec.rows, -1), table=table)
 
 
+def _tabled(tensor: EncodedTensor, **masked: Any) -> kernels.Matrix | None:
+    codec, columns = codec_for(tensor.codec), tensor.spec.columns
+    assert isinstance(codec, Tabled)
+    if codec.length % 32 and codec.length < columns:
+        return None
+    table = tensor.parts["entries" if codec.length else "pair"]
+    return kernels.matrix(f"tabled{codec.bits}", codes=tensor.parts["codes"], entries=table, length=codec.length, **masked)
+
+
+def _masked(tensor: EncodedTensor) -> kernels.Matrix | None:
+    """With its mask where the product can skip blocks, else as what is held: that is the whole tensor."""
+    codec = codec_for(tensor.codec)
+    assert isinstance(codec, Masked)
+    held = EncodedTensor(tensor.spec, codec.held.spec, codec.held_parts(tensor.parts))
+    make = _SKIPPING.get(held.codec.name)
+    if make is None or codec.block % 32 or tensor.spec.columns % 32:
+        return form_of(held)
+    return make(held, block=codec.block, mask=tensor.parts["mask"])
+
+
+_SKIPPING: Mapping[str, Callable[..., kernels.Matrix | None]] = {"raw": _raw, "tabled": _tabled}
 FORMS: Mapping[str, Callable[[EncodedTensor], kernels.Matrix | None]] = {
     "raw": _raw,
     "affine": _affine,
     "palette": _palette,
+    "tabled": _tabled,
+    "masked": _masked,
     **{name: _blocks for name in kernels.BLOCKS if name in kernels.FORMS},
 }
 

@@ -8,25 +8,29 @@ from __future__ import annotations
 
 import io
 import stat
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterator
-from typing import IO, Any
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
 
 from flyweight.cursor import Cursor
-from flyweight.errors import FlyweightError, LimitError, MalformedError
+from flyweight.errors import LimitError, MalformedError
 from flyweight.manifest import Extent
 from flyweight.sources import Source
 
-__all__ = ["MAX_MEMBERS", "Member", "check_archive", "check_content", "members", "read_member"]
+__all__ = ["HEAD_BYTES", "MAGICS", "MAX_MEMBERS", "Member", "check_archive", "check_content", "members", "read_member"]
 
+MAGICS, HEAD_BYTES = (b"ANLX", b"ANML"), 12
 MAX_MEMBERS = 10_000
 MAX_TOTAL_BYTES = 1 << 38
 MAX_RATIO = 200
 """An archive of weights hardly shrinks; inflating to more than this many times its bytes is an attack."""
 _FREE_BYTES = 1 << 20
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-_END, _END64_LOCATOR = b"PK\x05\x06", b"PK\x06\x07"
+_END, _END_BYTES, _END64_LOCATOR = b"PK\x05\x06", 22, b"PK\x06\x07"
 _PIECE = 1 << 20
 
 Member = zipfile.ZipInfo
@@ -64,17 +68,11 @@ class _Window(io.RawIOBase):
 def members(source: Source, extent: Extent) -> list[Member]:
     """The files of the archive at `extent`, proven harmless to list and to inflate one by one."""
     _check_count(source, extent)
-    try:
-        with zipfile.ZipFile(_open(source, extent)) as archive:
-            found = [info for info in archive.infolist() if not info.is_dir()]
-            for info in archive.infolist():
-                _check_member(info, extent)
-            _check_cover(archive.infolist(), archive.start_dir, extent)
-            return found
-    except FlyweightError:
-        raise
-    except _ZIP_ERRORS as error:
-        raise MalformedError(f"the appendix is no zip archive: {error}", code="E_ZIP", offset=extent.offset) from None
+    with _opened(source, extent) as archive:
+        for info in archive.infolist():
+            _check_member(info, extent)
+        _check_cover(archive.infolist(), archive.start_dir, extent)
+        return [info for info in archive.infolist() if not info.is_dir()]
 
 
 _ZIP_ERRORS = (
@@ -83,29 +81,60 @@ _ZIP_ERRORS = (
 )  # fmt: skip
 
 
-def _open(source: Source, extent: Extent) -> IO[bytes]:
-    return io.BufferedReader(_Window(source, extent), 1 << 16)
+@contextmanager
+def _opened(source: Source, extent: Extent) -> Iterator[zipfile.ZipFile]:
+    try:
+        with zipfile.ZipFile(io.BufferedReader(_Window(source, extent), 1 << 16)) as archive:
+            yield archive
+    except _ZIP_ERRORS as error:
+        raise MalformedError(
+            f"the appendix is no sound zip archive: {error}", code="E_ZIP", file=source.name, offset=extent.offset
+        ) from None
 
 
 def _check_count(source: Source, extent: Extent) -> None:
-    """How many members the archive says it has, before zipfile makes an object of each. Comments are not allowed."""
-    if extent.nbytes < 22 or bytes(source.read(extent.end - 22, 4)) != _END:
-        raise MalformedError("the appendix does not end as a zip archive does", code="E_ZIP", offset=extent.end)
-    cursor = Cursor(source, extent.end - 22 + 8)
-    here, total = cursor.scalar("u16"), cursor.scalar("u16")
-    size = cursor.u32()
-    if extent.nbytes >= 42 and bytes(source.read(extent.end - 42, 4)) == _END64_LOCATOR:
-        raise MalformedError("the appendix is a zip64 archive, which no package needs", code="E_ZIP", offset=extent.end - 42)
-    if here != total or total > MAX_MEMBERS or size > extent.nbytes:
-        raise LimitError(
-            f"{total} members exceed the limit of {MAX_MEMBERS}, or lie", code="E_ZIP_MEMBERS", offset=extent.end - 22
+    """How many members the archive has, before zipfile makes an object of each. Comments are not allowed.
+
+    zipfile reads the table to its end whatever number the record says, so the table is counted.
+    """
+    if extent.nbytes < _END_BYTES or bytes(source.read(extent.end - _END_BYTES, 4)) != _END:
+        raise MalformedError(
+            "the appendix does not end as a zip archive without a comment does", code="E_ZIP", offset=extent.end
         )
+    cursor = Cursor(source, extent.end - _END_BYTES + 8, extent.end)
+    here, total = cursor.scalar("u16"), cursor.scalar("u16")
+    size, _, comment = cursor.u32(), cursor.u32(), cursor.scalar("u16")
+    if comment:
+        raise MalformedError("the archive of the appendix has a comment", code="E_ZIP", offset=extent.end - _END_BYTES)
+    locator = extent.end - _END_BYTES - 20
+    if locator >= extent.offset and bytes(source.read(locator, 4)) == _END64_LOCATOR:
+        raise MalformedError("the appendix is a zip64 archive, which no package needs", code="E_ZIP", offset=locator)
+    if total > MAX_MEMBERS:
+        raise LimitError(
+            f"{total} members exceed the limit of {MAX_MEMBERS}", code="E_ZIP_MEMBERS", offset=extent.end - _END_BYTES
+        )
+    if size > extent.nbytes - _END_BYTES:
+        raise MalformedError(f"a table of {size} bytes in {extent.nbytes}", code="E_ZIP", offset=extent.end - _END_BYTES)
+    counted = _count(Cursor(source, extent.end - _END_BYTES - size, extent.end - _END_BYTES))
+    if not here == total == counted:
+        raise MalformedError(
+            f"{counted} members where {total} are announced", code="E_ZIP_MEMBERS", offset=extent.end - _END_BYTES
+        )
+
+
+def _count(table: Cursor) -> int:
+    """The members of a table, at most one more than there may be."""
+    counted = 0
+    while table.remaining and counted <= MAX_MEMBERS:
+        table.take(28, "a member of the appendix")
+        table.take(12 + sum(table.scalars("u16", 3)), "a member of the appendix")
+        counted += 1
+    return counted
 
 
 def _check_member(info: Member, extent: Extent) -> None:
     name, mode = info.orig_filename, info.external_attr >> 16
-    steps = name.removesuffix("/").split("/")
-    if "\\" in name or "\0" in name or ":" in name or any(step in ("", ".", "..") for step in steps) or len(name) > 1024:
+    if not (_is_plain(name) and _is_plain(info.filename)):  # they differ where a field beside the name changes it
         raise MalformedError(f"the appendix has a member called {name!r}", code="E_ZIP_PATH", offset=extent.offset)
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise MalformedError(f"the member {name!r} is no plain file", code="E_ZIP_LINK", offset=extent.offset)
@@ -123,13 +152,23 @@ def _check_member(info: Member, extent: Extent) -> None:
         raise MalformedError(f"the member {name!r} has two sizes", code="E_ZIP", offset=extent.offset)
 
 
+def _is_plain(name: str) -> bool:
+    steps = name.removesuffix("/").split("/")
+    return not (any(c in name for c in "\\\0:") or any(step in ("", ".", "..") for step in steps)) and len(name) <= 1024
+
+
 def _check_cover(infos: list[Member], end: int, extent: Extent) -> None:
     """No two of one name, none sharing bytes, and together not more than a package may have."""
-    folded = {info.filename.casefold() for info in infos}
+    folded = {unicodedata.normalize("NFC", info.filename).casefold() for info in infos}
     if len(folded) != len(infos):
         raise MalformedError("two members of the appendix have one name", code="E_ZIP_PATH", offset=extent.offset)
-    if sum(info.file_size for info in infos) > MAX_TOTAL_BYTES:
-        raise LimitError(f"the appendix would take more than {MAX_TOTAL_BYTES} bytes", code="E_ZIP_BOMB", offset=extent.offset)
+    # With "/" below all else, what lies below a name directly follows it.
+    for name, after in pairwise(sorted(name.replace("/", "\0") for name in folded)):
+        if after.startswith(f"{name}\0"):
+            raise MalformedError(f"the member {name!r} is also a directory", code="E_ZIP_PATH", offset=extent.offset)
+    limit = min(MAX_TOTAL_BYTES, _FREE_BYTES + MAX_RATIO * extent.nbytes)
+    if sum(info.file_size for info in infos) > limit:
+        raise LimitError(f"the appendix would take more than {limit} bytes", code="E_ZIP_BOMB", offset=extent.offset)
     at = 0
     for info in sorted(infos, key=lambda info: info.header_offset):
         if info.header_offset < at:
@@ -143,40 +182,42 @@ def _check_cover(infos: list[Member], end: int, extent: Extent) -> None:
 
 def read_member(source: Source, extent: Extent, member: Member) -> Iterator[bytes]:
     """A member's bytes, in pieces, its CRC checked at the end."""
-    try:
-        with zipfile.ZipFile(_open(source, extent)) as archive, archive.open(member) as stream:
-            left = member.file_size
-            while piece := stream.read(min(_PIECE, left + 1)):
-                left -= len(piece)
-                if left < 0:
-                    raise LimitError(f"the member {member.filename!r} is longer than declared", code="E_ZIP_BOMB")
-                yield piece
-            if left:
-                raise MalformedError(f"the member {member.filename!r} is shorter than declared", code="E_ZIP")
-    except FlyweightError as error:
-        raise error.at(file=source.name) from None
-    except _ZIP_ERRORS as error:
-        raise MalformedError(f"the member {member.filename!r} is damaged: {error}", code="E_ZIP", file=source.name) from None
+    with _opened(source, extent) as archive:
+        yield from _inflated(archive, member)
+
+
+def _inflated(archive: zipfile.ZipFile, member: Member) -> Iterator[bytes]:
+    with archive.open(member) as stream:
+        left = member.file_size
+        while piece := stream.read(_PIECE):
+            left -= len(piece)
+            yield piece
+    if left:
+        raise zipfile.BadZipFile(f"{left} bytes of {member.filename!r} are missing")
 
 
 def check_archive(source: Source, extent: Extent) -> None:
     """The frame around an archive: ANLX, its length, and what `members` checks. `extent` is the archive itself."""
-    cursor = Cursor(source, extent.offset - 12, extent.end)
+    cursor = Cursor(source, extent.offset - HEAD_BYTES, extent.offset)
     magic, length = bytes(cursor.take(4)), cursor.u64()
     if magic == b"ANML":
         raise MalformedError(
-            "ANML, a list of paths on the writer's disk, stands for the appendix", code="E_ANML", offset=cursor.offset - 12
+            "ANML, a list of paths on the writer's disk, stands for the appendix",
+            code="E_ANML",
+            offset=extent.offset - HEAD_BYTES,
         )
     if magic != b"ANLX" or length != extent.nbytes or extent.end != source.size:
         raise MalformedError(
             f"the appendix has {source.size - cursor.offset} bytes to the end of the file; its head, {magic!r}, says {length}",
-            code="E_APPENDIX", offset=cursor.offset - 12,
+            code="E_APPENDIX", offset=extent.offset - HEAD_BYTES,
         )  # fmt: skip
     members(source, extent)
 
 
 def check_content(source: Source, extent: Extent) -> None:
     """Inflate everything once and throw it away."""
-    for member in members(source, extent):
-        for _ in read_member(source, extent, member):
-            pass
+    listed = members(source, extent)
+    with _opened(source, extent) as archive:
+        for member in listed:
+            for _ in _inflated(archive, member):
+                pass

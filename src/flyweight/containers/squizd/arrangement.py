@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from struct import pack
 from typing import Any
 
@@ -18,6 +19,7 @@ from blake3 import blake3
 
 from flyweight import strict_json
 from flyweight.containers import typed_json
+from flyweight.containers.squizd.appendix import members
 from flyweight.containers.squizd.blocks import (
     ENTRY_BYTES,
     Block,
@@ -41,24 +43,29 @@ from flyweight.containers.squizd.header import (
     build_header,
     build_index,
 )
+from flyweight.cursor import check_name
 from flyweight.errors import UnsupportedError
 from flyweight.limits import MAX_JSON_BYTES
 from flyweight.manifest import Entry, Extent, Manifest, Typed
+from flyweight.sources import MemorySource
+from flyweight.tensor import TensorSpec
 
-__all__ = ["APPENDIX", "DRAFT", "Arrangement", "Table", "layer_of", "metadata_text"]
+__all__ = ["APPENDIX", "DRAFT", "Arrangement", "Table", "is_file_name", "layer_of", "metadata_text"]
 
 APPENDIX = "model.mlpackage.zip"
 """The side file that is the CoreML appendix."""
 DRAFT = "draft."
 """How names of the tensors of a draft head begin."""
 TYPED = "flyweight.metadata"
-_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d{1,9})\.")
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.([0-9]{1,9})\.")
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = 64  # hexadecimal digits of a BLAKE3
 
 Section = int | None | str
 """A layer's index, None for tensors of no layer, or "draft"."""
 
 
+@lru_cache(1 << 14)
 def layer_of(name: str) -> int | None:
     found = None if name.startswith(DRAFT) else _LAYER.search(name)
     return int(found[1]) if found else None
@@ -66,6 +73,11 @@ def layer_of(name: str) -> int | None:
 
 def section_of(name: str) -> Section:
     return "draft" if name.startswith(DRAFT) else layer_of(name)
+
+
+def is_file_name(name: object) -> bool:
+    """Whether a file may be called so: a plain name, safe to write on any disk."""
+    return isinstance(name, str) and _FILE_NAME.fullmatch(name) is not None and ".." not in name
 
 
 def metadata_text(metadata: Mapping[str, Typed]) -> dict[str, str]:
@@ -148,8 +160,10 @@ class Arrangement:
     def _check(self) -> None:
         if len(self._layer_numbers()) > 0xFFFF:
             raise UnsupportedError("SQUIZD holds at most 65535 layers", code="E_LAYER_COUNT")
+        self._check_files()
         ids: dict[int, str] = {}
         for name, entry in self.manifest.entries.items():
+            check_name(name)
             own = tensor_id(layer_of(name), name)
             if ids.setdefault(own, name) != name:
                 raise UnsupportedError(f"its id is that of '{ids[own]}'", code="E_TENSOR_ID", tensor=name)
@@ -169,6 +183,19 @@ class Arrangement:
         ]
         if draft:
             raise UnsupportedError("a draft head holds INT4 and plain tensors", code="E_ENCODING", tensor=draft[0])
+
+    def _check_files(self) -> None:
+        """What a reader would refuse is not written."""
+        folded = set[str]()
+        for name, content in self.manifest.files.items():
+            if not is_file_name(name):
+                raise UnsupportedError(f"SQUIZD holds no file called {name!r}", code="E_FILE_NAME")
+            if name.casefold() in folded:
+                raise UnsupportedError(f"two files are called {name!r} where case is not told apart", code="E_DUPLICATE")
+            folded.add(name.casefold())
+            if name == APPENDIX:
+                archive = _content(content, name)
+                members(MemorySource(archive, name), Extent(name, 0, len(archive)))
 
     def _encoding(self, entry: Entry) -> str:
         encoding = encoding_of(unmasked(entry.codec)[0])
@@ -286,13 +313,10 @@ class Arrangement:
         mean = sum(dropped.values()) / len(dropped) if dropped else 0.0
         return Sparsity(1, next(iter(blocks.values())), layers, mean)
 
-    def masks(self) -> dict[str, tuple[Extent, int]]:
-        """Where each mask lies and how many blocks it speaks of."""
-        found = {}
-        for name, block in self._mask_blocks().items():
-            spec = self.manifest.entries[name].spec
-            found[name] = self.extents[name]["mask"], spec.rows * -(-spec.columns // block)
-        return found
+    def masks(self) -> dict[str, tuple[Extent, TensorSpec, int]]:
+        """Where each mask lies, what it masks, and how many weights a bit of it stands for."""
+        specs = {name: entry.spec for name, entry in self.manifest.entries.items()}
+        return {name: (self.extents[name]["mask"], specs[name], block) for name, block in self._mask_blocks().items()}
 
     def _architecture(self) -> int:
         config = self.manifest.files.get("config.json")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from statistics import fmean
 
 import numpy as np
 from blake3 import blake3
 
 from flyweight.containers.base import Finding
 from flyweight.containers.squizd import appendix
-from flyweight.containers.squizd.arrangement import APPENDIX, Section, layer_of, section_of
-from flyweight.containers.squizd.blocks import ALIGNMENT, ENTRY_BYTES, tensor_id, unmasked
+from flyweight.containers.squizd.arrangement import APPENDIX, Section, section_of
+from flyweight.containers.squizd.blocks import ALIGNMENT, ENTRY_BYTES, dropped, unmasked
 from flyweight.containers.squizd.reading import Reading, head_problem
 from flyweight.containers.squizd.report import Report
 from flyweight.containers.squizd.walk import read_tables
@@ -22,16 +23,22 @@ from flyweight.sources import Source
 __all__ = ["audit"]
 
 _PIECE = 1 << 20
+_ENTRY = np.dtype([("id", "<u8"), ("pair", "<f4", 2)])
 
 
 def audit(found: Reading) -> Iterator[Finding]:
     """The findings of a reading, and those that take all of the file to see."""
-    report = Report()
+    report, sections = Report(), dict[Section, list[Entry]]()
+    if not _is_linear(found):
+        yield from dict.fromkeys(found.report)
+        return
     for entry in found.entries.values():
         _check_block(found, entry, report)
+        sections.setdefault(section_of(entry.name), []).append(entry)
     if found.directory:
+        _check_sparsity(found, report)
         for section, stored in found.directory.tables.items():
-            _check_table(found, section, stored.extent, report)
+            _check_table(found, section, stored.extent, sections.get(section, []), report)
             _check_digest(found.source, stored.extent, stored.digest, f"the scales of {_named(section)}", None, report)
         for name, stored in found.directory.files.items():
             _check_digest(found.source, stored.extent, stored.digest, f"file '{name}'", None, report)
@@ -43,6 +50,15 @@ def audit(found: Reading) -> Iterator[Finding]:
     if found.spans:
         _check_padding(found, report)
     yield from dict.fromkeys((*found.report, *report))
+
+
+def _is_linear(found: Reading) -> bool:
+    """Whether no byte would be looked at again and again: a file in which much overlaps is refused as it is."""
+    directory = found.directory
+    if directory is None:
+        return True
+    stored = (*directory.blocks.values(), *directory.tables.values(), *directory.files.values())
+    return sum(one.extent.nbytes for one in stored) <= 2 * found.source.size
 
 
 def _named(section: Section) -> str:
@@ -62,6 +78,22 @@ def _check_block(found: Reading, entry: Entry, report: Report) -> None:
         _check_digest(found.source, stored.extent, stored.digest, "its block", entry.name, report)
 
 
+def _check_sparsity(found: Reading, report: Report) -> None:
+    """The header says what the masks say."""
+    if found.header is None or "SPARSE" not in found.header.flags:
+        return
+    masked = [entry for entry in found.entries.values() if "mask" in entry.extents]
+    said, layers = found.header.sparsity, {section_of(entry.name) for entry in masked} - {None, "draft"}
+    report.require(
+        said.n_sparse_layers == len(layers), "E_SPARSITY", f"{len(layers)} layers have masks, not {said.n_sparse_layers}", 136
+    )
+    masks = [(entry, bytes(found.source.read(*entry.extents["mask"][1:]))) for entry in masked]
+    mean = fmean(dropped(entry.spec, said.block_size, mask) for entry, mask in masks) if masks else 0.0
+    report.require(
+        abs(mean - said.mean_sparsity) < 1e-6, "E_SPARSITY", f"the masks drop {mean:.6f}, not {said.mean_sparsity}", 140
+    )
+
+
 def _check_digest(source: Source, extent: Extent, digest: str, what: str, tensor: str | None, report: Report) -> None:
     hasher, buffer = blake3(), memoryview(bytearray(min(_PIECE, max(extent.nbytes, 1))))
     for done in range(0, extent.nbytes, _PIECE):
@@ -73,7 +105,7 @@ def _check_digest(source: Source, extent: Extent, digest: str, what: str, tensor
     )
 
 
-def _check_table(found: Reading, section: Section, extent: Extent, report: Report) -> None:
+def _check_table(found: Reading, section: Section, extent: Extent, entries: list[Entry], report: Report) -> None:
     """Round 1 names each quantised tensor of the section once; round 2 has the sub-blocks of those that have some."""
     try:
         tables = read_tables(found.source, extent.offset, extent.end)
@@ -86,11 +118,8 @@ def _check_table(found: Reading, section: Section, extent: Extent, report: Repor
         f"the table of {_named(section)} is not as long as the directory says",
         extent.offset,
     )
-    tensors = {
-        tensor_id(layer_of(name), name): entry
-        for name, entry in found.entries.items()
-        if section_of(name) == section and "id" in unmasked(entry.codec)[0].params
-    }
+    codecs = {entry.name: unmasked(entry.codec)[0] for entry in entries}
+    tensors = {int(own): entry for entry in entries if (own := codecs[entry.name].params.get("id")) is not None}
     counted = Counter[int]()
     for run in tables.first:
         counted[run.id] += run.entries
@@ -107,20 +136,35 @@ def _check_table(found: Reading, section: Section, extent: Extent, report: Repor
         {(run.id, run.offset): run.entries for run in tables.second} == wanted,
         "E_SCALES", f"the sub-blocks of {_named(section)} are not those of its tensors", extent.offset,
     )  # fmt: skip
+    names = {own: entry.name for own, entry in tensors.items()}
+    for begin, end in ((extent.offset, tables.first_end), (tables.second_begin, tables.end)):
+        _check_numbers(found.source, begin + 8, end, names, report)
     gap = found.source.read(tables.first_end, tables.second_begin - tables.first_end)
     report.require(not any(gap), "E_PADDING", "the padding between two rounds of scales is not zero", tables.first_end)
 
 
+def _check_numbers(source: Source, begin: int, end: int, names: Mapping[int, str], report: Report) -> None:
+    """Scales and zeros are finite; what is not is reported once for each tensor."""
+    if end <= begin:
+        return
+    entries = np.frombuffer(source.read(begin, end - begin), _ENTRY)
+    finite = np.isfinite(entries["pair"])
+    if finite.all():
+        return
+    wrong = np.flatnonzero(~finite.all(axis=1))
+    ids, first = np.unique(entries["id"][wrong] & np.uint64((1 << 63) - 1), return_index=True)
+    for own, at in zip(ids.tolist(), wrong[first].tolist(), strict=True):
+        report.error("E_SCALES", "a scale or a zero is NaN or infinite", begin + ENTRY_BYTES * at, names.get(own))
+
+
 def _check_padding(found: Reading, report: Report) -> None:
-    """Between two things there is nothing but zeros up to the next 64 bytes, and behind the last nothing at all."""
+    """Between two things there is nothing but zeros. Without a directory more may be there that nobody can find."""
     source, end = found.source, 0
-    last = max(stop for _, stop, _ in found.spans)
     for begin, stop, what in [*found.spans, (source.size, source.size, "the end of the file")]:
         gap = begin - end
-        if gap > 0:
-            code = "E_TRAILING" if end == last else "E_HOLE"
-            report.require(gap < ALIGNMENT, code, f"{gap} bytes before {what} belong to nothing", end)
-            if gap < 1 << 20:
-                padding = np.frombuffer(source.read(end, gap), np.uint8)
-                report.require(not padding.any(), "E_PADDING", f"the padding before {what} is not zero", end)
+        if gap >= ALIGNMENT:
+            if not found.directory:
+                report.warning("E_HOLE", f"{gap} bytes before {what} belong to nothing", end)
+        elif gap > 0:
+            report.require(not any(source.read(end, gap)), "E_PADDING", f"the padding before {what} is not zero", end)
         end = max(end, stop)

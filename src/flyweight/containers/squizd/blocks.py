@@ -14,8 +14,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import lru_cache
 from struct import pack
 from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from flyweight import strict_json
 from flyweight.containers.squizd.header import fnv1a64
@@ -25,12 +28,14 @@ from flyweight.tensor import RAW, CodecSpec, Layout, TensorSpec
 
 __all__ = [
     "ALIGNMENT",
+    "BY_NAME",
     "ENCODINGS",
     "ENTRY_BYTES",
     "Block",
     "Encoding",
     "aligned",
     "arrange",
+    "dropped",
     "encoding_of",
     "masked",
     "tensor_id",
@@ -45,8 +50,8 @@ FOOTPRINTS = {(4, 4): 0x04, (5, 5): 0x05, (6, 6): 0x06, (8, 5): 0x08}
 _LEGAL_FOOTPRINTS = {
     (4, 4), (5, 4), (5, 5), (6, 5), (6, 6), (8, 5), (8, 6), (8, 8), (10, 5), (10, 6), (10, 8), (10, 10), (12, 10), (12, 12),
 }  # fmt: skip
-_WORDS = {DType.BF16: (16, 3, 1), DType.F16: (16, 6, 1), DType.F32: (32, 3, 3)}
-"""Word width in bits, bit planes, and low bytes a word of the lossless code."""
+WORDS = {DType.BF16: (16, 3, 1, 249), DType.F16: (16, 6, 1, 25), DType.F32: (32, 3, 3, 249)}
+"""Word width in bits, bit planes, low bytes a word and the last first exponent of the lossless code."""
 _U32 = 1 << 32
 
 
@@ -54,6 +59,7 @@ def aligned(offset: int, to: int = ALIGNMENT) -> int:
     return offset + -offset % to
 
 
+@lru_cache(1 << 14)
 def tensor_id(layer: int | None, name: str) -> int:
     """What a scale table calls a tensor; bit 63, clear here, marks entries of sub-blocks."""
     return fnv1a64(pack("<I", NO_LAYER if layer is None else layer) + name.encode()) & (1 << 63) - 1
@@ -128,7 +134,7 @@ class _Integers(Encoding):
         return {"sub_block": codec.params["length"]}
 
     def codec(self, row: Mapping[str, Any], tensor: int) -> CodecSpec:
-        return CodecSpec("tabled", {"bits": self.bits, "length": _count(row, "sub_block"), "id": tensor})
+        return CodecSpec("tabled", {"bits": self.bits, "length": _count(row, "sub_block", _U32), "id": tensor})
 
 
 class Int4(_Integers):
@@ -149,12 +155,15 @@ class Tca(Encoding):
     magic, codec_name, flag, part_alignment = b"TCAW", "lossless", "TCA_TBE", 8
 
     def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
-        return codec.name == "lossless" and spec.dtype in _WORDS and _is_matrix(spec)
+        if codec.name != "lossless" or spec.dtype not in WORDS or not _is_matrix(spec):
+            return False
+        stored, base = self._stored(spec, codec), int(codec.params["base"])
+        return stored <= spec.size and int(codec.params["escapes"]) <= stored and base <= WORDS[spec.dtype][3]
 
     def head(self, spec: TensorSpec, codec: CodecSpec) -> bytes:
         stored, params = self._stored(spec, codec), codec.params
         bitmap = self.parts(spec, codec)["bitmap"].nbytes if int(params["stored"]) >= 0 else 0
-        width = _WORDS[spec.dtype][0]
+        width = WORDS[spec.dtype][0]
         return pack("<4sIIIQQQ", self.magic, spec.rows, width, params["base"], bitmap, stored, params["escapes"])
 
     def _stored(self, spec: TensorSpec, codec: CodecSpec) -> int:
@@ -162,7 +171,7 @@ class Tca(Encoding):
         return spec.size if stored < 0 else stored
 
     def parts(self, spec: TensorSpec, codec: CodecSpec) -> Layout:
-        count, (_, planes, low) = self._stored(spec, codec), _WORDS[spec.dtype]
+        count, (_, planes, low, _) = self._stored(spec, codec), WORDS[spec.dtype]
         bitmap = {"bitmap": TensorSpec((*spec.shape[:-1], -(-spec.columns // 64)), DType.U64)}
         return (bitmap if int(codec.params["stored"]) >= 0 else {}) | {
             "planes": TensorSpec((-(-count // 64), planes), DType.U64),
@@ -226,6 +235,9 @@ class Numbers(Encoding):
 ENCODINGS: tuple[Encoding, ...] = (Int4(), Int2(), Tca(), Astc(), Numbers())
 
 
+BY_NAME = {encoding.name: encoding for encoding in ENCODINGS}
+
+
 def encoding_of(codec: CodecSpec) -> Encoding | None:
     """How a codec without a mask is stored."""
     for encoding in ENCODINGS:
@@ -256,6 +268,15 @@ def mask_spec(spec: TensorSpec, block: int) -> TensorSpec:
     """A bit for every `block` weights of a row, rows padded to bytes."""
     bits = -(-spec.columns // block)
     return TensorSpec((*spec.shape[:-1], -(-bits // 8)), DType.U8)
+
+
+def dropped(spec: TensorSpec, block: int, mask: bytes) -> float:
+    """The share of its blocks that a mask drops; bits behind the end of a row are no blocks."""
+    blocks = -(-spec.columns // max(block, 1))
+    if not mask or not blocks:
+        return 0.0
+    bits = np.unpackbits(np.frombuffer(mask, np.uint8).reshape(spec.rows, -1), axis=1, count=blocks, bitorder="little")
+    return 1 - float(bits.mean())
 
 
 def carried(spec: TensorSpec, codec: CodecSpec) -> bool:
@@ -292,8 +313,8 @@ def arrange(spec: TensorSpec, codec: CodecSpec) -> Block:
     return Block(head, inside, at, prefix + table if table else "")
 
 
-def _count(row: Mapping[str, Any], key: str) -> int:
+def _count(row: Mapping[str, Any], key: str, limit: int = 1 << 62) -> int:
     value = row.get(key)
-    if type(value) is not int or not 0 <= value < 1 << 62:
+    if type(value) is not int or not 0 <= value < limit:
         raise MalformedError(f"{key} must be a count, not {value!r}", code="E_DIRECTORY")
     return value

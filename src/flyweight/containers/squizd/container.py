@@ -84,7 +84,7 @@ class Squizd(Container):
         if "SPARSE" in header.flags:
             facts["sparsity"] = header.sparsity._asdict()
         if "EAGLE" in header.flags:
-            facts["draft head"] = header.draft._asdict()
+            facts["draft_head"] = header.draft._asdict()
         if isinstance(extent := self._read(bundle).files.get(APPENDIX), Extent):
             facts["appendix"] = [member.filename for member in appendix.members(bundle[file], extent)]
         return facts
@@ -123,10 +123,8 @@ class Squizd(Container):
             file: read(extent) if isinstance(extent, Extent) else extent for file, extent in placement.manifest.files.items()
         }
         arrangement = Arrangement(replace(placement.manifest, files=contents), name, self.directory)
-        dropped = {tensor: 1 - _ones(read(extent)) / max(count, 1) for tensor, (extent, count) in arrangement.masks().items()}
+        dropped = {
+            tensor: blocks.dropped(spec, block, read(extent)) for tensor, (extent, spec, block) in arrangement.masks().items()
+        }
         tables = [blake3(read(Extent(name, t.offset, t.nbytes))).hexdigest() for t in arrangement.tables]
         return {name: [(0, arrangement.front(digests, dropped, tables))]}
-
-
-def _ones(mask: bytes) -> int:
-    return int.from_bytes(mask, "little").bit_count()

@@ -17,31 +17,34 @@ from blake3 import blake3
 
 from flyweight import strict_json
 from flyweight.containers import typed_json
-from flyweight.containers.squizd.arrangement import APPENDIX, DRAFT, TYPED, Section, layer_of, section_of
+from flyweight.containers.squizd.arrangement import APPENDIX, DRAFT, TYPED, Section, is_file_name, layer_of, section_of
 from flyweight.containers.squizd.blocks import (
     ALIGNMENT,
-    ENCODINGS,
+    BY_NAME,
     ENTRY_BYTES,
+    Block,
     arrange,
     carried,
     layout,
     masked,
     tensor_id,
+    unmasked,
 )
+from flyweight.containers.squizd.front import Front
 from flyweight.containers.squizd.header import Header, Layer
 from flyweight.containers.squizd.report import Report
 from flyweight.cursor import Cursor, check_name, check_shape
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, MalformedError
-from flyweight.limits import MAX_JSON_BYTES, MAX_TENSORS_PER_FILE
+from flyweight.limits import MAX_JSON_BYTES, MAX_METADATA_KEYS, MAX_TENSORS_PER_FILE
 from flyweight.manifest import Entry, Extent, Typed
 from flyweight.sources import Source
-from flyweight.tensor import CodecSpec, TensorSpec
+from flyweight.tensor import CodecSpec, Layout, TensorSpec
 
 __all__ = ["Directory", "Stored", "permitted", "read_directory"]
 
 _KEYS = {"tensors", "tables", "files", "metadata"}
-_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_FIELDS = {"name", "layer", "shape", "dtype", "encoding", "offset", "length", "blake3"}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -72,10 +75,10 @@ def permitted(header: Header, name: str) -> tuple[str, ...]:
 
 
 def read_directory(
-    source: Source, file: str, header: Header, layers: Sequence[Layer], at: int, report: Report
+    source: Front, file: str, header: Header, layers: Sequence[Layer], at: int, report: Report
 ) -> Directory | None:
     """The directory at `at`, every broken rule in the report. None when it cannot be read at all."""
-    cursor = Cursor(source, at)
+    cursor = Cursor(source, at, at + 16)
     try:
         cursor.take(4, "the directory")
         version, length = cursor.u32("its version"), cursor.u64("its length")
@@ -83,16 +86,16 @@ def read_directory(
             return None
         if not report.require(length <= MAX_JSON_BYTES, "E_HEADER_SIZE", f"a directory of {length} bytes is too long", at + 8):
             return None
-        raw = bytes(cursor.take(length, "the directory"))
-        stored = bytes(cursor.take(32, "the digest of the directory"))
-        whole = blake3(source.read(0, cursor.offset - 32)).digest()
+        begin, end = cursor.offset, cursor.offset + length
+        source.check_range(begin, length + 32)
+        source.hold(end + 32)
         report.require(
-            whole == stored,
+            blake3(source.read(0, end)).digest() == bytes(source.read(end, 32)),
             "E_DIRECTORY_DIGEST",
             "header, index and directory do not have the digest stored behind them",
-            cursor.offset - 32,
+            end,
         )
-        document = strict_json.loads(raw, file=source.name)
+        document = strict_json.loads(source.read(begin, length), file=source.name)
     except FlyweightError as error:
         report.caught(error)
         return None
@@ -101,7 +104,7 @@ def read_directory(
         return None
     for key in sorted(document.keys() - _KEYS):
         report.warning("E_DIRECTORY", f"unknown key '{key}'", at + 16)
-    reader = _Reader(source, file, header, layers, cursor.offset, report)
+    reader = _Reader(source, file, header, layers, end + 32, report)
     return reader.read(document)
 
 
@@ -111,6 +114,9 @@ class _Reader:
     def __init__(self, source: Source, file: str, header: Header, layers: Sequence[Layer], end: int, report: Report) -> None:
         self.source, self.file, self.header, self.end, self.report = source, file, header, end, report
         self.layers = {layer.number: layer for layer in layers}
+        self.scales: list[tuple[Extent, str]] = []
+        self.permitted = {name: permitted(header, name) for name in ("", DRAFT)}
+        self.shapes: dict[tuple[object, ...], tuple[TensorSpec, Block, Layout]] = {}
 
     def read(self, document: Mapping[str, Any]) -> Directory:
         tables = self._tables(self._list(document, "tables"))
@@ -128,8 +134,11 @@ class _Reader:
                     raise MalformedError(f"has the same id as '{ids[own]}'", code="E_TENSOR_ID")
             except FlyweightError as error:
                 self.report.caught(error, tensor)
+                if self.report.full:
+                    break
                 continue
             entries[entry.name], blocks[entry.name] = entry, stored
+        self._check_scales()
         files = self._files(self._list(document, "files"))
         metadata = self._metadata(document["metadata"])
         return Directory(self.end, entries, blocks, tables, files, metadata)
@@ -140,12 +149,10 @@ class _Reader:
         return rows if self.report.require(good, "E_DIRECTORY", f"{key} must be a list", self.end) else []
 
     def _extent(self, row: Mapping[str, Any], alignment: int = ALIGNMENT) -> Stored:
-        match row:
-            case {"offset": int(offset), "length": int(length), "blake3": str(digest)} if _DIGEST.fullmatch(digest):
-                pass
-            case _:
-                raise MalformedError("needs offset, length and a blake3 of 64 digits", code="E_DIRECTORY")
-        if type(offset) is not int or type(length) is not int or offset < self.end or length < 0:
+        offset, length, digest = row.get("offset"), row.get("length"), row.get("blake3")
+        if type(offset) is not int or type(length) is not int or type(digest) is not str or not _DIGEST.fullmatch(digest):
+            raise MalformedError("needs offset, length and a blake3 of 64 digits", code="E_DIRECTORY")
+        if offset < self.end or length < 0:
             raise MalformedError(f"cannot lie at {offset}, {length} bytes long", code="E_OFFSETS")
         if offset % alignment:
             raise MalformedError(f"offset {offset} is no multiple of {alignment}", code="E_ALIGNMENT", offset=offset)
@@ -158,21 +165,19 @@ class _Reader:
     # Tensors ----------------------------------------------------------------------------------------
 
     def _tensor(self, row: Any, tables: Mapping[Section, Stored]) -> tuple[Entry, Stored]:
-        match row:
-            case {"name": str(name), "shape": shape, "dtype": str(dtype), "encoding": str(encoding), "layer": layer}:
-                pass
-            case _:
-                raise MalformedError("a tensor has name, layer, shape, dtype and encoding", code="E_DIRECTORY")
+        if not isinstance(row, dict) or not row.keys() >= _FIELDS:
+            raise MalformedError(f"a tensor has {', '.join(sorted(_FIELDS))}", code="E_DIRECTORY")
+        name, layer, shape, dtype, encoding = (row[key] for key in ("name", "layer", "shape", "dtype", "encoding"))
+        if not (isinstance(name, str) and isinstance(dtype, str) and isinstance(encoding, str)):
+            raise MalformedError("name, dtype and encoding of a tensor are text", code="E_DIRECTORY")
         check_name(name)
         if (layer is not None and type(layer) is not int) or layer != layer_of(name):
             raise MalformedError(f"layer {layer!r} is not what its name says", code="E_LAYER")
         if layer is not None and layer not in self.layers:
             raise MalformedError(f"layer {layer} is not in the index", code="E_LAYER")
-        spec = TensorSpec(check_shape(shape), DType.parse(dtype))
         codec = self._codec(row, name, encoding)
-        if not carried(spec, codec):
-            raise MalformedError(f"{spec} cannot be stored as {encoding}", code="E_SPEC")
-        block, stored = arrange(spec, codec), self._extent(row)
+        spec, block, parts = self._arranged(check_shape(shape), dtype, encoding, codec)
+        stored = self._extent(row)
         if stored.extent.nbytes != block.nbytes:
             raise MalformedError(
                 f"{spec} as {encoding} takes {block.nbytes} bytes, not {stored.extent.nbytes}",
@@ -180,21 +185,20 @@ class _Reader:
                 offset=stored.extent.offset,
             )
         self._check_section(name, stored.extent)
-        parts = layout(spec, codec)
         extents = {part: Extent(self.file, stored.extent.offset + at, parts[part].nbytes) for part, at in block.inside.items()}
-        if "mask" in extents and (row.get("mask_offset"), row.get("mask_length")) != extents["mask"][1:]:
+        place = row.get("mask_offset"), row.get("mask_length")
+        if "mask" in extents and (place != extents["mask"][1:] or set(map(type, place)) != {int}):
             raise MalformedError("its mask does not follow its weights", code="E_MASK")
         if block.table:
-            extents[block.table] = self._scales(row, parts[block.table].nbytes, tables.get(section_of(name)))
+            own = extents[block.table] = self._scales(row, parts[block.table].nbytes, tables.get(section_of(name)))
+            self.scales.append((own, name))
         return Entry(name, spec, codec, parts, extents), stored
 
     def _codec(self, row: Mapping[str, Any], name: str, label: str) -> CodecSpec:
-        for encoding in ENCODINGS:
-            if encoding.name == label:
-                break
-        else:
+        encoding = BY_NAME.get(label)
+        if encoding is None:
             raise MalformedError(f"no encoding is called {label!r}", code="E_ENCODING")
-        if label not in permitted(self.header, name):
+        if label not in self.permitted[DRAFT if name.startswith(DRAFT) else ""]:
             flags = ", ".join(sorted(self.header.flags)) or "none"
             raise MalformedError(f"{label} does not go with the flags of the file ({flags})", code="E_ENCODING")
         codec = encoding.codec(row, tensor_id(layer_of(name), name))
@@ -203,6 +207,20 @@ class _Reader:
                 raise MalformedError("has a mask though SPARSE is unset", code="E_MASK")
             codec = masked(codec, max(self.header.sparsity.block_size, 1))
         return codec
+
+    def _arranged(
+        self, shape: tuple[int, ...], dtype: str, encoding: str, codec: CodecSpec
+    ) -> tuple[TensorSpec, Block, Layout]:
+        """The spec, block and parts of a tensor. A model has few kinds of them: what was arranged once is shared."""
+        inner, block = unmasked(codec)
+        key = (shape, dtype, encoding, block, *(value for name, value in inner.params.items() if name != "id"))
+        if key in self.shapes:
+            return self.shapes[key]
+        spec = TensorSpec(shape, DType.parse(dtype))
+        if not carried(spec, codec):
+            raise MalformedError(f"{spec} cannot be stored as {encoding}", code="E_SPEC")
+        made = self.shapes[key] = spec, arrange(spec, codec), layout(spec, codec)
+        return made
 
     def _check_section(self, name: str, extent: Extent) -> None:
         layer = layer_of(name)
@@ -233,6 +251,14 @@ class _Reader:
             )
         return Extent(self.file, at, nbytes)
 
+    def _check_scales(self) -> None:
+        """No two tensors have the same scales. (Other overlaps are found where all of the file is known.)"""
+        end, owner = 0, ""
+        for extent, name in sorted(self.scales):
+            if extent.nbytes and extent.offset < end:
+                self.report.error("E_OVERLAP", f"its scales are also those of '{owner}'", extent.offset, name)
+            end, owner = max((end, owner), (extent.end, name))
+
     # Everything else --------------------------------------------------------------------------------
 
     def _tables(self, rows: list[Any]) -> dict[Section, Stored]:
@@ -251,6 +277,8 @@ class _Reader:
                     raise MalformedError(f"the table of layer {section} is not where the index says", code="E_SCALES")
             except FlyweightError as error:
                 self.report.caught(error)
+                if self.report.full:
+                    break
                 continue
             found[section] = stored
         for index, layer in self.layers.items():
@@ -263,7 +291,7 @@ class _Reader:
         for row in rows:
             name = row.get("name") if isinstance(row, dict) else None
             try:
-                if not isinstance(name, str) or not _FILE_NAME.fullmatch(name) or ".." in name:
+                if not isinstance(name, str) or not is_file_name(name):
                     raise MalformedError(f"{name!r} is no name for a file", code="E_FILE_NAME")
                 if name.casefold() in folded:
                     raise MalformedError(f"file '{name}' is listed twice", code="E_DUPLICATE")
@@ -271,6 +299,8 @@ class _Reader:
                 found[name] = self._extent(row, 4 if name == APPENDIX else ALIGNMENT)
             except FlyweightError as error:
                 self.report.caught(error)
+                if self.report.full:
+                    break
         has = APPENDIX in found
         self.report.require(
             not has or "ANE_COREML" in self.header.flags, "E_APPENDIX", "there is an appendix though ANE_COREML is unset", 6
@@ -280,6 +310,9 @@ class _Reader:
     def _metadata(self, metadata: object) -> dict[str, Typed]:
         if not isinstance(metadata, dict) or not all(type(value) is str for value in metadata.values()):
             self.report.error("E_METADATA", "metadata must map text to text", self.end)
+            return {}
+        if len(metadata) > MAX_METADATA_KEYS:
+            self.report.error("E_LIMIT", f"{len(metadata)} keys of metadata exceed the limit of {MAX_METADATA_KEYS}", self.end)
             return {}
         if TYPED not in metadata:
             return {key: Typed("str", value) for key, value in metadata.items()}

@@ -109,7 +109,7 @@ def read_header(source: Source, report: Report) -> Header | None:
         source.size >= HEADER_BYTES, "E_TRUNCATED", f"a header takes 256 bytes, not {source.size}", source.size
     ):
         return None
-    cursor = Cursor(source)
+    cursor = Cursor(source, 0, HEADER_BYTES)
     if not report.require(bytes(cursor.take(4)) == MAGIC, "E_MAGIC", "the file does not begin with SQZD", 0):
         return None
     version, flags, layer_count, arch_id = (cursor.scalar(kind) for kind in ("u16", "u32", "u16", "u16"))

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from flyweight.containers.squizd import appendix
-from flyweight.containers.squizd.arrangement import APPENDIX, DRAFT
-from flyweight.containers.squizd.blocks import arrange, encoding_of, unmasked
+from flyweight.containers.squizd.arrangement import APPENDIX, DRAFT, section_of
+from flyweight.containers.squizd.blocks import ALIGNMENT, aligned, arrange, encoding_of, unmasked
 from flyweight.containers.squizd.directory import Directory, read_directory
+from flyweight.containers.squizd.front import Front
 from flyweight.containers.squizd.header import (
     HEADER_BYTES,
     INDEX_ENTRY_BYTES,
@@ -21,7 +22,7 @@ from flyweight.containers.squizd.header import (
     read_index,
 )
 from flyweight.containers.squizd.report import Report
-from flyweight.containers.squizd.walk import read_tables, walk
+from flyweight.containers.squizd.walk import walk
 from flyweight.cursor import Cursor
 from flyweight.errors import FlyweightError
 from flyweight.manifest import Entry, Extent, Typed
@@ -29,13 +30,14 @@ from flyweight.sources import Source
 
 __all__ = ["Reading", "Span", "head_problem", "read"]
 
+_MOST_PADDING = 1 << 20
 Span = tuple[int, int, str]
 """Bytes that belong to something: begin, end, what it is."""
 
 
 @dataclass(slots=True)
 class Reading:
-    source: Source
+    source: Front
     file: str
     report: Report = field(default_factory=Report)
     header: Header | None = None
@@ -44,33 +46,48 @@ class Reading:
     entries: Mapping[str, Entry] = field(default_factory=dict)
     metadata: Mapping[str, Typed] = field(default_factory=dict)
     files: dict[str, Extent | bytes] = field(default_factory=dict)
+    table_ends: tuple[int, ...] = ()
+    """Of the tables of scales by layer, where no directory says it."""
+    appendix: Extent | None = None
+    """The archive behind the head of the appendix, or what stands for it."""
     spans: list[Span] = field(default_factory=list)
     """Everything the file accounts for, in order."""
 
 
 def read(source: Source, file: str) -> Reading:
-    found = Reading(source, file)
-    header = found.header = read_header(source, found.report)
+    found = Reading(Front(source), file)
+    header = found.header = read_header(found.source, found.report)
     if header is None or not header.layer_count:
         return found
-    found.layers = read_index(source, header, found.report)
     at = HEADER_BYTES + INDEX_ENTRY_BYTES * header.layer_count
+    found.source.hold(min(at + 16, source.size))
+    found.layers = read_index(found.source, header, found.report)
     if not found.layers:
         return found
-    if at + 4 <= source.size and bytes(source.read(at, 4)) == b"SQDX":
-        found.directory = read_directory(source, file, header, found.layers, at, found.report)
+    if at + 4 <= source.size and bytes(found.source.read(at, 4)) == b"SQDX":
+        found.directory = read_directory(found.source, file, header, found.layers, at, found.report)
         if found.directory is None:
             return found
         found.entries, found.metadata = found.directory.entries, found.directory.metadata
         found.files = {name: stored.extent for name, stored in found.directory.files.items()}
-    elif not found.report.broken:
-        found.entries = walk(source, file, header, found.layers, found.report)
+    elif not found.report.broken and _check_start(found, at):
+        found.entries, found.table_ends = walk(found.source, file, header, found.layers, found.report)
     _check_draft(found, header)
     _check_appendix(found, header)
     if not found.report.broken:
         found.spans = sorted(_spans(found, header, at))
-        _check_overlap(found)
+        _check_cover(found, found.spans)
+        if found.directory:
+            _check_cover(found, sorted(_spans(found, header, at, whole=True)))
     return found
+
+
+def _check_start(found: Reading, at: int) -> bool:
+    """Without a directory nothing but padding is between index and weights; else the index, or a directory, is damaged."""
+    first = min(min(layer.weight_offset, layer.scale_offset) for layer in found.layers)
+    between = bytes(found.source.read(at, min(max(first - at, 0), _MOST_PADDING)))
+    good = len(between) < _MOST_PADDING and not between.strip(b"\0")
+    return found.report.require(good, "E_DIRECTORY", "neither a directory nor weights follow the index", at)
 
 
 def _check_draft(found: Reading, header: Header) -> None:
@@ -94,60 +111,73 @@ def _check_draft(found: Reading, header: Header) -> None:
 def _check_appendix(found: Reading, header: Header) -> None:
     if "ANE_COREML" not in header.flags:
         return
-    extent = found.files.get(APPENDIX)
+    extent = found.files.pop(APPENDIX, None)
     if extent is None and found.directory is None:
-        extent = _last(found)
+        extent = _last(found, header)
     if not isinstance(extent, Extent):
         if not found.report.broken:
             found.report.error("E_APPENDIX", "ANE_COREML is set but there is no appendix", 6)
         return
+    found.appendix = extent
     try:
         appendix.check_archive(found.source, extent)
         found.files[APPENDIX] = extent
     except FlyweightError as error:
         if error.code == "E_ANML":
-            found.files.pop(APPENDIX, None)
             found.report.warning(error.code, error.message, error.offset)
         else:
             found.report.caught(error)
 
 
-def _last(found: Reading) -> Extent | None:
+def _last(found: Reading, header: Header) -> Extent | None:
     """Without a directory: what begins with the magic of an appendix behind everything else."""
     if found.report.broken:
         return None
-    ends = [span[1] for span in _spans(found, found.header or Header(frozenset(), 0), 0)]
-    at = max(ends) + -max(ends) % 64
-    return Extent(found.file, at + 12, found.source.size - at - 12) if at + 12 <= found.source.size else None
+    source, end = found.source, max(stop for _, stop, _ in _spans(found, header, 0))
+    for at in (end, aligned(end)):
+        if at + 12 <= source.size and bytes(source.read(at, 4)) in appendix.MAGICS:
+            return Extent(found.file, at + 12, source.size - at - 12)
+    return None
 
 
-def _spans(found: Reading, header: Header, front: int) -> Iterator[Span]:
+def _spans(found: Reading, header: Header, front: int, *, whole: bool = False) -> Iterator[Span]:
+    """What lies where: the tensors one by one, or `whole` layers and a whole draft head, as they are without a directory."""
     directory = found.directory
     yield 0, directory.end if directory else front, "the front"
     if directory:
         for name, stored in directory.blocks.items():
-            yield stored.extent.offset, stored.extent.end, f"tensor '{name}'"
+            if not whole or section_of(name) is None:
+                yield stored.extent.offset, stored.extent.end, f"tensor '{name}'"
         for section, stored in directory.tables.items():
             yield stored.extent.offset, stored.extent.end, f"the scales of {section}"
-    else:
+    if whole or not directory:
         for layer in found.layers:
             yield layer.weight_offset, layer.weight_offset + layer.weight_length, f"layer {layer.number}"
-            yield layer.scale_offset, read_tables(found.source, layer.scale_offset).end, f"the scales of layer {layer.number}"
+    if not directory:
+        for layer, end in zip(found.layers, found.table_ends, strict=True):
+            yield layer.scale_offset, end, f"the scales of layer {layer.number}"
     for name, extent in found.files.items():
-        if isinstance(extent, Extent):
-            yield extent.offset - (12 if name == APPENDIX else 0), extent.end, f"file '{name}'"
+        if isinstance(extent, Extent) and name != APPENDIX:
+            yield extent.offset, extent.end, f"file '{name}'"
+    if found.appendix:
+        yield found.appendix.offset - appendix.HEAD_BYTES, found.appendix.end, "the appendix"
     if "EAGLE" in header.flags:
-        end = header.draft.offset + (8 if directory else header.draft.length)
+        end = header.draft.offset + (header.draft.length if whole or not directory else 8)
         yield header.draft.offset, end, "the draft head"
 
 
-def _check_overlap(found: Reading) -> None:
-    end, owner = 0, ""
-    for begin, stop, what in found.spans:
+def _check_cover(found: Reading, spans: list[Span]) -> None:
+    """Nothing overlaps and, where a directory says what there is, nothing else is in the file but padding."""
+    end, owner, report = 0, "", found.report
+    for begin, stop, what in spans:
         if begin < end:
-            found.report.error("E_OVERLAP", f"{what} begins {end - begin} bytes before the end of {owner}", begin)
+            report.error("E_OVERLAP", f"{what} begins {end - begin} bytes before the end of {owner}", begin)
+        elif found.directory and begin - end >= ALIGNMENT:
+            report.error("E_HOLE", f"{begin - end} bytes before {what} belong to nothing", end)
         if stop >= end:
             end, owner = stop, what
+    if found.directory and end < found.source.size:
+        report.error("E_TRAILING", f"{found.source.size - end} bytes behind {owner} belong to nothing", end)
 
 
 def head_problem(source: Source, entry: Entry) -> str | None:

@@ -11,12 +11,23 @@ from flyweight.errors import FlyweightError, MalformedError
 __all__ = ["Report"]
 
 
+_MOST = 1000
+"""Findings a report holds: nobody reads more, and a short file can break millions of rules."""
+
+
 class Report(list[Finding]):
+    @property
+    def full(self) -> bool:
+        """Whether looking further is idle."""
+        return len(self) >= _MOST
+
     def error(self, code: str, message: str, offset: int | None = None, tensor: str | None = None) -> None:
-        self.append(Finding("error", code, message, tensor, offset))
+        if not self.full or not self.broken:
+            self.append(Finding("error", code, message, tensor, offset))
 
     def warning(self, code: str, message: str, offset: int | None = None, tensor: str | None = None) -> None:
-        self.append(Finding("warning", code, message, tensor, offset))
+        if not self.full:
+            self.append(Finding("warning", code, message, tensor, offset))
 
     def require(self, holds: bool, code: str, message: str, offset: int | None = None, tensor: str | None = None) -> bool:
         """Whether a rule holds; an error is noted if it does not."""

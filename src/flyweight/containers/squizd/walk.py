@@ -16,6 +16,7 @@ from flyweight.containers.squizd.blocks import (
     DTYPE_CODES,
     ENTRY_BYTES,
     FOOTPRINTS,
+    WORDS,
     aligned,
     arrange,
     carried,
@@ -66,16 +67,39 @@ class _Found(NamedTuple):
     nbytes: int
 
 
-def walk(source: Source, file: str, header: Header, layers: tuple[Layer, ...], report: Report) -> dict[str, Entry]:
-    entries: dict[str, Entry] = {}
+def walk(
+    source: Source, file: str, header: Header, layers: tuple[Layer, ...], report: Report
+) -> tuple[dict[str, Entry], tuple[int, ...]]:
+    """The tensors, and where the tables of the layers end. Every byte is looked at once, whatever the index says."""
+    entries, ends = dict[str, Entry](), list[int]()
+    _check_disjoint(layers, report)
+    if report.broken:
+        return {}, ()
+    places = sorted(layer.scale_offset for layer in layers)
+    next_table = dict(zip(places, [*places[1:], source.size], strict=True))
     for layer in layers:
         try:
             found = list(_blocks(source, header, layer))
-            tables = read_tables(source, layer.scale_offset)
+            tables = read_tables(source, layer.scale_offset, next_table[layer.scale_offset])
+            ends.append(tables.end)
             entries |= {entry.name: entry for entry in _with_scales(file, found, tables.first, tables.second)}
         except FlyweightError as error:
             report.caught(error, f"layers.{layer.number}")
-    return entries
+    return entries, tuple(ends)
+
+
+def _check_disjoint(layers: tuple[Layer, ...], report: Report) -> None:
+    """Layers that share blocks or tables would have them read once for each."""
+    for before, after in pairwise(sorted(layers, key=lambda layer: (layer.weight_offset, layer.weight_length))):
+        shared = before.weight_offset + before.weight_length - after.weight_offset
+        report.require(
+            shared <= 0, "E_OVERLAP", f"layers {before.number} and {after.number} share {shared} bytes", after.weight_offset
+        )
+    for before, after in pairwise(sorted(layers, key=lambda layer: layer.scale_offset)):
+        report.require(
+            before.scale_offset < after.scale_offset,
+            "E_OVERLAP", f"layers {before.number} and {after.number} share a table", after.scale_offset,
+        )  # fmt: skip
 
 
 # Blocks ---------------------------------------------------------------------------------------
@@ -115,7 +139,9 @@ def _block(source: Source, header: Header, layer: Layer, k: int, at: int, end: i
                 raise MalformedError(f"dtype_code {code}, {rank} dimensions", code="E_BLOCK_HEAD", tensor=name, offset=at)
             spec, codec = TensorSpec(check_shape(cursor.scalars("u32", rank)), DTYPE_CODES[code]), RAW
         case b"TCAW":
-            codec, nbytes = CodecSpec("tcaw"), _tca_bytes(cursor)
+            lengths = _tca_bytes(cursor)
+            fitting = (nbytes for nbytes in lengths if _begins_block(source, aligned(at + nbytes), end))
+            codec, nbytes = CodecSpec("tcaw"), next(fitting, lengths[0])
             spec = TensorSpec((nbytes,), DType.U8)
         case _:
             raise MalformedError(f"no weight block begins with {magic!r}", code="E_BLOCK_MAGIC", tensor=name, offset=at)
@@ -133,19 +159,22 @@ def _block(source: Source, header: Header, layer: Layer, k: int, at: int, end: i
     return _Found(name, at, spec, codec, nbytes)
 
 
-def _tca_bytes(cursor: Cursor) -> int:
-    """The length of a TCAW block, from the numbers in its head."""
+def _tca_bytes(cursor: Cursor) -> list[int]:
+    """The lengths a TCAW block may have by the numbers in its head, which does not tell one half precision from the other."""
     begin = cursor.offset - 4
     cursor.u32("its rows")
     width, _ = cursor.u32("its word width"), cursor.u32("its first exponent")
     bitmap, stored, escapes = cursor.u64(), cursor.u64(), cursor.u64()
-    if width not in (16, 32) or max(bitmap, stored, escapes) > cursor.source.size * 8:
+    words = [(planes, low) for bits, planes, low, _ in WORDS.values() if bits == width]
+    if not words or max(bitmap, stored, escapes) > cursor.source.size * 8:
         raise MalformedError("a TCAW block with impossible lengths", code="E_BLOCK_HEAD", offset=begin)
-    groups, at = -(-stored // 64), 40
-    low = 64 * groups * (1 if width == 16 else 3)
-    for nbytes in (bitmap, 24 * groups, low, 4 * -(-stored // 4096), escapes):
-        at = aligned(at, 8) + nbytes
-    return at
+    groups, lengths = -(-stored // 64), list[int]()
+    for planes, low in words:
+        at = cursor.offset - begin
+        for nbytes in (bitmap, 8 * planes * groups, 64 * low * groups, 4 * -(-stored // 4096), escapes):
+            at = aligned(at, 8) + nbytes
+        lengths.append(at)
+    return lengths
 
 
 def _begins_block(source: Source, at: int, end: int) -> bool:
@@ -155,22 +184,22 @@ def _begins_block(source: Source, at: int, end: int) -> bool:
 # Scales ---------------------------------------------------------------------------------------
 
 
-def read_tables(source: Source, at: int, end: int | None = None) -> Tables:
-    """The table at `at`: runs of entries with one id, in order.
+def read_tables(source: Source, at: int, end: int) -> Tables:
+    """The table at `at`, which ends at `end` or before: runs of entries with one id, in order.
 
-    Where it ends is not known without a directory; then what follows is its second round if all ids say so.
+    A table directly behind it is its second round if all ids say so.
     """
-    first, first_end = _round(source, at)
+    first, first_end = _round(source, at, end)
     for begin in dict.fromkeys((first_end, aligned(first_end))):
-        if begin + 8 <= (end or source.size) and bytes(source.read(begin, 4)) == b"SCZT":
-            second, last = _round(source, begin)
-            if end is not None or (second and all(run.id >> 63 for run in second)):
+        if begin + 8 <= end and bytes(source.read(begin, 4)) == b"SCZT":
+            second, last = _round(source, begin, end)
+            if all(run.id >> 63 for run in second):
                 return Tables(first, first_end, second, begin, last)
     return Tables(first, first_end, [], first_end, first_end)
 
 
-def _round(source: Source, at: int) -> tuple[list[Scales], int]:
-    cursor = Cursor(source, at)
+def _round(source: Source, at: int, end: int) -> tuple[list[Scales], int]:
+    cursor = Cursor(source, at, end)
     magic = bytes(cursor.take(4, "a table of scales"))
     if magic != b"SCZT":
         raise MalformedError(f"a table of scales begins with SCZT, not {magic!r}", code="E_SCALES", offset=at)
@@ -184,11 +213,14 @@ def _round(source: Source, at: int) -> tuple[list[Scales], int]:
 
 def _with_scales(file: str, found: list[_Found], first: list[Scales], second: list[Scales]) -> Iterator[Entry]:
     quantised = [block for block in found if (e := encoding_of(block.codec)) and e.flag and block.codec.name != "lossless"]
-    if len(first) != len(quantised) or len({run.id for run in first}) != len(first):
-        raise MalformedError(f"{len(first)} pairs for {len(quantised)} quantised tensors", code="E_SCALES")
-    if any(run.id >> 63 for run in first):
+    ids = {run.id for run in first}
+    if sum(run.entries for run in first) != len(quantised) or len(ids) != len(quantised):
+        raise MalformedError(f"{len(ids)} pairs for {len(quantised)} quantised tensors", code="E_SCALES")
+    if any(own >> 63 for own in ids):
         raise MalformedError("a tensor's pair has the id of a sub-block", code="E_TENSOR_ID")
     by_id = {run.id & (1 << 63) - 1: run for run in second}
+    if len(by_id) != len(second) or not by_id.keys() <= ids:
+        raise MalformedError("the sub-blocks in a table are not those of its tensors", code="E_SCALES")
     pairs = dict(zip((block.name for block in quantised), first, strict=True))
     for block in found:
         if block.codec.name == "tcaw":

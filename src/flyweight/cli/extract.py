@@ -1,0 +1,59 @@
+"""`flyweight extract`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from flyweight.cli.output import human_bytes, json_option, print_json, print_table, progress_bar
+
+
+@click.command(name="extract", short_help="Write out what rides along in a model.")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("part", required=False)
+@click.argument("out", required=False, type=click.Path(path_type=Path))
+@click.option("--list", "listing", is_flag=True, help="Say what there is to extract.")
+@click.option("--zip", "archived", is_flag=True, help="The Core ML package as the archive it is stored as.")
+@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress.")
+@json_option
+def command(
+    model: Path, part: str | None, out: Path | None, listing: bool, archived: bool, force: bool, quiet: bool, as_json: bool
+) -> None:
+    """Write PART of MODEL to OUT: `draft`, `coreml`, `files`, or the name of a side file or a tensor.
+
+    A draft head becomes a safetensors file under its own names, a Core ML package and side files become directories. OUT
+    appears whole or not at all, and nothing is ever written outside it.
+
+    \b
+    Examples:
+      flyweight extract model.squizd --list
+      flyweight extract model.squizd draft head.safetensors
+      flyweight extract model.squizd coreml model.mlpackage
+      flyweight extract model.squizd coreml model.mlpackage.zip --zip
+      flyweight extract model.squizd files settings
+      flyweight extract model.squizd tokenizer.json tokenizer.json
+    """
+    from flyweight.pipeline import extract, list_parts
+
+    if listing:
+        if part is not None:
+            raise click.UsageError("--list takes no PART")
+        parts = list_parts(model)
+        if as_json:
+            print_json({"source": str(model), "parts": [item.as_json() for item in parts]})
+        else:
+            columns = [("part", "left"), ("", "left"), ("items", "right"), ("size", "right")]
+            print_table(str(model), columns, [(p.name, p.kind, p.count, human_bytes(p.nbytes)) for p in parts])
+        return
+    if part is None or out is None:
+        raise click.UsageError("say which PART to write and where (OUT), or --list")
+    if archived and part != "coreml":
+        raise click.UsageError("--zip goes with the part `coreml`")
+    with progress_bar("extracting", quiet=quiet) as advance:
+        report = extract(model, part, out, archived=archived, force=force, progress=advance)
+    if as_json:
+        print_json(report.as_json())
+    else:
+        click.echo(f"{report.destination}: {len(report.items)} items, {human_bytes(report.nbytes)}")

@@ -1,0 +1,121 @@
+"""`masked`: another codec's values, and which blocks of every row are not all zero.
+
+    mask      u8   a bit for every `block` weights of a row, low bits first, 1 = kept; rows padded to whole bytes
+    inner.*        the parts of the held codec for the whole tensor, zeros in the blocks that are dropped
+
+The mask adds nothing to the values: whoever ignores it decodes the same, a product that reads it skips what is dropped.
+docs/formats/masked.md has the layout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flyweight import kernels
+from flyweight.codecs.base import Array, Codec, Parts
+from flyweight.codecs.casts import astype
+from flyweight.codecs.holding import Holding
+from flyweight.codecs.tabled import Tabled
+from flyweight.dtypes import DType
+from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.tensor import Layout, TensorSpec
+
+__all__ = ["Masked"]
+
+
+@dataclass(frozen=True)
+class Masked(Holding):
+    block: int = 64
+
+    name = "masked"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if type(self.block) is not int or not 1 <= self.block < 2**31:
+            raise ValueError(f"block must be a count from 1 to 2^31 − 1, not {self.block!r}")
+
+    @property
+    def exact(self) -> bool:
+        return self.held.exact
+
+    @property
+    def needs_fit(self) -> bool:
+        return self.held.needs_fit
+
+    def decoded_dtype(self, dtype: DType) -> DType:
+        return self.held.decoded_dtype(dtype)
+
+    def held_spec(self, spec: TensorSpec) -> TensorSpec:
+        return spec
+
+    def layout(self, spec: TensorSpec) -> Layout:
+        if spec.dtype.bits not in (8, 16, 32) or spec.dtype is DType.BOOL or not spec.shape:
+            raise UnsupportedError(f"masked takes values of 8, 16 or 32 bits, of rank 1 or more, not {spec}", code="E_SPEC")
+        if isinstance(self.held, Tabled) and (not self.held.length or self.block % self.held.length):
+            raise UnsupportedError(
+                f"blocks of {self.block} end inside runs of {self.held.length or spec.size} weights that share a scale",
+                code="E_SPEC",
+                hint="make the block a multiple of the length",
+            )
+        mask = (*spec.shape[:-1], -(-self._blocks(spec) // 8))
+        return dict(self.held_layout(spec)) | {"mask": TensorSpec(mask, DType.U8)}
+
+    def _blocks(self, spec: TensorSpec) -> int:
+        return -(-spec.columns // self.block)
+
+    def fit(self, spec: TensorSpec, array: Array) -> Codec:
+        return self.holding(self.held.fit(self.held_spec(spec), array))
+
+    def encode(self, spec: TensorSpec, array: Array) -> Parts:
+        self.layout(spec)
+        return self.around(spec, array, self.held.encode(self.held_spec(spec), array))
+
+    def around(self, spec: TensorSpec, array: Array, held: Parts) -> Parts:
+        """The parts for an array and what the held codec stores of it; UnsupportedError where that loses zeros a mask drops."""
+        kept = self._occupied(spec, astype(np.asarray(array), spec.dtype.numpy))
+        mask = np.packbits(kept, axis=1, bitorder="little").reshape(self.layout(spec)["mask"].shape)
+        if not (self.exact or kept.all()) and (self._occupied(spec, self.held.decode(spec, held)) & ~kept).any():
+            raise UnsupportedError(
+                f"{self.held.spec} does not keep the zeros of blocks of {self.block}",
+                code="E_SPEC",
+                hint="make the block a multiple of what shares a scale",
+            )
+        return {**self.under_prefix(held), "mask": mask}
+
+    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+        """MalformedError if the mask drops weights that are not zero, or has bits behind the end of a row."""
+        self.layout(spec)
+        values = self.held.decode(spec, self.held_parts(parts), out)
+        mask = np.ascontiguousarray(parts["mask"]).reshape(spec.rows, -(-self._blocks(spec) // 8))
+        kept = np.unpackbits(mask, axis=1, bitorder="little").view(np.bool_)
+        if kept[:, self._blocks(spec) :].any():
+            raise MalformedError("the mask has bits behind the end of a row", code="E_PART_VALUES")
+        kept = kept[:, : self._blocks(spec)]
+        if not kept.all():
+            lying = np.argwhere(self._occupied(spec, values) & ~kept)
+            if lying.size:
+                row, block = lying[0]
+                raise MalformedError(f"the mask drops block {block} of row {row}, which is not zero", code="E_PART_VALUES")
+        return values
+
+    def _occupied(self, spec: TensorSpec, values: Array) -> Array:
+        """Which blocks hold a value that is not zero, (rows, blocks)."""
+        bits = spec.dtype.bits
+        every = (1 << bits) - 1 if spec.dtype.kind != "f" else (1 << bits - 1) - 1  # the sign of a zero is none
+        words = np.require(values, requirements=["C", "A"]).view(f"<u{bits // 8}").reshape(spec.rows, spec.columns)
+        marks = np.empty((spec.rows, -(-spec.columns // 8)), np.uint8)
+        getattr(kernels, f"mark_{bits}")(words, every, marks)
+        step = self.block // 8
+        if self.block % 8:
+            marks, step = np.unpackbits(marks, axis=1, count=spec.columns, bitorder="little"), self.block
+        occupied: Array = np.bitwise_or.reduceat(marks, np.arange(0, marks.shape[1], step), axis=1) != 0
+        return occupied
+
+    def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
+        try:
+            self.decode(spec, parts)
+        except MalformedError as error:
+            return error.message
+        return self.held.check_values(self.held_spec(spec), self.held_parts(parts))

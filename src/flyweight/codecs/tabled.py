@@ -1,0 +1,215 @@
+"""`tabled`: codes of 4 signed or 2 unsigned bits, scale and zero of every run of weights in a table of 16-byte entries.
+
+    w = scale · q + zero        4 bits: q is −8 … 7, two's complement        2 bits: q is 0 … 3
+
+    codes     u8    a bit stream over the whole tensor, row after row, the first code in the low bits
+    entries   u32   a run of `length` weights of a row: id low, id high | 2^31, scale, zero (as f32)
+    pair      u32   one for the whole tensor, where `length` is 0: id low, id high, scale, zero
+
+Values are float32; each operation rounds once. A row that is no multiple of `length` ends in a short run. Rows that are no
+whole bytes share bytes. docs/formats/tabled.md has the layout and the error bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+
+from flyweight import kernels, packing
+from flyweight.codecs.affine import Affine
+from flyweight.codecs.base import Array, Codec, Grid, Parts
+from flyweight.codecs.casts import astype
+from flyweight.dtypes import DType
+from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.tensor import Layout, TensorSpec
+
+__all__ = ["Tabled"]
+
+_RUN = 1 << 63
+"""Set in the id of an entry that belongs to a run of weights."""
+_HALF = {4: 8, 2: 0}
+"""What an unsigned code is more than the signed one it stands for."""
+
+
+@dataclass(frozen=True)
+class Tabled(Codec):
+    bits: int = 4
+    length: int = 128
+    id: int = 0
+
+    name = "tabled"
+
+    def __post_init__(self) -> None:
+        if type(self.bits) is not int or self.bits not in _HALF:
+            raise ValueError(f"bits must be 4 or 2, not {self.bits!r}")
+        if type(self.length) is not int or not 0 <= self.length < 2**31:
+            raise ValueError(f"length must be a count below 2^31, 0 for the whole tensor, not {self.length!r}")
+        if type(self.id) is not int or not 0 <= self.id < _RUN:
+            raise ValueError(f"id must be a number below 2^63, not {self.id!r}")
+
+    # Layout
+
+    def layout(self, spec: TensorSpec) -> Layout:
+        if not spec.shape or spec.dtype is not DType.F32:
+            raise UnsupportedError(f"tabled decodes to f32 of rank 1 or more, not to {spec}", code="E_SPEC")
+        whole = spec.columns * self.bits % 8 == 0
+        shape = (*spec.shape[:-1], spec.columns * self.bits // 8) if whole else (-(-spec.size * self.bits // 8),)
+        codes = TensorSpec(shape, DType.U8)
+        if not self.length:
+            return {"codes": codes, "pair": TensorSpec((4,), DType.U32)}
+        return {"codes": codes, "entries": TensorSpec((*spec.shape[:-1], 4 * -(-spec.columns // self.length)), DType.U32)}
+
+    def frame(self, spec: TensorSpec) -> TensorSpec:
+        """The tensor as rows that runs do not leave: one row, where all of it has one pair."""
+        return TensorSpec((spec.rows, spec.columns) if self.length else (1, spec.size), DType.F32)
+
+    def _span(self, spec: TensorSpec) -> int:
+        return self.length or max(spec.size, 1)
+
+    def _runs(self, spec: TensorSpec) -> tuple[int, int]:
+        """Rows of the frame, and runs in one: none, where there are no weights."""
+        frame = self.frame(spec)
+        return frame.rows, -(-frame.columns // self._span(spec))
+
+    # Stored parts ↔ rows of the frame
+
+    def _parts(self, spec: TensorSpec, packed: Array, scale: Array, zero: Array) -> Parts:
+        """The parts for rows of packed codes, each padded to whole bytes, and a scale and a zero for every run."""
+        layout, frame = self.layout(spec), self.frame(spec)
+        if frame.columns * self.bits % 8 and frame.rows != 1:  # they share bytes
+            codes = packing.unpack("little", packed, self.bits, frame.columns)
+            packed = packing.pack("little", codes.reshape(1, -1), self.bits)
+        table = np.zeros((scale.size if self.length else 1, 4), "<u4")
+        table.view("<u8")[:, 0] = self._marked_id
+        for at, numbers in ((2, scale), (3, zero)):
+            table[: scale.size, at] = np.ascontiguousarray(numbers, np.float32).reshape(-1).view(np.uint32)
+        stored = zip(layout.items(), (packed, table), strict=True)
+        return {name: np.ascontiguousarray(part).reshape(want.shape) for (name, want), part in stored}
+
+    @cached_property
+    def _marked_id(self) -> int:
+        return self.id | _RUN if self.length else self.id
+
+    def _table(self, parts: Parts) -> Array:
+        return np.require(parts["entries" if self.length else "pair"], "<u4", ["C", "A"]).reshape(-1, 4)
+
+    def _stranger(self, table: Array) -> str | None:
+        """A complaint about the first entry that belongs to another tensor, or None."""
+        ids = table.view("<u8")[:, 0]
+        others = np.flatnonzero(ids != np.uint64(self._marked_id))
+        if not others.size:
+            return None
+        return f"entry {others[0]} has the id {int(ids[others[0]]):#018x}, not {self._marked_id:#018x}"
+
+    def _load(self, spec: TensorSpec, parts: Parts) -> tuple[Array, int, Array, Array]:
+        """Rows of codes, the bits of each, and (rows, runs) scale and zero."""
+        table, frame = self._table(parts), self.frame(spec)
+        if complaint := self._stranger(table):
+            raise MalformedError(complaint, code="E_PART_VALUES")
+        runs = self._runs(spec)
+        scale, zero = (np.ascontiguousarray(table[: prod(runs), at]).view(np.float32).reshape(runs) for at in (2, 3))
+        codes = np.require(parts["codes"], np.uint8, ["C", "A"])
+        if frame.columns * self.bits % 8 == 0 or frame.rows == 1:
+            return codes.reshape(frame.rows, -(-frame.columns * self.bits // 8)), self.bits, scale, zero
+        apart = packing.unpack("little", codes.reshape(1, -1), self.bits, frame.size)
+        half = np.uint8(_HALF[self.bits])
+        return ((apart ^ half) - half).reshape(frame.shape), 8, scale, zero
+
+    # Values
+
+    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+        """As every codec; MalformedError if an entry belongs to another tensor. An `out` of bf16 gets the values rounded."""
+        self.layout(spec)
+        if out is None:
+            out = np.empty(spec.shape, np.float32)
+        codes, bits, scale, zero = self._load(spec, parts)
+        decode = kernels.decode_signed_bias if _HALF[self.bits] else kernels.decode_scale_bias
+        decode(codes, bits, scale, zero, self._span(spec), out.reshape(self.frame(spec).shape))
+        return out
+
+    def encode(self, spec: TensorSpec, array: Array) -> Parts:
+        """The grid from the least to the greatest value of each run; a code is the nearest point of it, as it is stored."""
+        self.layout(spec)
+        frame, given = self.frame(spec), np.asarray(array)
+        rows = astype(given, given.dtype if given.dtype == DType.BF16.numpy else DType.F32.numpy).reshape(frame.shape)
+        packed = np.zeros((frame.rows, -(-frame.columns * self.bits // 8)), np.uint8)
+        scale, zero = (np.zeros(self._runs(spec), np.float32) for _ in range(2))
+        encode = kernels.encode_signed_bias if _HALF[self.bits] else kernels.encode_scale_bias
+        encode(rows, self.bits, self._span(spec), "f32", packed, scale, zero)
+        if np.isnan(scale).any():
+            raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
+        least, most = -_HALF[self.bits], (1 << self.bits) - 1 - _HALF[self.bits]
+        with np.errstate(over="ignore"):
+            ends = [scale * np.float32(code) + zero for code in (least, most)]
+        if not np.isfinite(ends).all():
+            raise UnsupportedError("the weights leave the range of f32 scales", code="E_RANGE")
+        return self._parts(spec, packed, scale, zero)
+
+    def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
+        table = self._table(parts)
+        if complaint := self._stranger(table):
+            return complaint
+        with np.errstate(invalid="ignore"):
+            bad = np.flatnonzero(~np.isfinite(table[:, 2:].view(np.float32)).all(axis=1))
+        if bad.size:
+            return f"entry {bad[0]} holds NaN or infinite values"
+        unused = -spec.size * self.bits % 8
+        if unused and int(parts["codes"].reshape(-1)[-1]) >> (8 - unused):
+            return "the bits behind the last code are not zero"
+        return None
+
+    # The same grids in the affine codec's bytes: its quantizers fill this codec too
+
+    @cached_property
+    def affine(self) -> Affine:
+        """Unsigned codes, a scale and a bias for every run of a row of `frame`."""
+        return Affine(self.bits, self.length)
+
+    def from_affine(self, spec: TensorSpec, parts: Parts) -> Parts:
+        """The parts for what `affine` stores of the frame; what they decode to differs by the rounding of zero alone."""
+        frame, half = self.frame(spec), _HALF[self.bits]
+        packed, scale, bias = (parts[name].reshape(frame.rows, -1) for name in ("codes", "scale", "bias"))
+        codes = packing.unpack("little", packed, self.bits, frame.columns) ^ np.uint8(half)
+        zero = (bias.astype(np.float64) + half * scale.astype(np.float64)).astype(np.float32)
+        if (constant := scale == 0).any():
+            codes[np.repeat(constant, min(self._span(spec), frame.columns), axis=1)[:, : frame.columns]] = 0
+        return self._parts(spec, packing.pack("little", codes, self.bits), scale, zero)
+
+    @property
+    def grid_bits(self) -> int:
+        """Zero where the rounding of a bias may keep the values from being exactly s · q + b."""
+        return self.bits if self.length and not _HALF[self.bits] else 0
+
+    @property
+    def grid_group(self) -> int:
+        return self.length
+
+    @property
+    def grid_scale(self) -> str:
+        return "f32" if self.grid_bits else ""
+
+    def grid(self, spec: TensorSpec, parts: Parts) -> Grid:
+        if not self.length:
+            return super().grid(spec, parts)
+        codes, bits, scale, zero = self._load(spec, parts)
+        half = _HALF[self.bits]
+        unsigned = packing.unpack("little", codes, bits, spec.columns) + np.uint8(half) & np.uint8((1 << self.bits) - 1)
+        with np.errstate(all="ignore"):
+            grid = Grid(self.bits, self.length, unsigned, scale, zero - half * scale)
+        return self._required(spec, grid, parts)[0]
+
+    def from_grid(self, spec: TensorSpec, grid: Grid) -> Parts:
+        if not self.length:
+            return super().from_grid(spec, grid)
+        return self._required(spec, grid, self.from_affine(spec, self.affine.from_grid(self.frame(spec), grid)))[1]
+
+    def _required(self, spec: TensorSpec, grid: Grid, parts: Parts) -> tuple[Grid, Parts]:
+        """Both, if they stand for equal numbers."""
+        values = np.empty((spec.rows, spec.columns), np.float32)
+        kernels.decode_scale_bias(grid.codes, 8, grid.scale, grid.bias, grid.group, values)
+        if not np.array_equal(values, self.decode(spec, parts).reshape(values.shape), equal_nan=True):
+            raise UnsupportedError(f"no lossless repacking with {self.spec}: a bias is not exact", code="E_GRID")
+        return grid, parts

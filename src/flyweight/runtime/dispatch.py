@@ -1,0 +1,115 @@
+"""Which way a file with feature flags runs here, and why not one of the ways before it.
+
+    ANE_COREML > ASTC > TCA_TBE > INT2 > INT4 > NumPy
+
+is the order of the SQUIZD specification: the first whose flag is set and whose condition holds. SPARSE and EAGLE only add
+to the way that is chosen. A condition asks for what really runs: where nothing here drives some hardware, the way is not
+taken, and the weights, which every file has, are decoded in software.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from flyweight import kernels
+from flyweight.runtime.linear import FORMS
+
+__all__ = ["Augment", "Machine", "Route", "augments", "dispatch", "this_machine"]
+
+
+class Machine(NamedTuple):
+    system: str
+    processor: str
+    has_coremltools: bool
+    kernels: str
+    """The set that is active: reference, or an instruction set."""
+
+
+def this_machine() -> Machine:
+    return Machine(platform.system(), platform.machine(), find_spec("coremltools") is not None, kernels.active())
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    path: str
+    chosen: bool
+    reason: str
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Augment:
+    flag: str
+    present: bool
+    reason: str
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _core_ml(machine: Machine) -> str | None:
+    if (machine.system, machine.processor) != ("Darwin", "arm64"):
+        return f"needs macOS on Apple silicon; this is {machine.system} on {machine.processor}"
+    if not machine.has_coremltools:
+        return "needs coremltools, which is not installed"
+    return "nothing here runs Core ML itself: `flyweight extract` writes the package for coremltools"
+
+
+def _textures(machine: Machine) -> str | None:
+    return f"nothing here drives texture hardware: blocks are decoded in software ({machine.kernels})"
+
+
+def _native(machine: Machine) -> str | None:
+    return "the native kernels are not built or not chosen" if machine.kernels == "reference" else None
+
+
+class _Way(NamedTuple):
+    name: str
+    codec: str
+    obstacle: Callable[[Machine], str | None]
+    """Why the way cannot be taken on a machine, or None."""
+
+
+_WAYS = (
+    _Way("ANE_COREML", "", _core_ml),
+    _Way("ASTC", "astc", _textures),
+    _Way("TCA_TBE", "lossless", _native),
+    _Way("INT2", "tabled", _native),
+    _Way("INT4", "tabled", _native),
+)
+_FALLBACK = "NumPy"
+
+
+def dispatch(flags: Collection[str], machine: Machine | None = None) -> list[Route]:
+    """Every way in order of priority, exactly one of them chosen."""
+    machine = machine or this_machine()
+    routes: list[Route] = []
+    taken = ""
+    for way in _WAYS:
+        if way.name not in flags:
+            routes.append(Route(way.name, False, "the file does not have it"))
+        elif (obstacle := way.obstacle(machine)) is not None:
+            routes.append(Route(way.name, False, obstacle))
+        elif taken:
+            routes.append(Route(way.name, False, f"{taken} comes first"))
+        else:
+            taken = way.name
+            how = "multiplied as stored" if way.codec in FORMS else "decoded a few rows at a time"
+            routes.append(Route(way.name, True, f"{how} with the {machine.kernels} kernels"))
+    reason = f"{taken} comes first" if taken else f"what every file has, with the {machine.kernels} kernels"
+    return [*routes, Route(_FALLBACK, not taken, reason)]
+
+
+def augments(flags: Collection[str]) -> list[Augment]:
+    """What adds to the way chosen."""
+    said = {
+        "SPARSE": "dropped blocks are stored as zeros, so that any way may ignore the masks",
+        "EAGLE": "a draft head rides along; answers are those of the model alone",
+    }
+    return [Augment(flag, flag in flags, text if flag in flags else "the file does not have it") for flag, text in said.items()]

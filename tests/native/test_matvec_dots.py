@@ -1,0 +1,83 @@
+"""Products by instructions of their own: AVX-512 VNNI gives the bits of AVX2, BF16 rounds many activations and says how much.
+
+The bound of every set is asserted in test_matvec.py. Here is what docs/formats/matvec.md promises beyond it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from flyweight import kernels
+from flyweight.codecs import ggml
+
+SETS = ("avx512vnni", "avx512bf16")
+BLOCKS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
+MANY = 12
+
+
+def blocks_of(name: str, rng: np.random.Generator, rows: int, columns: int) -> kernels.Matrix:
+    size, nbytes = kernels.BLOCKS[name]
+    blocks = rng.integers(0, 256, (rows * columns // size, nbytes), dtype=np.uint8)
+    for at, kind in next(codec for codec in ggml.CODECS if codec.name == name).scales:
+        blocks[:, at : at + 2] = rng.uniform(-0.02, 0.02, (len(blocks), 1)).astype(kind).view(np.uint8)
+    return kernels.matrix(name, blocks=blocks.reshape(rows, -1))
+
+
+def codes_of(form: str, rng: np.random.Generator, rows: int, columns: int, group: int) -> kernels.Matrix:
+    codes = rng.integers(0, 256, (rows, columns // 2 if form == "affine4" else columns), dtype=np.uint8)
+    scale, bias = rng.uniform(-0.02, 0.02, (2, rows, columns // group)).astype(np.float16)
+    parts = {"codes": codes, "scale": scale}
+    return kernels.matrix(form, **parts if form == "symmetric8" else {**parts, "bias": bias})
+
+
+def matrices(rows: int, columns: int) -> Iterator[kernels.Matrix]:
+    rng = np.random.default_rng(rows + columns)
+    for name in BLOCKS:
+        yield blocks_of(name, rng, rows, columns)
+    for form in ("affine4", "affine8", "symmetric8"):
+        for group in (32, 64, columns):
+            yield codes_of(form, rng, rows, columns, group)
+
+
+def product(matrix: kernels.Matrix, x: np.ndarray, int8: bool, by: str) -> np.ndarray:
+    out = np.empty((len(x), matrix.rows), np.float32)
+    kernels.use(by)
+    kernels.multiply([matrix], x, out, int8=int8)
+    return out
+
+
+@pytest.mark.parametrize("count", [1, 3, 11, 12, 18])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 256), (7, 512), (8, 256), (27, 256), (33, 1280)])
+def test_equal_to_avx2_bit_for_bit(isa: str, count: int, rows: int, columns: int) -> None:
+    """Sums of whole numbers are exact and all else has the same order: in panels of sixteen rows, of eight, and single rows."""
+    x = np.random.default_rng(count).standard_normal((count, columns)).astype(np.float32)
+    for matrix in matrices(rows, columns):
+        if count >= MANY and matrix.form in ("q8_0", "affine8", "symmetric8"):
+            continue  # f32 on AVX2
+        ours, plain = (product(matrix, x, int8=True, by=by) for by in (isa, "avx2"))
+        assert np.array_equal(ours.view(np.uint32), plain.view(np.uint32)), matrix
+
+
+@pytest.mark.parametrize("rows", [1, 6, 9])
+def test_bf16_rounds_many_activations(isa: str, rows: int) -> None:
+    """Within 2⁻⁸ of Σ|w·x| and what a sum loses, on the set that multiplies bf16; all other products are those of f32."""
+    rng = np.random.default_rng(rows)
+    for columns in (32, 96, 1280):
+        weights = rng.standard_normal((rows, columns)).astype(ml_dtypes.bfloat16)
+        matrix = kernels.matrix("bf16", weights=weights)
+        for count, scale in ((1, 1.0), (MANY - 1, 1.0), (MANY, 1.0), (19, 1e-3), (MANY, 2.0**-130)):
+            x = (rng.standard_normal((count, columns)) * scale).astype(np.float32)
+            rounded, exact = (product(matrix, x, int8=int8, by=isa) for int8 in (True, False))
+            if isa != "avx512bf16" or count < MANY:
+                assert np.array_equal(rounded, exact)
+                continue
+            w = weights.astype(np.float64)
+            depth = (columns / 8 + columns / 1024 + 24) * 2.0**-24
+            added, lost = abs(x.astype(np.float64)) @ abs(w).T, abs(x).sum() + abs(w).sum() + columns
+            bound = (depth / (1 - depth) * (1 + 2.0**-8) + 2.0**-8) * added + 2.0**-126 * lost
+            assert (abs(rounded - x.astype(np.float64) @ w.T) <= bound).all()
+            assert (rounded != exact).any() or columns == 32
