@@ -18,8 +18,6 @@ from functools import lru_cache
 from struct import pack
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
-
 from flyweight import strict_json
 from flyweight.containers.squizd.header import fnv1a64
 from flyweight.dtypes import DType
@@ -271,12 +269,13 @@ def mask_spec(spec: TensorSpec, block: int) -> TensorSpec:
 
 
 def dropped(spec: TensorSpec, block: int, mask: bytes) -> float:
-    """The share of its blocks that a mask drops; bits behind the end of a row are no blocks."""
-    blocks = -(-spec.columns // max(block, 1))
-    if not mask or not blocks:
-        return 0.0
-    bits = np.unpackbits(np.frombuffer(mask, np.uint8).reshape(spec.rows, -1), axis=1, count=blocks, bitorder="little")
-    return 1 - float(bits.mean())
+    """The share of its blocks that a mask drops. Bits behind the end of a row stand for none; the codec objects to them."""
+    in_row = -(-spec.columns // max(block, 1))
+    width = -(-in_row // 8)
+    kept = int.from_bytes(mask, "little").bit_count()
+    if spare := 8 * width - in_row:
+        kept -= sum((tail >> 8 - spare).bit_count() for tail in mask[width - 1 :: width])
+    return 1 - kept / max(spec.rows * in_row, 1)
 
 
 def carried(spec: TensorSpec, codec: CodecSpec) -> bool:
