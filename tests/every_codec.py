@@ -69,6 +69,14 @@ SAMPLES = {
         ),
         {"inner": "q4_0", "block": 32},
     ],
+    "excess": [
+        {},
+        {"group": 0},
+        {"bits": 3, "excess": 3, "top": 7, "group": 64, "flat": True, "zeros": True},
+        {"bits": 3, "excess": 3, "top": 7, "group": 48, "flat": True},
+        {"bits": 8, "excess": 128, "top": 255, "group": 100},
+    ],
+    "nf4": [{}, {"group": 0}, {"group": 100}],
     "corrected": [
         {"rank": 2, "inner": "q8_0"},
         {"rank": 0, "outliers": 3, "factor": "f32", "inner": "q8_0"},

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["GgufTensor", "KeyValue", "gguf_file", "gguf_string", "safetensors_file", "tensor_json"]
+__all__ = ["GgufTensor", "KeyValue", "gguf_file", "gguf_string", "npy_file", "npy_shape", "safetensors_file", "tensor_json"]
 
 
 def safetensors_file(table: Mapping[str, Any] | bytes, data: bytes = b"", *, length: int | None = None) -> bytes:
@@ -80,3 +80,32 @@ def gguf_file(
     head = magic + struct.pack("<IQQ", version, *counts)
     head += b"".join(k.pack() for k in keys) + b"".join(t.pack() for t in tensors)
     return head + bytes(-len(head) % alignment) + data
+
+
+_NPY_SIZES = {"|i1": 1, "|u1": 1, "<f2": 2, "<u2": 2, "<f4": 4, "<i4": 4, "<f8": 8, "<i8": 8}
+
+
+def npy_file(
+    descr: str,
+    shape: tuple[Any, ...],
+    data: bytes | None = None,
+    *,
+    text: str | None = None,
+    version: tuple[int, int] = (1, 0),
+    length: int | None = None,
+) -> bytes:
+    """A .npy file; `text` replaces its dictionary, `length` what is said of its length."""
+    head = (text or f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape!r}, }}").encode()
+    head += b" " * (-(len(head) + 11) % 64) + b"\n"
+    size = len(head) if length is None else length
+    prefix = b"\x93NUMPY" + bytes(version) + struct.pack("<H" if version[0] == 1 else "<I", size)
+    if data is None:
+        count = 1
+        for dim in shape:
+            count *= dim
+        data = bytes(count * _NPY_SIZES.get(descr, 1))
+    return prefix + head + data
+
+
+def npy_shape(*shape: int) -> bytes:
+    return npy_file("<i8", (len(shape),), struct.pack(f"<{len(shape)}q", *shape))

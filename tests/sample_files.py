@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from raw_files import GgufTensor, KeyValue, gguf_file, safetensors_file, tensor_json
+from raw_files import GgufTensor, KeyValue, gguf_file, npy_file, npy_shape, safetensors_file, tensor_json
 
-__all__ = ["gguf", "gguf_parts", "hf_directory", "safetensors", "safetensors_described"]
+__all__ = ["gguf", "gguf_parts", "hf_directory", "npy_dir", "safetensors", "safetensors_described"]
 
 
 def safetensors() -> dict[str, bytes]:
@@ -98,3 +98,25 @@ def gguf_parts() -> dict[str, bytes]:
         table = [GgufTensor(name, (8,), 0, 32 * i) for i, name in enumerate(names)]
         files[f"m-{number + 1:05d}-of-00002.gguf"] = gguf_file([*keys, *split], table, bytes(range(32 * len(names))))
     return files
+
+
+def npy_dir() -> dict[str, bytes]:
+    """A tensor of every form, described."""
+    arrays = {
+        "a": {"q": ("|i1", (2, 128)), "s": ("<f4", (2, 2)), "shape": (2, 1, 128)},
+        "b": {"q4a": ("|u1", (3, 17)), "s4a": ("<f4", (3, 2)), "z4a": ("<f4", (3, 2)), "shape": (3, 33)},
+        "c": {"q4": ("|u1", (1, 5)), "s4": ("<f4", (1, 1)), "shape": (10,)},
+        "d": {"nf4": ("|u1", (2, 32)), "s_nf4": ("<f4", (2, 2)), "shape": (2, 64)},
+        "e": {
+            "q3": ("|u1", (15,)), "s3": ("<f4", (1,)), "z3": ("<f4", (1,)), "lra": ("<f4", (5, 1)), "lrb": ("<f4", (1, 7)),
+            "shape": (5, 7),
+        },
+        "f": {"pt": ("<f2", (3,)), "shape": (3,)},
+        "g": {"ptb": ("<u2", (2, 2)), "shape": (2, 2)},
+        "h": {"q": ("|i1", (1, 1)), "s": ("<f4", (1,)), "shape": ()},
+    }  # fmt: skip
+    files = {"manifest.json": json.dumps({name: name for name in arrays}).encode(), "config.json": b"{}"}
+    for name, parts in arrays.items():
+        for suffix, about in parts.items():
+            files[f"tensors/{name}__{suffix}.npy"] = npy_shape(*about) if suffix == "shape" else npy_file(*about)
+    return files | {"tensors/.manifest_ready": b"", "_compress_progress.json": b"{}"}

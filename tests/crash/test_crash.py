@@ -24,6 +24,7 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "directory": ("out", {"to": "hf", "dtype": "f16"}),
     "directory-sharded": ("out", {"to": "hf", "dtype": "f16", "shard_bytes": 30_000}),
     "sealed-file": ("out.squizd", {"quant": "int4"}),
+    "directory-of-arrays": ("out", {"to": "npy_dir", "quant": "int8"}),
     "directory-forced": ("out", {"to": "mlx", "quant": "int4", "force": True}),
 }
 

@@ -24,7 +24,7 @@ CORPORA: dict[str, dict[str, Case]] = {
 }
 CASES = [pytest.param(case, id=f"{form}: {name}") for form, cases in CORPORA.items() for name, case in cases.items()]
 
-ATLEAST = {"safetensors": 25, "hf": 12, "gguf": 30, "mlx": 12, "squizd": 60}
+ATLEAST = {"safetensors": 25, "hf": 12, "gguf": 30, "mlx": 12, "squizd": 60, "npy_dir": 30}
 
 
 def cpu_budget_s(case: Case) -> float:

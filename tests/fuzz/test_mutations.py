@@ -11,10 +11,17 @@ import sample_files
 from flyweight.containers.base import Container
 from flyweight.containers.gguf import Gguf
 from flyweight.containers.hf import HfDirectory
+from flyweight.containers.npy_dir import NpyDirectory
 from flyweight.containers.safetensors import Safetensors
 from flyweight.errors import FlyweightError
 from flyweight.manifest import Extent
-from flyweight.sources import MemoryBundle
+from flyweight.sources import MemoryBundle, MemorySource
+from flyweight.sources.zstd import ZstdSource
+
+try:
+    from compression import zstd
+except ModuleNotFoundError:
+    from backports import zstd
 
 Files = dict[str, bytes]
 
@@ -110,6 +117,22 @@ def test_gguf(files: Files) -> None:
 @given(damaged(sample_files.gguf_parts()))
 def test_gguf_parts(files: Files) -> None:
     check(Gguf(), files, is_directory=True)
+
+
+@EXAMPLES
+@given(damaged(sample_files.npy_dir()))
+def test_npy_dir(files: Files) -> None:
+    check(NpyDirectory(), files, is_directory=True)
+
+
+@EXAMPLES
+@given(damaged({"x": zstd.compress(bytes(range(256)) * 20)}))
+def test_zstd(files: Files) -> None:
+    try:
+        source = ZstdSource(MemorySource(files["x"]))
+        assert len(source.read(0, source.size)) == source.size
+    except FlyweightError:
+        return
 
 
 @given(st.binary(max_size=64))

@@ -160,6 +160,6 @@ def test_completion_scripts() -> None:
 def test_formats_lists_every_pair() -> None:
     document = json.loads(run("formats", "--json").stdout)
     carried = {codec["name"]: set(codec["carried_by"]) for codec in document["codecs"]}
-    assert carried["raw"] == {"gguf", "hf", "mlx", "safetensors", "squizd"}
+    assert carried["raw"] == {"gguf", "hf", "mlx", "npy_dir", "safetensors", "squizd"}
     assert carried["q4_k"] == {"gguf", "safetensors"}
-    assert carried["affine"] == {"mlx", "safetensors"}
+    assert carried["affine"] == {"mlx", "npy_dir", "safetensors"}

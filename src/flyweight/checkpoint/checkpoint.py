@@ -160,6 +160,7 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
     try:
         with without_collector():
             container = recognise(bundle)
+            bundle = container.view(bundle)
             manifest = container.parse(bundle)
             _check_layouts(manifest.entries.values())
     except FlyweightError as error:

@@ -72,14 +72,15 @@ class Affine(Codec):
     # Layout: every part has the tensor's shape with the grouped axis replaced.
 
     def layout(self, spec: TensorSpec) -> Layout:
-        if not spec.shape or spec.dtype is not DType.F32:
-            raise UnsupportedError(f"affine decodes to f32 of rank 1 or more, not to {spec}", code="E_SPEC")
-        if self.axis >= len(spec.shape):
+        if spec.dtype is not DType.F32:
+            raise UnsupportedError(f"affine decodes to f32, not to {spec}", code="E_SPEC")
+        shape = _shape(spec)
+        if self.axis >= len(shape):
             raise UnsupportedError(f"{spec} has no axis {self.axis}", code="E_SPEC")
-        columns, word = spec.shape[self.axis], _WORDS[self.word]
+        columns, word = shape[self.axis], _WORDS[self.word]
         words = -(-packing.packed_width(self.packing, self.bits, columns) // word.itemsize)
-        groups = TensorSpec(self._resized(spec.shape, -(-columns // self.span(columns))), _SCALES[self.scale])
-        return {"codes": TensorSpec(self._resized(spec.shape, words), word)} | dict.fromkeys(_GROUP_PARTS[self.form], groups)
+        groups = TensorSpec(self._resized(shape, -(-columns // self.span(columns))), _SCALES[self.scale])
+        return {"codes": TensorSpec(self._resized(shape, words), word)} | dict.fromkeys(_GROUP_PARTS[self.form], groups)
 
     def span(self, columns: int) -> int:
         """Columns per group."""
@@ -125,7 +126,7 @@ class Affine(Codec):
     def _load(self, spec: TensorSpec, parts: Parts) -> tuple[Array, Array, Array]:
         """The inverse of `store`, scale and offset widened to float32."""
         words = self._as_rows(parts["codes"])
-        codes = packing.unpack(self.packing, words.view(np.uint8), self.bits, spec.shape[self.axis])
+        codes = packing.unpack(self.packing, words.view(np.uint8), self.bits, _shape(spec)[self.axis])
         if self.form == "symmetric":
             codes ^= np.uint8(self.half)
         wide = self._wide(parts)
@@ -141,12 +142,12 @@ class Affine(Codec):
         """As every codec; an `out` of bf16 gets the same values rounded to nearest."""
         if out is None:
             out = np.empty(spec.shape, np.float32)
-        columns = spec.shape[self.axis]
-        shape = (prod(self._resized(spec.shape, 1)), columns)
+        columns = _shape(spec)[self.axis]
+        shape = (prod(self._resized(_shape(spec), 1)), columns)
         values = out.reshape(shape) if self.axis == -1 else np.empty(shape, out.dtype)
         self._decode_rows(spec, parts, values)
         if self.axis != -1:
-            out[...] = self._from_rows(values, spec.shape)
+            out[...] = self._from_rows(values, _shape(spec)).reshape(spec.shape)
         return out
 
     def _decode_rows(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
@@ -193,7 +194,7 @@ class Affine(Codec):
         self.layout(spec)
         given = np.asarray(array)
         rows = astype(given, keep.numpy if given.dtype == keep.numpy else _F32)
-        return self._as_rows(np.require(rows, requirements=["C", "A"]).reshape(spec.shape))
+        return self._as_rows(np.require(rows, requirements=["C", "A"]).reshape(_shape(spec)))
 
     def finite_rows(self, spec: TensorSpec, array: Array) -> Array:
         """A tensor as float32 rows, (rows, columns), all finite."""
@@ -206,7 +207,7 @@ class Affine(Codec):
         weights = column_weights(importance, spec)
         if self.axis == -1:
             return weights[None, :]
-        return self._as_rows(np.broadcast_to(weights, spec.shape))
+        return self._as_rows(np.broadcast_to(weights, _shape(spec)))
 
     def row_values(self, codes: Array, scale: Array, offset: Array) -> Array:
         """What rows of codes decode to."""
@@ -318,6 +319,11 @@ class Affine(Codec):
     def _require(self, holds: bool, why: str) -> None:
         if not holds:
             raise UnsupportedError(f"no lossless repacking with {self.spec}: {why}", code="E_GRID")
+
+
+def _shape(spec: TensorSpec) -> tuple[int, ...]:
+    """A scalar is a row of one."""
+    return spec.shape or (1,)
 
 
 def _require_finite(holds: bool | np.bool) -> None:

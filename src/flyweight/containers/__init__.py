@@ -9,6 +9,7 @@ from flyweight.containers.base import Container, Finding, Image, Placement
 from flyweight.containers.gguf import Gguf
 from flyweight.containers.hf import HfDirectory
 from flyweight.containers.mlx import MlxDirectory
+from flyweight.containers.npy_dir import NpyDirectory
 from flyweight.containers.safetensors import Safetensors
 from flyweight.containers.squizd import Squizd
 from flyweight.errors import UnknownFormatError
@@ -19,6 +20,7 @@ __all__ = ["CONTAINERS", "Container", "Finding", "Image", "Placement", "containe
 CONTAINERS: tuple[Container, ...] = (
     Gguf(),
     Squizd(),
+    NpyDirectory(),
     MlxDirectory(),
     HfDirectory(),
     Safetensors(),
@@ -27,7 +29,7 @@ CONTAINERS: tuple[Container, ...] = (
 
 def container_named(name: str) -> Container:
     for container in CONTAINERS:
-        if container.name == name:
+        if container.name == name.replace("-", "_"):
             return container
     raise UnknownFormatError(f"no container named '{name}'", hint=f"known: {', '.join(c.name for c in CONTAINERS)}")
 

@@ -49,7 +49,7 @@ class Placement:
     """The manifest with every extent filled in, and the files around the weights.
 
     `copies` are side files taken over unchanged from the source bundle. `digests` are the extents whose BLAKE3 the container
-    wants to record, by tensor; `Container.seal` gets them when the weights are written.
+    wants to record, by tensor or by a key that is no tensor's name; `Container.seal` gets them when the weights are written.
     """
 
     manifest: Manifest
@@ -74,10 +74,18 @@ class Container(ABC):
     """Whether one file of it holds the side files too. A directory always does."""
     vector_dtype: ClassVar[DType | None] = None
     """The element type its readers demand of dense vectors, if they do."""
+    exactly: ClassVar[Mapping[DType, DType]] = {}
+    """Element types of dense tensors that are stored as another where no value changes, because its readers know that one."""
+    presets: ClassVar[Mapping[str, CodecSpec]] = {}
+    """Names of quantizations that mean a form of its own here."""
 
     @abstractmethod
     def probe(self, bundle: Bundle) -> bool:
         """Whether the bundle is of this format, by content. Reads a few bytes at most; never raises on bad ones."""
+
+    def view(self, bundle: Bundle) -> Bundle:
+        """The bundle as extents see it, where members are stored compressed. `parse` takes either."""
+        return bundle
 
     @abstractmethod
     def parse(self, bundle: Bundle) -> Manifest:

@@ -17,8 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from flyweight.checkpoint import Checkpoint
 from flyweight.codecs import Array, Codec, codec_for, known
+from flyweight.codecs.casts import astype
 from flyweight.containers import Container, Placement
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, ResourceError, UnsupportedError
@@ -27,7 +30,7 @@ from flyweight.models import Renamed, Transform, Translation, translate
 from flyweight.pipeline import memory
 from flyweight.pipeline.draft import draft_tensors, without_draft
 from flyweight.pipeline.recipe import Choice, Recipe
-from flyweight.pipeline.rows import decode_rows, pruned, read_rows
+from flyweight.pipeline.rows import decode_rows, pruned, read_rows, slabs
 from flyweight.pipeline.side_files import side_files
 from flyweight.tensor import RAW, CodecSpec, TensorSpec, has_rows
 
@@ -196,6 +199,14 @@ def _step(checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Co
     dense_dtype = _dense_dtype(source, container, choice, wishes)
     if choice.codec is not None and choice.codec != RAW:
         return _quantize(checkpoint, source, renamed, container, choice, dense_dtype, wishes.max_ram)
+    narrow = container.exactly.get(dense_dtype)
+    if (
+        narrow
+        and source.codec == RAW
+        and not (moves_values or choice.dtype or wishes.dtype)
+        and _fits(checkpoint, source, narrow)
+    ):
+        dense_dtype = narrow
     keeps = choice.codec is None or source.codec == RAW
     if keeps and not moves_values and (source.codec != RAW or source.spec.dtype is dense_dtype):
         if container.carries(source.spec, source.codec):
@@ -214,6 +225,15 @@ def _dense_dtype(source: Entry, container: Container, choice: Choice, wishes: Wi
     if container.vector_dtype is not None and len(source.spec.shape) < 2:  # its readers take no other
         return wishes.vectors or source.spec.dtype
     return choice.dtype or wishes.dtype or source.spec.dtype
+
+
+def _fits(checkpoint: Checkpoint, source: Entry, dtype: DType) -> bool:
+    """Whether no value of a dense tensor changes with its element type; it is read for that, before anything is written."""
+    for start, stop in slabs(source.spec, has_rows(source.spec, source.parts)):
+        values = astype(decode_rows(read_rows(checkpoint, source.name, start, stop, None), None), DType.F32.numpy)
+        if not np.array_equal(astype(astype(values, dtype.numpy), DType.F32.numpy), values):
+            return False
+    return True
 
 
 def _rows_can_move(source: Entry, transform: Transform | None) -> bool:

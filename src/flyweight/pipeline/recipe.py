@@ -141,18 +141,21 @@ class Recipe:
 _AFFINE = re.compile(r"int([2-8])(?:-g(\d+))?")
 PRESETS = (
     "keep",
-    "dense",
+    "dense or none",
     *(codec.name for codec in CODECS if codec.encodes and codec.name not in ("raw", "affine")),
     "int2 … int8, with -g32, -g64 or -g128",
 )
 """What `--quant` takes."""
 
 
-def preset(name: str) -> Recipe:
-    """A recipe by name: `q4_0`, `int4`, `int4-g32`, `dense`, `keep`."""
+def preset(name: str, own: Mapping[str, CodecSpec] | None = None) -> Recipe:
+    """A recipe by name: `q4_0`, `int4`, `int4-g32`, `dense`, `keep`; `own` are names that mean a form of the target's."""
+    if own and name in own:
+        codec = codec_for(own[name])
+        return Recipe(name, (Rule(("*",), Choice(codec.spec, default_for(codec))),), protect=True)
     if name == "keep":
         return Recipe(name)
-    if name == "dense":
+    if name in ("dense", "none"):
         return Recipe(name, (Rule(("*",), DENSE),))
     affine = _AFFINE.fullmatch(name)
     if affine:

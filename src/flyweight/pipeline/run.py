@@ -74,8 +74,10 @@ def plan_conversion(
         raise ValueError(conflict)
     if recipe is not None:
         chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    elif container.name == SQUIZD:
+        chosen = recipe_for(quant, extras)
     else:
-        chosen = recipe_for(quant, extras) if container.name == SQUIZD else preset(quant or "keep")
+        chosen = preset(quant or "keep", container.presets)
     return make_plan(
         checkpoint,
         container,

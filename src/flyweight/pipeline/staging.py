@@ -22,7 +22,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,10 @@ from flyweight.manifest import Entry, Extent
 
 __all__ = ["Staging"]
 
+_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _READ = 4 << 20
+_KEPT_OPEN = 128
+"""Files whose descriptors are kept. An output can have more of them than a process may open; others are opened for each use."""
 _REMEDIES = {
     errno.ENOSPC: "free some room, or write elsewhere",
     errno.EDQUOT: "free some of your quota, or write elsewhere",
@@ -54,6 +57,7 @@ class Staging:
         self.out = self.root / "out"
         self.finished: dict[str, dict[str, Any]] = {}
         self._descriptors: dict[str, int] = {}
+        self._names: list[str] = []
         self._journal_lock = threading.Lock()
         journal = self.root / "journal.jsonl"
         resumes = resume and journal.exists()
@@ -141,12 +145,14 @@ class Staging:
         for name, image in images.items():
             path = self.out / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-            self._descriptors[name] = descriptor
+            self._names.append(name)
+            if len(self._descriptors) < _KEPT_OPEN:
+                self._descriptors[name] = os.open(path, _FLAGS | os.O_CREAT, 0o666)
             try:
-                if image.nbytes and hasattr(os, "posix_fallocate"):
-                    os.posix_fallocate(descriptor, 0, image.nbytes)
-                os.ftruncate(descriptor, image.nbytes)
+                with self._opened(name) as descriptor:
+                    if image.nbytes and hasattr(os, "posix_fallocate"):
+                        os.posix_fallocate(descriptor, 0, image.nbytes)
+                    os.ftruncate(descriptor, image.nbytes)
             except OSError as error:
                 if error.errno in _REMEDIES:
                     raise ResourceError(
@@ -159,11 +165,22 @@ class Staging:
             for offset, chunk in image.chunks:
                 self.write(name, offset, memoryview(chunk))
 
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[int]:
+        """The descriptor of an output file."""
+        kept = self._descriptors.get(name)
+        descriptor = os.open(self.out / name, _FLAGS | os.O_CREAT, 0o666) if kept is None else kept
+        try:
+            yield descriptor
+        finally:
+            if kept is None:
+                os.close(descriptor)
+
     def write(self, name: str, offset: int, data: memoryview) -> None:
-        descriptor = self._descriptors[name]
-        while data:
-            count = os.pwrite(descriptor, data, offset)
-            data, offset = data[count:], offset + count
+        with self._opened(name) as descriptor:
+            while data:
+                count = os.pwrite(descriptor, data, offset)
+                data, offset = data[count:], offset + count
 
     def verified(self, entries: Mapping[str, Entry]) -> Iterator[dict[str, Any]]:
         """The journal's lines whose bytes really are in the files."""
@@ -174,14 +191,16 @@ class Staging:
 
     def read(self, extent: Extent) -> bytes:
         """Bytes as they are in the file by now."""
-        starts = range(extent.offset, extent.end, _READ)
-        return b"".join(os.pread(self._descriptors[extent.file], min(_READ, extent.end - at), at) for at in starts)
+        with self._opened(extent.file) as descriptor:
+            starts = range(extent.offset, extent.end, _READ)
+            return b"".join(os.pread(descriptor, min(_READ, extent.end - at), at) for at in starts)
 
     def digest(self, extent: Extent) -> str:
         """The BLAKE3 of bytes as they are in the file by now."""
         hasher = blake3()
-        for done in range(0, extent.nbytes, _READ):
-            hasher.update(os.pread(self._descriptors[extent.file], min(_READ, extent.nbytes - done), extent.offset + done))
+        with self._opened(extent.file) as descriptor:
+            for done in range(0, extent.nbytes, _READ):
+                hasher.update(os.pread(descriptor, min(_READ, extent.nbytes - done), extent.offset + done))
         return hasher.hexdigest()
 
     def record(self, tensor: str, parts: Mapping[str, str], report: Mapping[str, Any]) -> None:
@@ -190,10 +209,12 @@ class Staging:
 
     def publish(self) -> None:
         """Make the output appear, whole and durable."""
+        for name in self._names:
+            with self._opened(name) as descriptor:
+                os.fsync(descriptor)
         for descriptor in self._descriptors.values():
-            os.fsync(descriptor)
             os.close(descriptor)
-        folders = {(self.out / name).parent for name in self._descriptors} | {self.out}
+        folders = {(self.out / name).parent for name in self._names} | {self.out}
         self._descriptors.clear()
         for folder in sorted(folders, reverse=True):
             _sync_directory(folder)

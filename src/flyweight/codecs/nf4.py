@@ -1,0 +1,84 @@
+"""`nf4`: four-bit indices into the sixteen values of NormalFloat, with one scale per group.
+
+    w = NF4[q] · s        s the greatest magnitude of the group
+
+The table is that of QLoRA: quantiles of a normal distribution, scaled to −1 … 1, zero among them. A group is `group` neighbours
+of a row (0: all of them); the last one may be short. docs/formats/nf4.md has the layout and the error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flyweight import packing
+from flyweight.codecs.base import Array, Codec, Parts
+from flyweight.codecs.casts import astype
+from flyweight.dtypes import DType
+from flyweight.errors import UnsupportedError
+from flyweight.tensor import Layout, TensorSpec
+
+__all__ = ["NF4", "Nf4"]
+
+NF4 = np.array(
+    [
+        -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+        -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+        0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+        0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+    ],
+    np.float32,
+)  # fmt: skip
+_MIDPOINTS = ((NF4[:-1].astype(np.float64) + NF4[1:]) / 2).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Nf4(Codec):
+    group: int = 32
+
+    name = "nf4"
+
+    def __post_init__(self) -> None:
+        if type(self.group) is not int or not 0 <= self.group < 2**31:
+            raise ValueError(f"group must be a count below 2^31, 0 for the whole row, not {self.group!r}")
+
+    def layout(self, spec: TensorSpec) -> Layout:
+        if spec.dtype is not DType.F32:
+            raise UnsupportedError(f"nf4 decodes to f32, not to {spec}", code="E_SPEC")
+        return {
+            "codes": TensorSpec((*spec.shape[:-1], packing.packed_width("little", 4, spec.columns)), DType.U8),
+            "scale": TensorSpec((*spec.shape[:-1], self._groups(spec)), DType.F32),
+        }
+
+    def _span(self, spec: TensorSpec) -> int:
+        return self.group or max(spec.columns, 1)
+
+    def _groups(self, spec: TensorSpec) -> int:
+        return -(-spec.columns // self._span(spec))
+
+    def _steps(self, spec: TensorSpec, scale: Array) -> Array:
+        """The scale of every weight. (rows, columns)"""
+        wide = astype(scale, DType.F32.numpy).reshape(spec.rows, self._groups(spec))
+        return np.repeat(wide, min(self._span(spec), max(spec.columns, 1)), axis=1)[:, : spec.columns]
+
+    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+        if out is None:
+            out = np.empty(spec.shape, np.float32)
+        packed = parts["codes"].reshape(spec.rows, packing.packed_width("little", 4, spec.columns))
+        codes = packing.unpack("little", packed, 4, spec.columns)
+        values = out.reshape(spec.rows, spec.columns)
+        with np.errstate(all="ignore"):
+            np.multiply(NF4[codes], self._steps(spec, parts["scale"]), out=values)
+        return out
+
+    def encode(self, spec: TensorSpec, array: Array) -> Parts:
+        layout = self.layout(spec)
+        values = astype(np.asarray(array), DType.F32.numpy).reshape(spec.rows, spec.columns)
+        if not np.isfinite(values).all():
+            raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
+        scale = np.maximum.reduceat(np.abs(values), np.arange(0, spec.columns, self._span(spec)), axis=1)
+        steps = self._steps(spec, scale)
+        quotient = np.divide(values, steps, out=np.zeros_like(values), where=steps > 0)
+        packed = packing.pack("little", np.searchsorted(_MIDPOINTS, quotient).astype(np.uint8), 4)
+        return {"codes": packed.reshape(layout["codes"].shape), "scale": scale.reshape(layout["scale"].shape)}

@@ -1,0 +1,177 @@
+"""Squish's npy-dir: a model as a directory of .npy files, one for every stored array.
+
+    manifest.json                        {"<tensor>": "<key>"}
+    tensors/<key><suffix>.npy            an array; which, the suffix says. <key>__shape.npy is the tensor's shape
+    tensors/<key><suffix>.npy.zst        the same, compressed whole
+    tensors/.manifest_ready              empty: the directory is complete
+    .squish_int4_ready                   empty: so are the arrays of four bits
+    flyweight.json                       codecs and digests, of a directory written here
+    config.json, tokenizer.json, ...     side files, kept byte for byte
+
+`header` reads an array's file, `forms` has the table of suffixes, `keys` the names on disk, `reading` puts a tensor together,
+`record` is flyweight.json. Caches that Squish builds from the arrays (finalized/, squish_4bit/ …) are not part of the model.
+docs/formats/npy-dir.md is the format, normatively.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from blake3 import blake3
+
+from flyweight import strict_json
+from flyweight.containers.base import Chunks, Container, Finding, Image, Placement
+from flyweight.containers.hf import place_side_files
+from flyweight.containers.npy_dir.forms import FORMS, SHAPE, Stored, arrange
+from flyweight.containers.npy_dir.header import build_header
+from flyweight.containers.npy_dir.keys import safe_keys
+from flyweight.containers.npy_dir.reading import ARRAY, COMPRESSED, FOLDER, INT4_READY, MANIFEST, READY, Reading, is_own, read
+from flyweight.containers.npy_dir.record import NO_DIGEST, RECORD, Record
+from flyweight.dtypes import DType
+from flyweight.errors import FlyweightError, UnsupportedError
+from flyweight.manifest import Entry, Extent, Manifest
+from flyweight.sources import Bundle, Source
+from flyweight.sources.zstd import InflatedBundle
+from flyweight.tensor import CodecSpec, Param, TensorSpec
+
+__all__ = ["NpyDirectory"]
+
+_PIECE = 1 << 20
+_AFFINE: dict[str, Param] = {"form": "scale_bias", "axis": -1, "scale": "f32", "packing": "little", "word": "u8"}
+_STORED = ("axis", "scale", "packing", "word")
+
+
+class NpyDirectory(Container):
+    name = "npy_dir"
+    title = "Squish npy-dir"
+    dialect = "hf"
+    is_directory = True
+    exactly = {DType.BF16: DType.F16}
+    presets = {
+        "int8": FORMS["int8"].spec(0),
+        **{f"int8-g{group}": FORMS["int8"].spec(group) for group in (32, 64, 128)},
+        **{label: FORMS[label].spec(FORMS[label].usual) for label in ("int4", "int4-legacy", "int3")},
+    }
+
+    def probe(self, bundle: Bundle) -> bool:
+        return bundle.is_directory and (
+            (MANIFEST in bundle and READY in bundle)
+            or any(name.startswith(FOLDER) and name.endswith((ARRAY, COMPRESSED)) for name in bundle)
+        )
+
+    def view(self, bundle: Bundle) -> Bundle:
+        return bundle if isinstance(bundle, InflatedBundle) else InflatedBundle(bundle, COMPRESSED)
+
+    def parse(self, bundle: Bundle) -> Manifest:
+        found = read(self.view(bundle))
+        for problem in found.problems:
+            raise problem
+        files = {name: Extent(name, 0, bundle[name].size) for name in bundle if not is_own(name)}
+        return Manifest(self.name, found.entries, found.record.metadata if found.record else {}, files, self.dialect)
+
+    def doubts(self, bundle: Bundle, manifest: Manifest) -> Iterable[tuple[str, str]]:
+        return read(self.view(bundle)).doubts
+
+    def audit(self, bundle: Bundle) -> Iterator[Finding]:
+        """Every tensor's first broken rule, and every file whose digest is not the recorded one."""
+        found = read(self.view(bundle))
+        for error in found.problems:
+            if isinstance(error, UnsupportedError):  # sound, for all that can be said here
+                raise error
+            yield Finding("error", error.code, error.message, error.tensor, error.offset)
+        yield from _wrong_digests(found)
+
+    # Writing ----------------------------------------------------------------------------------------
+
+    def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
+        return arrange(spec, codec) is not None
+
+    def adapt(self, codec: CodecSpec, name: str = "") -> CodecSpec:
+        if codec.name != "affine":
+            return codec
+        return CodecSpec("affine", _AFFINE | dict(codec.params) | {key: _AFFINE[key] for key in _STORED})
+
+    def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
+        """A file for every array, whatever `shard_bytes` says."""
+        self.require_carried(manifest)
+        for file in manifest.files:
+            if is_own(file):
+                raise UnsupportedError(f"a side file cannot be called '{file}' here", code="E_FILE_NAME", hint="rename it")
+        keys = safe_keys(manifest.entries)
+        images: dict[str, Image] = {}
+        digests: dict[str, Extent] = {}
+        entries: dict[str, Entry] = {}
+        for tensor, entry in manifest.entries.items():
+            stored = arrange(entry.spec, entry.codec) or {}
+            places = {part: f"{FOLDER}{keys[tensor]}{s.suffix}{ARRAY}" for part, s in stored.items()}
+            made = {places[part]: _array_image(s.array) for part, s in stored.items()}
+            digests |= {f"{tensor}\0{file}": Extent(file, 0, image.nbytes) for file, image in made.items()}
+            images |= made
+            images[f"{FOLDER}{keys[tensor]}{SHAPE}{ARRAY}"] = _shape_image(entry.spec.shape)
+            entries[tensor] = replace(entry, extents=_extents(stored, places, made))
+        new, copies = place_side_files(manifest.files)
+        images |= new | {MANIFEST: _image(strict_json.dumps(keys, indent=2) + b"\n"), READY: _image(b"")}
+        if any(file.endswith("__q4.npy") for file in images):
+            images[INT4_READY] = _image(b"")
+        digests |= {f"\0{file}": Extent(file, 0, extent.nbytes) for file, extent in copies.items()}
+        record = Record.of(entries, manifest.metadata, _digests(images, digests, {}))
+        images[RECORD] = _image(record.text())
+        placed = Manifest(self.name, entries, manifest.metadata, dict(manifest.files), self.dialect)
+        return Placement(placed, images, copies, digests)
+
+    def seal(self, placement: Placement, digests: Mapping[str, str], read: Callable[[Extent], bytes]) -> Mapping[str, Chunks]:
+        """The record with the digests of what was written."""
+        manifest = placement.manifest
+        images = {file: image for file, image in placement.images.items() if file != RECORD}
+        record = Record.of(manifest.entries, manifest.metadata, _digests(images, placement.digests, digests))
+        return {RECORD: [(0, record.text())]}
+
+
+def _image(data: bytes) -> Image:
+    return Image(len(data), ((0, data),) if data else ())
+
+
+def _array_image(spec: TensorSpec) -> Image:
+    head = build_header(spec)
+    return Image(len(head) + spec.nbytes, ((0, head),))
+
+
+def _shape_image(shape: tuple[int, ...]) -> Image:
+    head = build_header(TensorSpec((len(shape),), DType.I64))
+    return _image(head + b"".join(dim.to_bytes(8, "little") for dim in shape))
+
+
+def _extents(stored: Mapping[str, Stored], places: Mapping[str, str], images: Mapping[str, Image]) -> dict[str, Extent]:
+    return {
+        part: Extent(places[part], images[places[part]].nbytes - s.array.nbytes, s.part.nbytes) for part, s in stored.items()
+    }
+
+
+def _digests(images: Mapping[str, Image], later: Mapping[str, Extent], known: Mapping[str, str]) -> dict[str, str]:
+    """The digest of every file: of images that are whole at once, of others when they are known."""
+    written = {extent.file: known.get(key, NO_DIGEST) for key, extent in later.items()}
+    whole = {file: b"".join(chunk for _, chunk in image.chunks) for file, image in images.items() if file not in written}
+    return dict(sorted((written | {file: blake3(data).hexdigest() for file, data in whole.items()}).items()))
+
+
+def _wrong_digests(found: Reading) -> Iterator[Finding]:
+    for file, digest in (found.record.files if found.record else {}).items():
+        stored = file if file in found.bundle else f"{file}.zst"
+        tensor = found.owners.get(stored)
+        try:
+            if stored not in found.bundle:
+                yield Finding("error", "E_MISSING", f"{file} is missing", tensor)
+            elif _digest(found.bundle[stored]) != digest:
+                yield Finding("error", "E_DIGEST", f"{file} does not have the digest that {RECORD} says", tensor)
+        except FlyweightError as error:
+            yield Finding("error", error.code, error.message, tensor, error.offset)
+
+
+def _digest(source: Source) -> str:
+    hasher, buffer = blake3(), memoryview(bytearray(min(_PIECE, max(source.size, 1))))
+    for done in range(0, source.size, _PIECE):
+        piece = buffer[: min(_PIECE, source.size - done)]
+        source.read_into(done, piece)
+        hasher.update(piece)
+    return hasher.hexdigest()

@@ -1,0 +1,203 @@
+"""The forms a tensor can have, and the arrays each is stored as.
+
+A tensor of n rows (all axes but the last flattened; a scalar is one row of one) and d columns, in groups:
+
+    form          arrays                                     value
+    int8          __q i8 (n, d)         __s                  s · q
+    int4          __q4a u8 (n, ⌈d/2⌉)   __s4a __z4a          s · q + z
+    int4-legacy   __q4 u8 (n, ⌈d/2⌉)    __s4                 s · (q − 7)
+    nf4           __nf4 u8 (n, ⌈d/2⌉)   __s_nf4              s · NF4[q]
+    int3          __q3 u8, flat         __s3 __z3            s · (q − z), and + A · B with __lra (n, r) and __lrb (r, d)
+    dense         __pt, or __ptb u16 that are the bits of bf16
+
+Scales and zeros are f32 (n, groups), or (n) for one group of int8. int3 counts its groups over the whole tensor. How long a
+group is, nothing says: it follows from the shapes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from flyweight import strict_json
+from flyweight.containers.npy_dir.header import DESCRS
+from flyweight.dtypes import DType
+from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.tensor import RAW, CodecSpec, Param, TensorSpec
+
+__all__ = ["DENSE", "FORMS", "INT4", "SHAPE", "SUFFIXES", "Form", "Stored", "arrange", "identify"]
+
+
+class Stored(NamedTuple):
+    """One part: the suffix of its file, the array in it, and the part as the codec has it."""
+
+    suffix: str
+    array: TensorSpec
+    part: TensorSpec
+    also: tuple[int, ...] | None = None
+    """Another shape that says the same."""
+
+
+class Form(NamedTuple):
+    codec: str
+    params: Mapping[str, Param]
+    """Those of every tensor of this form; `group` is a tensor's own."""
+    bits: int
+    stored: DType
+    files: Mapping[str, str]
+    """Part → suffix, the codes first."""
+    usual: int
+    """How long groups are unless the shapes say otherwise."""
+    flat: bool = False
+
+    def spec(self, group: int) -> CodecSpec:
+        return CodecSpec(self.codec, {**self.params, "group": group})
+
+
+_AFFINE: dict[str, Param] = {"group": 0, "scale": "f32", "packing": "little", "word": "u8", "axis": -1}
+FORMS = {
+    "int4": Form(
+        "affine", {"bits": 4, "form": "scale_bias", **_AFFINE}, 4, DType.U8,
+        {"codes": "__q4a", "scale": "__s4a", "bias": "__z4a"}, 32,
+    ),
+    "int4-legacy": Form(
+        "excess", {"bits": 4, "excess": 7, "top": 14, "group": 0, "flat": False, "zeros": False}, 4, DType.U8,
+        {"codes": "__q4", "scale": "__s4"}, 32,
+    ),
+    "int8": Form(
+        "affine", {"bits": 8, "form": "symmetric", **_AFFINE}, 8, DType.I8, {"codes": "__q", "scale": "__s"}, 64
+    ),
+    "nf4": Form("nf4", {"group": 0}, 4, DType.U8, {"codes": "__nf4", "scale": "__s_nf4"}, 32),
+    "int3": Form(
+        "excess", {"bits": 3, "excess": 3, "top": 7, "group": 0, "flat": True, "zeros": True}, 3, DType.U8,
+        {"codes": "__q3", "scale": "__s3", "zero": "__z3"}, 64, flat=True,
+    ),
+}  # fmt: skip
+"""In the order in which they are preferred."""
+INT4 = ("int4", "int4-legacy")
+CORRECTION = {"left": "__lra", "right": "__lrb"}
+DENSE = ("__ptb", "__pt")
+SHAPE = "__shape"
+PICKLE = "__pt_df11"
+SUFFIXES = (
+    *(suffix for form in FORMS.values() for suffix in form.files.values()), *CORRECTION.values(), *DENSE, SHAPE, PICKLE
+)  # fmt: skip
+_HELD_GROUP = re.compile(r'"group":(\d{1,10}),')
+_MAX_GROUP = 2**31 - 1
+_POWERS = (8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+# Codec → arrays ---------------------------------------------------------------------------------
+
+
+def arrange(spec: TensorSpec, codec: CodecSpec) -> dict[str, Stored] | None:
+    """The arrays of a tensor by part, or None if there is no form for it."""
+    if codec == RAW:
+        return _dense(spec)
+    if spec.dtype is not DType.F32 or not spec.size:
+        return None
+    inner, rank = _uncorrected(codec)
+    for form in FORMS.values():
+        group = inner.params.get("group")
+        if type(group) is int and 0 <= group <= _MAX_GROUP and inner == form.spec(group) and (form.flat or not rank):
+            held = _flat(form, spec, group) if form.flat else _by_rows(form, spec, group)
+            return held if not rank or held is None else _corrected(held, spec, rank)
+    return None
+
+
+def _dense(spec: TensorSpec) -> dict[str, Stored] | None:
+    dtype = DType.U16 if spec.dtype is DType.BF16 else spec.dtype
+    if dtype not in DESCRS.values():
+        return None
+    suffix = "__ptb" if spec.dtype is DType.BF16 else "__pt"
+    return {"data": Stored(suffix, TensorSpec(spec.shape, dtype), spec, (spec.rows, spec.columns))}
+
+
+def _by_rows(form: Form, spec: TensorSpec, group: int) -> dict[str, Stored] | None:
+    rows, columns = spec.rows, spec.columns
+    groups = -(-columns // (group or columns))
+    if min(_group(form, columns, groups) or columns, columns) != min(group or columns, columns):
+        return None  # a reader would find another length
+    width, lead = -(-columns * form.bits // 8), spec.shape[:-1]
+    beside = Stored("", TensorSpec((rows, groups), DType.F32), TensorSpec((*lead, groups), DType.F32))
+    if groups == 1 and form is FORMS["int8"]:
+        beside = beside._replace(array=TensorSpec((rows,), DType.F32), also=(rows, 1))
+    codes = Stored("", TensorSpec((rows, width), form.stored), TensorSpec((*lead, width), DType.U8))
+    return {part: (codes if part == "codes" else beside)._replace(suffix=suffix) for part, suffix in form.files.items()}
+
+
+def _flat(form: Form, spec: TensorSpec, group: int) -> dict[str, Stored] | None:
+    """Groups over the whole tensor, eight codes to `bits` bytes; by rows to the codec where rows are whole groups."""
+    columns, lead = (spec.columns, spec.shape[:-1]) if _in_rows(form, spec, group) else (spec.size, ())
+    groups = -(-spec.size // (group or spec.size))
+    if min(_group(form, spec.size, groups) or spec.size, spec.size) != min(group or spec.size, spec.size):
+        return None
+    eights = TensorSpec((-(-spec.size // 8) * form.bits,), form.stored)
+    codes = Stored("", eights, TensorSpec((*lead, -(-columns * form.bits // 8)), DType.U8))
+    beside = Stored("", TensorSpec((groups,), DType.F32), TensorSpec((*lead, -(-columns // (group or columns))), DType.F32))
+    return {part: (codes if part == "codes" else beside)._replace(suffix=suffix) for part, suffix in form.files.items()}
+
+
+def _in_rows(form: Form, spec: TensorSpec, group: int) -> bool:
+    return group > 0 and spec.columns % group == 0 and spec.columns * form.bits % 8 == 0
+
+
+def _corrected(held: dict[str, Stored], spec: TensorSpec, rank: int) -> dict[str, Stored]:
+    made = {f"inner.{part}": stored for part, stored in held.items()}
+    for part, shape in (("left", (spec.rows, rank)), ("right", (rank, spec.columns))):
+        made[part] = Stored(CORRECTION[part], TensorSpec(shape, DType.F32), TensorSpec(shape, DType.F32))
+    return made
+
+
+def _correction(held: CodecSpec, rank: int) -> CodecSpec:
+    text = strict_json.dumps(held.as_json()).decode()
+    return CodecSpec("corrected", {"inner": text, "rank": rank, "outliers": 0, "factor": "f32"})
+
+
+def _uncorrected(codec: CodecSpec) -> tuple[CodecSpec, int]:
+    """The codec a low rank is added to, and that rank; 0 for one that has none."""
+    rank = codec.params.get("rank")
+    if codec.name == "corrected" and type(rank) is int and rank > 0:
+        form = FORMS["int3"]
+        digits = _HELD_GROUP.search(str(codec.params.get("inner")))
+        held = form.spec(int(digits[1])) if digits else codec
+        if codec == _correction(held, rank):
+            return held, rank
+    return codec, 0
+
+
+def _group(form: Form, columns: int, groups: int) -> int | None:
+    """How many columns share a scale, 0 for all of them; None if the shapes do not say."""
+    if groups == 1:
+        return 0
+    if groups < 1 or groups > columns:
+        return None
+    even = [columns // groups] if columns % groups == 0 else []
+    lengths: list[int] = [form.usual, *even, *_POWERS]
+    return next((length for length in lengths if -(-columns // length) == groups), None)
+
+
+# Arrays → codec ---------------------------------------------------------------------------------
+
+
+def identify(label: str, shape: tuple[int, ...], arrays: Mapping[str, TensorSpec]) -> tuple[TensorSpec, CodecSpec]:
+    """What a tensor of a form is, from its arrays by suffix; the caller holds them against `arrange`."""
+    if label in DENSE:
+        dtype = arrays[label].dtype
+        return TensorSpec(shape, DType.BF16 if label == "__ptb" else dtype), RAW
+    form, spec = FORMS[label], TensorSpec(shape, DType.F32)
+    codes, scale = (arrays[form.files[part]] for part in ("codes", "scale"))
+    if not spec.size:
+        raise UnsupportedError(f"an empty tensor is not quantised, but {form.files['codes']} is there", code="E_SPEC")
+    if form.flat:
+        found = _group(form, spec.size, scale.size)
+    else:
+        found = _group(form, spec.columns, scale.shape[1] if len(scale.shape) == 2 else 1)
+    if found is None or found > _MAX_GROUP:
+        raise MalformedError(f"{codes} and {scale} do not cut {spec} into groups", code="E_GROUP")
+    codec = form.spec(found)
+    if CORRECTION["left"] in arrays:
+        rank = arrays[CORRECTION["left"]].shape[-1:] or (0,)
+        codec = _correction(codec, rank[0])
+    return spec, codec

@@ -1,0 +1,234 @@
+"""Reading a directory: its manifest, its arrays, its record. Whatever is wrong is collected, tensor by tensor.
+
+manifest.json says which tensors there are and what each is called on disk. Where a tensor has several forms, four bits count
+only once `.squish_int4_ready` says that all of them are there, or if there is nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flyweight import strict_json
+from flyweight.containers.npy_dir.forms import (
+    CORRECTION,
+    DENSE,
+    FORMS,
+    INT4,
+    PICKLE,
+    SHAPE,
+    SUFFIXES,
+    Stored,
+    arrange,
+    identify,
+)
+from flyweight.containers.npy_dir.header import Header, read_header
+from flyweight.containers.npy_dir.keys import check_keys
+from flyweight.containers.npy_dir.record import RECORD, Record, read_record
+from flyweight.cursor import check_name, check_shape
+from flyweight.dtypes import DType
+from flyweight.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
+from flyweight.limits import MAX_JSON_BYTES, MAX_RANK, MAX_TENSORS
+from flyweight.manifest import Entry, Extent
+from flyweight.sources import Bundle
+from flyweight.tensor import TensorSpec
+
+__all__ = ["FOLDER", "INT4_READY", "MANIFEST", "READY", "Reading", "array_files", "is_own", "read"]
+
+MANIFEST, FOLDER = "manifest.json", "tensors/"
+READY, INT4_READY = "tensors/.manifest_ready", ".squish_int4_ready"
+ARRAY, COMPRESSED = ".npy", ".npy.zst"
+_PROGRESS = "_compress_progress.json"
+_OWN = {
+    MANIFEST, RECORD, INT4_READY, _PROGRESS, "stats.json", "squish_weights.safetensors", ".squish_ready",
+    ".squish_4bit_ready", ".squish_3bit_ready",
+}  # fmt: skip
+_OWN_FOLDERS = (FOLDER, "finalized/", "squish_4bit/", "squish_3bit/")
+
+
+def is_own(name: str) -> bool:
+    """Whether a file belongs to the format, and is no side file."""
+    return name in _OWN or name.startswith(_OWN_FOLDERS)
+
+
+@dataclass
+class Reading:
+    bundle: Bundle
+    entries: dict[str, Entry] = field(default_factory=dict)
+    record: Record | None = None
+    problems: list[FlyweightError] = field(default_factory=list)
+    doubts: list[tuple[str, str]] = field(default_factory=list)
+    owners: dict[str, str] = field(default_factory=dict)
+    """Array file → the tensor it is of."""
+
+
+def read(bundle: Bundle) -> Reading:
+    found = Reading(bundle)
+    try:
+        keys = _manifest(bundle)
+        if RECORD in bundle:
+            found.record = read_record(_json(bundle, RECORD), bundle[RECORD].name)
+            _same_names(keys, found.record, bundle[RECORD].name)
+    except FlyweightError as error:
+        found.problems.append(error)
+        return found
+    for name, key in keys.items():
+        try:
+            found.entries[name] = _tensor(found, name, key)
+        except FlyweightError as error:
+            found.problems.append(error.at(file=bundle.name, tensor=name))
+            if error.code == "E_EXTRA":  # true of every other compressed file too
+                break
+    try:
+        _completeness(found)
+    except FlyweightError as error:
+        found.problems.append(error.at(file=bundle.name))
+    return found
+
+
+def _json(bundle: Bundle, name: str) -> memoryview:
+    source = bundle[name]
+    if source.size > MAX_JSON_BYTES:
+        raise LimitError(f"{source.size} bytes of JSON exceed the limit of {MAX_JSON_BYTES}", file=source.name)
+    return source.read(0, source.size)
+
+
+def _manifest(bundle: Bundle) -> dict[str, str]:
+    if MANIFEST not in bundle:
+        raise MalformedError(f"arrays without a {MANIFEST}", code="E_NO_MANIFEST", file=bundle.name)
+    file = bundle[MANIFEST].name
+    keys = strict_json.loads(_json(bundle, MANIFEST), file=file)
+    if not isinstance(keys, dict) or any(type(key) is not str for key in keys.values()):
+        raise MalformedError("the manifest is not an object of names and keys", code="E_MANIFEST", file=file)
+    if len(keys) > MAX_TENSORS:
+        raise LimitError(f"{len(keys)} tensors exceed the limit of {MAX_TENSORS}", code="E_TENSORS", file=file)
+    for name in keys:
+        check_name(name, file=file)
+    check_keys(keys, file)
+    return keys
+
+
+def _same_names(keys: Mapping[str, str], record: Record, file: str) -> None:
+    for name in keys.keys() ^ record.tensors.keys():
+        where = MANIFEST if name in keys else RECORD
+        raise MalformedError(f"only {where} knows this tensor", code="E_RECORD", file=file, tensor=name)
+
+
+def array_files(bundle: Bundle, key: str) -> dict[str, str]:
+    """The files of a tensor by suffix; a plain one counts before a compressed one."""
+    files = {}
+    for suffix in SUFFIXES:
+        for ending in (ARRAY, COMPRESSED):
+            if (file := f"{FOLDER}{key}{suffix}{ending}") in bundle:
+                files[suffix] = file
+                break
+    return files
+
+
+# One tensor -------------------------------------------------------------------------------------
+
+
+def _tensor(found: Reading, name: str, key: str) -> Entry:
+    """The tensor in the form that counts; what lies beside it must be sound and of the same shape."""
+    files = array_files(found.bundle, key)
+    found.owners |= dict.fromkeys(files.values(), name)
+    entry, *_ = [_entry(found, name, files, label, first=not at) for at, label in enumerate(_forms(found, files))]
+    return entry
+
+
+def _entry(found: Reading, name: str, files: Mapping[str, str], label: str, *, first: bool) -> Entry:
+    headers = {suffix: read_header(found.bundle[files[suffix]]) for suffix in _wanted(label, files)}
+    shape = _shape(found.bundle, files, label, headers)
+    spec, codec = identify(label, shape, {suffix: header.spec for suffix, header in headers.items()})
+    if found.record is not None and first and found.record.tensors[name] != (spec, codec):
+        said = found.record.tensors[name]
+        if {s.suffix for s in (arrange(*said) or {}).values()} != set(headers) or said[0].shape != shape:
+            raise MalformedError(f"{RECORD} says {said[0]} as {said[1]}, its arrays {spec} as {codec}", code="E_RECORD")
+        spec, codec = said
+    stored = arrange(spec, codec)
+    if stored is None:
+        raise MalformedError(f"{spec} cannot be stored as {codec}", code="E_SPEC")
+    for part in stored.values():
+        _check_array(part, headers[part.suffix], found.bundle[files[part.suffix]].name)
+    extents = {part: Extent(files[s.suffix], headers[s.suffix].offset, s.part.nbytes) for part, s in stored.items()}
+    return Entry(name, spec, codec, {part: s.part for part, s in stored.items()}, extents)
+
+
+def _forms(found: Reading, files: Mapping[str, str]) -> list[str]:
+    """The forms a tensor has, the one that counts first."""
+    present = [label for label, form in FORMS.items() if form.files["codes"] in files] + [s for s in DENSE if s in files]
+    if INT4_READY not in found.bundle and any(label not in INT4 for label in present):
+        present = [label for label in present if label not in INT4]
+    if present:
+        return present
+    if PICKLE in files:
+        raise UnsupportedError("DFloat11 is a pickle, which nothing here opens", code="E_PICKLE", file=files[PICKLE])
+    raise MalformedError("none of its arrays is there", code="E_PART_MISSING", hint="the directory may be half written")
+
+
+def _wanted(label: str, files: Mapping[str, str]) -> Iterator[str]:
+    """The suffixes of a form; every one must be there."""
+    wanted = [label] if label in DENSE else [*FORMS[label].files.values()]
+    if label == "int3" and any(suffix in files for suffix in CORRECTION.values()):
+        wanted += CORRECTION.values()
+    for suffix in wanted:
+        if suffix not in files:
+            raise MalformedError(f"its array {suffix} is missing", code="E_PART_MISSING")
+        yield suffix
+
+
+def _shape(bundle: Bundle, files: Mapping[str, str], label: str, headers: Mapping[str, Header]) -> tuple[int, ...]:
+    """What __shape says; a dense array without one says it itself."""
+    if SHAPE not in files:
+        if label in DENSE:
+            return headers[label].spec.shape
+        raise MalformedError(f"its array {SHAPE} is missing", code="E_PART_MISSING")
+    source = bundle[files[SHAPE]]
+    header = read_header(source)
+    array = header.spec
+    if array.dtype not in (DType.I64, DType.I32) or len(array.shape) != 1 or array.size > MAX_RANK:
+        raise MalformedError(f"a shape is at most {MAX_RANK} integers, not {array}", code="E_SHAPE", file=source.name)
+    raw, width = source.read(header.offset, array.nbytes), array.dtype.itemsize
+    dims = [int.from_bytes(raw[at : at + width], "little", signed=True) for at in range(0, len(raw), width)]
+    return check_shape(dims, file=source.name)
+
+
+def _check_array(stored: Stored, header: Header, file: str) -> None:
+    alike = [stored.array] + ([TensorSpec(stored.also, stored.array.dtype)] if stored.also else [])
+    if header.spec not in alike:
+        raise MalformedError(
+            f"array {stored.suffix} should be {stored.array} but is {header.spec}", code="E_PART_SHAPE", file=file
+        )
+
+
+# The directory ----------------------------------------------------------------------------------
+
+
+def _completeness(found: Reading) -> None:
+    """Without its sentinel a directory is taken only if nothing suggests that it was never finished."""
+    bundle = found.bundle
+    stray = [f for f in bundle if f.startswith(FOLDER) and f.endswith((ARRAY, COMPRESSED)) and f not in found.owners]
+    if READY not in bundle:
+        reason = ""
+        if found.record is not None:
+            reason = f"{RECORD} is there"
+        elif stray:
+            reason = f"{len(stray)} arrays belong to no tensor, such as {stray[0]}"
+        elif _PROGRESS in bundle and not _all_shards(_json(bundle, _PROGRESS)):
+            reason = f"{_PROGRESS} counts shards that are not done"
+        if reason:
+            found.problems.append(
+                MalformedError(f"half written: no {READY}, and {reason}", code="E_UNFINISHED", file=bundle.name)
+            )
+        found.doubts.append(("E_UNFINISHED", f"no {READY}: the writer did not say that it finished"))
+    elif stray:
+        found.doubts.append(("E_STRAY", f"{len(stray)} arrays belong to no tensor, such as {stray[0]}"))
+
+
+def _all_shards(raw: memoryview) -> bool:
+    progress: Any = strict_json.loads(raw, file=_PROGRESS)
+    match progress:
+        case {"completed_shards": list(done), "total_shards": int(total)}:
+            return len(done) >= total
+    return False

@@ -1,0 +1,88 @@
+"""flyweight.json: what the arrays alone do not say, of a directory written here.
+
+    {"format": "flyweight npy-dir", "version": 1,
+     "metadata": typed metadata as text (`typed_json`),
+     "tensors": {name: {"shape": [...], "dtype": "f32", "codec": {"name": ..., "params": {...}}}},
+     "files": {file: BLAKE3 of its bytes, 64 digits}}
+
+Digests are of files as they are read, so a file that was compressed since still has its own. A directory without this file
+is as good; one with it is checked against it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flyweight import strict_json
+from flyweight.containers import typed_json
+from flyweight.cursor import check_shape
+from flyweight.dtypes import DType
+from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.manifest import Entry, Typed
+from flyweight.tensor import CodecSpec, TensorSpec
+
+__all__ = ["NO_DIGEST", "RECORD", "Record", "read_record"]
+
+RECORD = "flyweight.json"
+VERSION = 1
+NO_DIGEST = "0" * 64
+_FORMAT = "flyweight npy-dir"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    tensors: Mapping[str, tuple[TensorSpec, CodecSpec]] = field(default_factory=dict)
+    metadata: Mapping[str, Typed] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, entries: Mapping[str, Entry], metadata: Mapping[str, Typed], files: Mapping[str, str]) -> Record:
+        return cls({name: (entry.spec, entry.codec) for name, entry in entries.items()}, metadata, files)
+
+    def text(self) -> bytes:
+        tensors = {
+            name: {"shape": list(spec.shape), "dtype": spec.dtype.label, "codec": codec.as_json()}
+            for name, (spec, codec) in self.tensors.items()
+        }
+        document = {
+            "format": _FORMAT,
+            "version": VERSION,
+            "metadata": typed_json.dumps(self.metadata),
+            "tensors": tensors,
+            "files": dict(self.files),
+        }
+        return strict_json.dumps(document, indent=1) + b"\n"
+
+
+def read_record(raw: memoryview, file: str) -> Record:
+    document = strict_json.loads(raw, file=file)
+    match document:
+        case {"format": str(form), "version": int(version)} if form == _FORMAT and version != VERSION:
+            raise UnsupportedError(f"version {version} of {RECORD} is unknown", code="E_RECORD_VERSION", file=file)
+        case {
+            "format": str(form), "version": int(), "metadata": str(metadata), "tensors": dict(tensors), "files": dict(files)
+        } if form == _FORMAT:  # fmt: skip
+            pass
+        case _:
+            raise _malformed(f"not a {_FORMAT} record", file)
+    for name, digest in files.items():
+        if type(digest) is not str or not _DIGEST.fullmatch(digest):
+            raise _malformed(f"the digest of '{name}' is not 64 hexadecimal digits", file)
+    specs = {name: _tensor(about, file, name) for name, about in tensors.items()}
+    return Record(specs, typed_json.loads(metadata, file=file), files)
+
+
+def _malformed(message: str, file: str, tensor: str | None = None) -> MalformedError:
+    return MalformedError(message, code="E_RECORD", file=file, tensor=tensor)
+
+
+def _tensor(about: Any, file: str, name: str) -> tuple[TensorSpec, CodecSpec]:
+    match about:
+        case {"shape": list(shape), "dtype": str(dtype), "codec": {"name": str(codec), "params": dict(params)}}:
+            if all(type(value) in (bool, int, float, str) for value in params.values()):
+                return TensorSpec(check_shape(shape, file=file, tensor=name), DType.parse(dtype)), CodecSpec(codec, params)
+    raise _malformed("it is not described by a shape, a dtype and a codec", file, name)
