@@ -47,7 +47,9 @@ inline I8x32 crumbs(const uint8_t* at) {
 using SixteenFloats = float __attribute__((vector_size(64)));
 using SixteenInts = int32_t __attribute__((vector_size(64)));
 
-inline SixteenFloats fused(SixteenFloats a, SixteenFloats b, SixteenFloats c) { return SixteenFloats(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(c))); }
+inline SixteenFloats fused(SixteenFloats a, SixteenFloats b, SixteenFloats c) {
+    return SixteenFloats(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(c)));
+}
 #endif
 
 #ifdef __AVX2__

@@ -74,7 +74,8 @@ inline void transpose(const __m256i (&in)[8], __m256i (&out)[8]) {
 template <class Row, class Side>
 void fill(Panel<Side, 1 + Row::halves>& panel, const Weights& w, size_t index, size_t first, size_t last) {
     for (int side = 0; side < Side::rows; side += 8, index += 8) {
-        Row row[8] = {{w, index}, {w, index + 1}, {w, index + 2}, {w, index + 3}, {w, index + 4}, {w, index + 5}, {w, index + 6}, {w, index + 7}};
+        Row row[8] = {{w, index}, {w, index + 1}, {w, index + 2}, {w, index + 3}, {w, index + 4}, {w, index + 5}, {w, index + 6},
+                      {w, index + 7}};
         for (size_t chunk = first; chunk < last; ++chunk) {
             const int k = int(chunk % stretch);
             const size_t at = chunk - first;
