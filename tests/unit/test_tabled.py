@@ -163,7 +163,10 @@ def test_a_search_loses_less_than_the_extremes() -> None:
             for name in ("nearest", "clip", "hqq")
         }
         assert error["clip"] < error["nearest"]
-        assert default_for(codec) == "clip"
+
+
+def test_the_default_is_what_diverges_least() -> None:
+    assert default_for(Tabled(4, 64)) == "edge"  # docs/squizd.md
 
 
 def test_grids_with_an_exact_bias_are_repacked() -> None:
