@@ -67,6 +67,9 @@ def main(model: Path, out: Path) -> None:
         ("MLX 4-bit, group 64", hf, out / "SmolLM2-mlx-4bit", ["--to", "mlx", "--quant", "int4", "--dtype", "f16"]),
         ("MLX, repacked losslessly", model, out / "SmolLM2-mlx-exact", ["--to", "mlx"]),
         ("safetensors, bytes kept", model, out / "SmolLM2.safetensors", []),
+        ("SQUIZD INT4", hf, out / "SmolLM2.int4.squizd", ["--quant", "int4", "--dtype", "bf16"]),
+        ("SQUIZD TCA_TBE, bf16", hf, out / "SmolLM2.tca.squizd", ["--quant", "tca", "--dtype", "bf16"]),
+        ("npy-dir INT8", hf, out / "SmolLM2-npy", ["--to", "npy-dir", "--quant", "int8"]),
     ]
     rows: list[tuple[str, Path, Ran | None, str]] = [(f"{model.name.split('.')[-2]} GGUF, the source", model, None, "")]
     for title, source, target, options in jobs:

@@ -47,7 +47,9 @@ def said(toy: Path, *options: object) -> dict[str, Any]:
 
 
 def test_json_has_the_promised_fields(toy: Path) -> None:
+    began = time.monotonic()
     found = said(toy)
+    assert found["first_token_ms"] <= 1e3 * (time.monotonic() - began) + 10, "counted from the start of the process"
     assert (found["prompt_tokens"], found["tokens"], found["finish"]) == (2, 12, "length")
     assert 0 < found["load_ms"] < found["first_token_ms"]
     assert min(found["prefill_tokens_per_s"], found["decode_tokens_per_s"]) > 0
