@@ -151,6 +151,7 @@ def page(report: dict[str, Any]) -> str:
         f"best of 3, {report['machine']}, {report['date']}. Made by `make squizd`.",
         "",
     ]
+    lines += [*READING.splitlines(), ""]
     for title, key in (
         ("Forms", "forms"),
         ("llama.cpp beside them", "peers"),
