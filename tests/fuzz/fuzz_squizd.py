@@ -174,7 +174,7 @@ def json_changed(rng: Random, raw: bytes) -> bytes:
             case 3 if isinstance(holder, list):
                 holder.append(json.loads(json.dumps(holder[key])))
             case _:
-                holder[key] = rng.choice(VALUES)
+                holder[key] = json.loads(json.dumps(rng.choice(VALUES)))
         if not document:
             break
     text = json.dumps(document, separators=(",", ":")).encode()
