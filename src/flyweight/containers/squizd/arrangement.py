@@ -130,7 +130,6 @@ class Arrangement:
     layers: list[Layer] = field(default_factory=list)
     files: dict[str, Extent] = field(default_factory=dict)
     draft: Draft = NO_DRAFT
-    appendix: Extent | None = None
     end: int = 0
     chunks: list[tuple[int, bytes]] = field(default_factory=list)
     reserve: int = 0
@@ -235,14 +234,12 @@ class Arrangement:
                 at = self._put_file(name, content, at)
         if "draft" in names:
             at = self._put_draft(names["draft"], at)
-        self.appendix = None
         if APPENDIX in self.manifest.files:
             at = aligned(at)
             content = _content(self.manifest.files[APPENDIX], APPENDIX)
             self.chunks.append((at, pack("<4sQ", b"ANLX", len(content)) + content))
-            self.appendix = Extent(self.file, at, 12 + len(content))
             self.files[APPENDIX] = Extent(self.file, at + 12, len(content))
-            at = self.appendix.end
+            at += 12 + len(content)
         self.end = at
 
     def _put_blocks(self, names: Sequence[str], at: int) -> tuple[tuple[int, int], int]:
