@@ -22,7 +22,7 @@ from flyweight.manifest import Entry, Extent, Manifest
 from flyweight.sources import Bundle, Source, open_bundle
 from flyweight.tensor import EncodedTensor, TensorSpec
 
-__all__ = ["Checkpoint", "as_array", "open_checkpoint", "without_collector"]
+__all__ = ["Checkpoint", "as_array", "open_checkpoint", "read_checkpoint", "without_collector"]
 
 
 _MOST_SHARED = 4096  # kinds of tensors remembered while a table is checked; no model has a tenth of that
@@ -154,16 +154,25 @@ def without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def open_checkpoint(path: Path | str) -> Checkpoint:
-    """Open a file or directory of any known format, with its whole table validated and no weight read."""
-    bundle = open_bundle(path)
+def read_checkpoint(bundle: Bundle, container: Container) -> Checkpoint:
+    """A bundle read as one format, with its whole table validated and no weight read. It is closed if that fails."""
     try:
         with without_collector():
-            container = recognise(bundle)
-            bundle = container.view(bundle)
             manifest = container.parse(bundle)
             _check_layouts(manifest.entries.values())
     except FlyweightError as error:
         bundle.close()
         raise error.at(file=bundle.name) from None
     return Checkpoint(bundle, container, manifest)
+
+
+def open_checkpoint(path: Path | str) -> Checkpoint:
+    """Open a file or directory of any known format."""
+    bundle = open_bundle(path)
+    try:
+        container = recognise(bundle)
+        bundle = container.view(bundle)
+    except FlyweightError as error:
+        bundle.close()
+        raise error.at(file=bundle.name) from None
+    return read_checkpoint(bundle, container)

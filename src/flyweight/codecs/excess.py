@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flyweight import kernels, packing
-from flyweight.codecs.base import Array, Codec, Parts
+from flyweight.codecs.base import Array, Codec, Grid, Parts
 from flyweight.codecs.casts import astype
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
@@ -69,10 +69,9 @@ class Excess(Codec):
         """The tensor as rows that groups do not leave."""
         return (1, spec.size) if self.flat and not self._in_rows(spec.columns) else (spec.rows, spec.columns)
 
-    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
-        if out is None:
-            out = np.empty(spec.shape, np.float32)
-        rows, columns = self._rows(spec)
+    def _loaded(self, spec: TensorSpec, parts: Parts) -> tuple[Array, Array, Array]:
+        """Codes as packed, scales and zeros, by rows that groups do not leave."""
+        rows, _ = self._rows(spec)
         layout = self.layout(spec)
         codes, scale = (
             np.require(parts[part], requirements=["C", "A"]).reshape(rows, layout[part].shape[-1])
@@ -81,6 +80,23 @@ class Excess(Codec):
         zero = np.full(scale.shape, self.excess, np.float32)
         if self.zeros:
             zero[...] = parts["zero"].reshape(scale.shape)
+        return codes, scale, zero
+
+    def grid(self, spec: TensorSpec, parts: Parts) -> Grid:
+        """s · q + b with b = −s · excess, which is rounded once: for whoever asks, but not the same to the last bit."""
+        rows, columns = self._rows(spec)
+        if (rows, columns) != (spec.rows, spec.columns):
+            raise UnsupportedError("groups run across rows", code="E_NO_GRID")
+        packed, scale, zero = self._loaded(spec, parts)
+        with np.errstate(all="ignore"):
+            bias = -(scale * zero)
+        return Grid(self.bits, self._span(columns), packing.unpack("little", packed, self.bits, columns), scale, bias)
+
+    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+        if out is None:
+            out = np.empty(spec.shape, np.float32)
+        rows, columns = self._rows(spec)
+        codes, scale, zero = self._loaded(spec, parts)
         kernels.decode_scale_zero(codes, self.bits, scale, zero, self._span(columns), out.reshape(rows, columns))
         return out
 

@@ -29,7 +29,7 @@ from flyweight.manifest import Entry, Manifest
 from flyweight.models import Renamed, Transform, Translation, translate
 from flyweight.pipeline import memory
 from flyweight.pipeline.draft import draft_tensors, without_draft
-from flyweight.pipeline.recipe import Choice, Recipe
+from flyweight.pipeline.recipe import SAME_CODES, Choice, Recipe
 from flyweight.pipeline.rows import decode_rows, pruned, read_rows, slabs
 from flyweight.pipeline.side_files import side_files
 from flyweight.tensor import RAW, CodecSpec, TensorSpec, has_rows
@@ -264,6 +264,8 @@ def _quantize(
     if source.codec == codec.spec and not choice.sparsity and not (transform and transform.add):
         _require_rows(source, transform)
         return Step("remux", source, replace(source, name=renamed.name, extents={}), transform)
+    if choice.quantizer == SAME_CODES:
+        return Step("repack", source, _entry(renamed.name, source.spec, codec), transform)
     if not source.spec.dtype.is_float:
         if codec.exact:
             return _dense(source, renamed, container, dense)

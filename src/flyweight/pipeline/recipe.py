@@ -31,7 +31,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,21 @@ from flyweight.models import dense_by_default
 from flyweight.quantizers import QUANTIZERS, default_for
 from flyweight.tensor import RAW, CodecSpec, TensorSpec
 
-__all__ = ["DENSE", "KEEP", "PRESETS", "ROW", "Choice", "Masks", "Recipe", "Rule", "choice", "load_recipe", "preset"]
+__all__ = [
+    "DENSE",
+    "KEEP",
+    "PRESETS",
+    "ROW",
+    "SAME_CODES",
+    "ByName",
+    "Choice",
+    "Masks",
+    "Recipe",
+    "Rule",
+    "choice",
+    "load_recipe",
+    "preset",
+]
 
 ROW = "row"
 """A parameter of this value is the number of a tensor's columns."""
@@ -76,6 +90,8 @@ class Choice:
         }
 
 
+SAME_CODES = "same codes"
+"""Not a quantizer: the codes a tensor has go into the other codec's form, through the grid behind both."""
 KEEP = Choice(None)
 DENSE = Choice(RAW)
 
@@ -136,6 +152,16 @@ class Recipe:
         rules = [{"match": list(rule.patterns), **rule.choice.as_json()} for rule in self.rules]
         masks = {"masks": self.masks.as_json()} if self.masks else {}
         return {"name": self.name, "protect": self.protect, "rules": rules} | masks
+
+
+@dataclass(frozen=True, slots=True)
+class ByName(Recipe):
+    """A choice of its own for each tensor that is named; others are kept."""
+
+    choices: Mapping[str, Choice] = field(default_factory=dict)
+
+    def choose(self, spec: TensorSpec, *names: str) -> Choice:
+        return next((self.choices[name] for name in names if name in self.choices), KEEP)
 
 
 _AFFINE = re.compile(r"int([2-8])(?:-g(\d+))?")

@@ -6,10 +6,11 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from blake3 import blake3
 
@@ -32,7 +33,7 @@ from flyweight.pipeline.staging import Staging
 from flyweight.pipeline.transcode import carry_out, step_memory
 from flyweight.sources import FileSource
 
-__all__ = ["Progress", "carry_out_plan", "convert", "plan_conversion", "target_container"]
+__all__ = ["Outcome", "Progress", "carry_out_plan", "convert", "plan_conversion", "target_container"]
 
 _EXTENSION = re.compile(r"\.[a-z][a-z0-9]{1,11}")
 _EMBEDDED_COPIES = 4
@@ -40,6 +41,22 @@ _EMBEDDED_COPIES = 4
 _NO_EXTRAS = Extras()
 Progress = Callable[[str, int, int], None]
 """progress(tensor, its bytes, bytes in all), called as each tensor is finished."""
+
+
+class Outcome(NamedTuple):
+    """What was done for each step of a plan, in its order."""
+
+    reports: tuple[TensorReport, ...]
+    parts: Mapping[str, Mapping[str, str]]
+    """Tensor → part → the BLAKE3 of what was written."""
+    resumed: int
+    """Steps that an earlier run had done."""
+
+    @classmethod
+    def of(cls, plan: Plan, lines: Mapping[str, Mapping[str, Any]], resumed: int) -> Outcome:
+        """From a line of the journal for every step."""
+        reports = tuple(TensorReport(**lines[step.target.name]["report"]) for step in plan.steps)
+        return cls(reports, {step.target.name: lines[step.target.name]["parts"] for step in plan.steps}, resumed)
 
 
 def target_container(destination: Path, to: str | None) -> Container:
@@ -115,9 +132,7 @@ def convert(
             checkpoint, destination, to=to, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_bytes, max_ram=max_ram,
             extras=extras,
         )  # fmt: skip
-        reports, resumed = carry_out_plan(
-            plan, destination, jobs=jobs, max_ram=max_ram, resume=resume, force=force, progress=progress
-        )
+        done = carry_out_plan(plan, destination, jobs=jobs, max_ram=max_ram, resume=resume, force=force, progress=progress)
     return ConversionReport(
         source=str(source),
         destination=str(destination),
@@ -125,8 +140,8 @@ def convert(
         recipe=plan.recipe.name,
         nbytes=plan.nbytes,
         seconds=round(time.perf_counter() - started, 3),
-        resumed=resumed,
-        tensors=reports,
+        resumed=done.resumed,
+        tensors=done.reports,
         notes=plan.notes,
     )
 
@@ -140,8 +155,8 @@ def carry_out_plan(
     resume: bool = False,
     force: bool = False,
     progress: Progress | None = None,
-) -> tuple[tuple[TensorReport, ...], int]:
-    """Make what the plan says appear at `destination`; a report for each step, and how many an earlier run had done."""
+) -> Outcome:
+    """Make what the plan says appear at `destination`."""
     if len(plan.placement.images) > 1 and not plan.container.is_directory and destination.suffix == plan.container.suffix:
         raise OutputError(
             "several files are needed, which go into a directory", code="E_SHARDS", file=str(destination),
@@ -157,11 +172,10 @@ def carry_out_plan(
     )
     try:
         if staging.published:
-            done = {line["tensor"]: TensorReport(**line["report"]) for line in staging.finished.values()}
-            reports, resumed = tuple(done[step.target.name] for step in plan.steps), len(done)
+            outcome = Outcome.of(plan, staging.finished, len(staging.finished))
             staging.discard()
         else:
-            reports, resumed = _fill(plan, staging, workers, progress)
+            outcome = _fill(plan, staging, workers, progress)
             for origin in plan.checkpoints:
                 _check_source(origin)
             staging.publish()
@@ -172,7 +186,7 @@ def carry_out_plan(
         raise
     finally:
         staging.close()
-    return reports, resumed
+    return outcome
 
 
 def _fingerprint(plan: Plan) -> str:
@@ -215,8 +229,8 @@ def _held(content: Extent | bytes) -> int:
     return len(content) if isinstance(content, bytes) else content.nbytes
 
 
-def _fill(plan: Plan, staging: Staging, workers: int, progress: Progress | None) -> tuple[tuple[TensorReport, ...], int]:
-    """Write everything into staging; returns the reports in the plan's order and how many were taken over."""
+def _fill(plan: Plan, staging: Staging, workers: int, progress: Progress | None) -> Outcome:
+    """Write everything into staging."""
     copies = {name: Image(extent.nbytes, ()) for name, extent in plan.placement.copies.items()}
     staging.allocate({**plan.placement.images, **copies})
     for name, extent in plan.placement.copies.items():
@@ -224,16 +238,16 @@ def _fill(plan: Plan, staging: Staging, workers: int, progress: Progress | None)
         for at in range(0, extent.nbytes, SLAB_BYTES):
             staging.write(name, at, source.read(extent.offset + at, min(SLAB_BYTES, extent.nbytes - at)))
     entries = {step.target.name: step.target for step in plan.steps}
-    done = {line["tensor"]: TensorReport(**line["report"]) for line in staging.verified(entries)}
+    done: dict[str, dict[str, Any]] = {line["tensor"]: line for line in staging.verified(entries)}
     digests: dict[str, str] = {}
 
     def work(step: Step) -> None:
         name = step.target.name
         report, parts = carry_out(plan.checkpoint, step, staging.write)
-        staging.record(name, parts, asdict(report))
+        line = staging.record(name, parts, asdict(report))
         if name in plan.placement.digests:  # now, while its pages are in memory
             digests[name] = staging.digest(plan.placement.digests[name])
-        done[name] = report
+        done[name] = line
         if progress is not None:
             progress(name, step.target.nbytes, total)
 
@@ -253,7 +267,7 @@ def _fill(plan: Plan, staging: Staging, workers: int, progress: Progress | None)
         if not future.cancelled():
             future.result()
     _seal(plan, staging, digests)
-    return tuple(done[step.target.name] for step in plan.steps), resumed
+    return Outcome.of(plan, done, resumed)
 
 
 def _seal(plan: Plan, staging: Staging, digests: dict[str, str]) -> None:

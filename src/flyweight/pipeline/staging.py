@@ -203,9 +203,11 @@ class Staging:
                 hasher.update(os.pread(descriptor, min(_READ, extent.nbytes - done), extent.offset + done))
         return hasher.hexdigest()
 
-    def record(self, tensor: str, parts: Mapping[str, str], report: Mapping[str, Any]) -> None:
-        """Note a finished tensor."""
-        self._append({"tensor": tensor, "parts": dict(parts), "report": dict(report)})
+    def record(self, tensor: str, parts: Mapping[str, str], report: Mapping[str, Any]) -> dict[str, Any]:
+        """Note a finished tensor; returns its line."""
+        line = {"tensor": tensor, "parts": dict(parts), "report": dict(report)}
+        self._append(line)
+        return line
 
     def publish(self) -> None:
         """Make the output appear, whole and durable."""

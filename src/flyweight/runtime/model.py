@@ -83,7 +83,7 @@ class Model:
 
 
 def open_model(
-    path: Path | str,
+    path: Path | str | Checkpoint,
     *,
     context: int | None = None,
     kv: str = "f16",
@@ -91,11 +91,11 @@ def open_model(
     threads: int | None = None,
     max_ram: int | None = None,
 ) -> Model:
-    """Open anything that can be run. Nothing is read but headers and settings.
+    """Open anything that can be run, or run what is open. Nothing is read but headers and settings.
 
     `context` is at most what the model was made for, by default also at most 4096. `max_ram` bounds the memory of the process.
     """
-    checkpoint = open_checkpoint(path)
+    checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path)
     try:
         tensors = Tensors(checkpoint)
         longest = tensors.blueprint.config.context

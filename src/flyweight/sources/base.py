@@ -8,6 +8,8 @@ from flyweight.errors import TruncatedError
 
 __all__ = ["Source"]
 
+_PIECE = 1 << 20
+
 
 class Source(ABC):
     """Bytes with random access. `name` is for messages."""
@@ -22,6 +24,19 @@ class Source(ABC):
     @abstractmethod
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill `buffer` from `offset`. Safe against a file that shrinks meanwhile, unlike a mapped view."""
+
+    def digest(self, offset: int = 0, length: int | None = None) -> str:
+        """The BLAKE3 of `length` bytes from `offset`, or of all, read a piece at a time."""
+        from blake3 import blake3
+
+        end = self.size if length is None else offset + length
+        hasher, buffer = blake3(), memoryview(bytearray(max(min(_PIECE, end - offset), 0)))
+        while offset < end:
+            piece = buffer[: min(_PIECE, end - offset)]
+            self.read_into(offset, piece)
+            hasher.update(piece)
+            offset += len(piece)
+        return hasher.hexdigest()
 
     def check_range(self, offset: int, length: int) -> None:
         if offset < 0 or length < 0 or offset + length > self.size:

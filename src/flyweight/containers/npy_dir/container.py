@@ -31,13 +31,12 @@ from flyweight.containers.npy_dir.record import NO_DIGEST, RECORD, Record
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, UnsupportedError
 from flyweight.manifest import Entry, Extent, Manifest
-from flyweight.sources import Bundle, Source
+from flyweight.sources import Bundle
 from flyweight.sources.zstd import InflatedBundle
 from flyweight.tensor import CodecSpec, Param, TensorSpec
 
 __all__ = ["NpyDirectory"]
 
-_PIECE = 1 << 20
 _AFFINE: dict[str, Param] = {"form": "scale_bias", "axis": -1, "scale": "f32", "packing": "little", "word": "u8"}
 _STORED = ("axis", "scale", "packing", "word")
 
@@ -162,16 +161,7 @@ def _wrong_digests(found: Reading) -> Iterator[Finding]:
         try:
             if stored not in found.bundle:
                 yield Finding("error", "E_MISSING", f"{file} is missing", tensor)
-            elif _digest(found.bundle[stored]) != digest:
+            elif found.bundle[stored].digest() != digest:
                 yield Finding("error", "E_DIGEST", f"{file} does not have the digest that {RECORD} says", tensor)
         except FlyweightError as error:
             yield Finding("error", error.code, error.message, tensor, error.offset)
-
-
-def _digest(source: Source) -> str:
-    hasher, buffer = blake3(), memoryview(bytearray(min(_PIECE, max(source.size, 1))))
-    for done in range(0, source.size, _PIECE):
-        piece = buffer[: min(_PIECE, source.size - done)]
-        source.read_into(done, piece)
-        hasher.update(piece)
-    return hasher.hexdigest()

@@ -34,7 +34,7 @@ from flyweight.manifest import Entry, Extent
 from flyweight.sources import Bundle
 from flyweight.tensor import TensorSpec
 
-__all__ = ["FOLDER", "INT4_READY", "MANIFEST", "READY", "Reading", "array_files", "is_own", "read"]
+__all__ = ["FOLDER", "INT4_READY", "MANIFEST", "READY", "Reading", "array_files", "is_own", "read", "read_keys"]
 
 MANIFEST, FOLDER = "manifest.json", "tensors/"
 READY, INT4_READY = "tensors/.manifest_ready", ".squish_int4_ready"
@@ -42,7 +42,8 @@ ARRAY, COMPRESSED = ".npy", ".npy.zst"
 _PROGRESS = "_compress_progress.json"
 _OWN = {
     MANIFEST, RECORD, INT4_READY, _PROGRESS, "stats.json", "squish_weights.safetensors", ".squish_ready",
-    ".squish_4bit_ready", ".squish_3bit_ready",
+    ".squish_4bit_ready", ".squish_3bit_ready", "flyweight_packed.safetensors", ".flyweight_packed_ready",
+    ".flyweight_tiers.lock", ".flyweight_tiers.new",
 }  # fmt: skip
 _OWN_FOLDERS = (FOLDER, "finalized/", "squish_4bit/", "squish_3bit/")
 
@@ -66,7 +67,7 @@ class Reading:
 def read(bundle: Bundle) -> Reading:
     found = Reading(bundle)
     try:
-        keys = _manifest(bundle)
+        keys = read_keys(bundle)
         if RECORD in bundle:
             found.record = read_record(_json(bundle, RECORD), bundle[RECORD].name)
             _same_names(keys, found.record, bundle[RECORD].name)
@@ -94,7 +95,8 @@ def _json(bundle: Bundle, name: str) -> memoryview:
     return source.read(0, source.size)
 
 
-def _manifest(bundle: Bundle) -> dict[str, str]:
+def read_keys(bundle: Bundle) -> dict[str, str]:
+    """manifest.json: tensor → key."""
     if MANIFEST not in bundle:
         raise MalformedError(f"arrays without a {MANIFEST}", code="E_NO_MANIFEST", file=bundle.name)
     file = bundle[MANIFEST].name

@@ -1,0 +1,131 @@
+"""Building a tier: a conversion that ends beside the arrays it started from.
+
+One builder at a time (`LOCK`); whoever comes meanwhile waits and finds the tier ready. The conversion is staged and resumed
+like any other; its sentinel is written last, so that a build killed at any point leaves the old tier, or weights that nobody
+trusts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flyweight.checkpoint import Checkpoint, open_checkpoint
+from flyweight.containers.npy_dir.finalized import Finalized
+from flyweight.containers.npy_dir.reading import read_keys
+from flyweight.containers.safetensors import Safetensors
+from flyweight.dtypes import DType
+from flyweight.errors import OutputError, UnsupportedError
+from flyweight.pipeline.plan import Plan, make_plan
+from flyweight.pipeline.recipe import SAME_CODES, ByName, Choice, preset
+from flyweight.pipeline.run import Progress, carry_out_plan, plan_conversion
+from flyweight.runtime.linear import form_of
+from flyweight.tensor import RAW, CodecSpec
+from flyweight.tiers.seal import Proof, Seal, describe, source_digest, source_stamps, write_seal
+from flyweight.tiers.state import locked, state_of, weights_stamps
+from flyweight.tiers.table import Tier, has_tiers, tier_named
+
+__all__ = ["Built", "build", "plan_tier"]
+
+
+class Built(NamedTuple):
+    tier: str
+    nbytes: int
+    seconds: float
+    resumed: int = 0
+    already: bool = False
+    """Whether it was there before, or someone else had built it meanwhile."""
+
+    def as_json(self) -> dict[str, Any]:
+        return self._asdict()
+
+
+def build(
+    path: Path | str,
+    tier: str,
+    *,
+    force: bool = False,
+    jobs: int | None = None,
+    max_ram: int | None = None,
+    progress: Progress | None = None,
+    tell: Callable[[str], object] = lambda _: None,
+) -> Built:
+    """Build a tier unless it is ready. ResourceError, before anything is written, if memory or disk do not suffice."""
+    root, chosen, began = Path(path), tier_named(tier), time.perf_counter()
+    if not has_tiers(root):
+        raise UnsupportedError("only an npy-dir has tiers", code="E_TIER", file=str(path), hint="convert it with --to npy-dir")
+    with locked(root, lambda: tell(f"waiting: another process is at work on the tiers of {root}")):
+        state = state_of(root, chosen)
+        if state.standing == "ready" and not force:
+            return Built(tier, state.nbytes, time.perf_counter() - began, already=True)
+        if state.standing == "foreign" and chosen.is_folder and not force:
+            raise OutputError(
+                f"{state.reason}, so {chosen.place} is not replaced", code="E_FOREIGN_TIER", file=str(root), hint="use --force"
+            )
+        before = source_stamps(root)
+        with open_checkpoint(root) as checkpoint:
+            plan = plan_tier(checkpoint, root, chosen, max_ram)
+            source = source_digest(root)
+            outcome = _carry_out(plan, root / chosen.place, jobs=jobs, max_ram=max_ram, progress=progress)
+        if source_stamps(root) != before:
+            raise OutputError("the arrays changed while they were read", code="E_SOURCE_CHANGED", file=str(root))
+        entries = plan.placement.manifest.entries.values()
+        weights = Proof(describe(entries, outcome.parts), weights_stamps(root, chosen))
+        write_seal(root, chosen, Seal(tier, Proof(source, before), weights))
+    return Built(tier, plan.nbytes, time.perf_counter() - began, outcome.resumed)
+
+
+def _carry_out(plan: Plan, destination: Path, **options: Any) -> Any:
+    """Go on where a killed build of the same stopped; of another it is no use."""
+    resume = (destination.parent / f".{destination.name}.partial" / "journal.jsonl").exists()
+    try:
+        return carry_out_plan(plan, destination, resume=resume, force=True, **options)
+    except OutputError as error:
+        if error.code != "E_RESUME":
+            raise
+        return carry_out_plan(plan, destination, resume=False, force=True, **options)
+
+
+# What each tier is made of ----------------------------------------------------------------------
+
+
+def plan_tier(checkpoint: Checkpoint, root: Path, tier: Tier, max_ram: int | None = None) -> Plan:
+    """What building would do."""
+    return _PLANS[tier.name](checkpoint, root / tier.place, max_ram)
+
+
+def _packed(checkpoint: Checkpoint, place: Path, max_ram: int | None) -> Plan:
+    """Every matrix as a product takes it: as it is; else with the same codes on a grid that has one; else decoded."""
+    choices = {name: choice for name in checkpoint if (choice := _packed_choice(checkpoint, name)) is not None}
+    return make_plan(checkpoint, Safetensors(), place.name, recipe=ByName("packed", choices=choices), max_ram=max_ram)
+
+
+def _packed_choice(checkpoint: Checkpoint, name: str) -> Choice | None:
+    tensor = checkpoint.encoded(name)
+    if tensor.codec == RAW or form_of(tensor) is not None:
+        return None
+    params, columns = tensor.codec.params, tensor.spec.columns
+    group = int(params.get("group", 0)) or columns
+    if tensor.codec.name == "excess" and int(params["bits"]) <= 4 and columns % group == group % 32 == 0:
+        return Choice(CodecSpec("affine", {"bits": 4, "group": group, "scale": "f32"}), SAME_CODES)
+    return Choice(RAW, dtype=DType.BF16)
+
+
+def _cache(checkpoint: Checkpoint, place: Path, max_ram: int | None) -> Plan:
+    return make_plan(checkpoint, Safetensors(), place.name, recipe=preset("dense"), dtype=DType.BF16, max_ram=max_ram)
+
+
+def _finalized(checkpoint: Checkpoint, place: Path, max_ram: int | None) -> Plan:
+    container = Finalized(read_keys(checkpoint.bundle))
+    return make_plan(checkpoint, container, place.name, recipe=preset("dense"), dtype=DType.F16, max_ram=max_ram)
+
+
+def _mlx(quant: str) -> Callable[[Checkpoint, Path, int | None], Plan]:
+    return lambda checkpoint, place, max_ram: plan_conversion(checkpoint, place, to="mlx", quant=quant, max_ram=max_ram)
+
+
+_PLANS: Mapping[str, Callable[[Checkpoint, Path, int | None], Plan]] = {
+    "packed": _packed, "cache": _cache, "finalized": _finalized, "int4": _mlx("int4"), "int3": _mlx("int3"),
+}  # fmt: skip
