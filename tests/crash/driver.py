@@ -1,7 +1,6 @@
 """Run one conversion many times, each in a forked child that dies, or meets an error, at its N-th write-path call.
 
-The calls are those that change the file system. `kill` sends SIGKILL to the child right before the N-th of
-them, which is what a kill -9 between two system calls does; `raise` makes the call fail with an errno.
+`trap` has the calls and what happens at them.
 Prints one JSON line per point: what the destination looked like afterwards, and whether `resume`
 then ended in the expected bytes.
 
@@ -13,18 +12,13 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
 import shutil
-import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+from trap import attempt
 
 import flyweight
-from flyweight.pipeline import staging
-
-CALLS = ["mkdir", "posix_fallocate", "ftruncate", "pwrite", "write", "fsync", "link", "replace", "rename", "unlink", "rmdir"]
 
 
 def tree(path: Path) -> dict[str, str] | None:
@@ -33,50 +27,6 @@ def tree(path: Path) -> dict[str, str] | None:
         return None
     files = sorted(f for f in path.rglob("*") if f.is_file()) if path.is_dir() else [path]
     return {str(f.relative_to(path.parent)): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
-
-
-def arm(mode: str, point: int, code: int) -> Callable[[], int]:
-    """Count write-path calls; act at number `point`. Returns a reader of the count."""
-    seen = 0
-
-    def trap(call: Callable[..., Any]) -> Callable[..., Any]:
-        def trapped(*args: Any, **kwargs: Any) -> Any:
-            nonlocal seen
-            seen += 1
-            if seen == point:
-                if mode == "kill":
-                    os.kill(os.getpid(), signal.SIGKILL)
-                raise OSError(code, os.strerror(code))
-            return call(*args, **kwargs)
-
-        return trapped
-
-    for name in CALLS:
-        setattr(os, name, trap(getattr(os, name)))
-    staging._renameat2 = trap(staging._renameat2)
-    return lambda: seen
-
-
-def attempt(mode: str, point: int, code: int, arguments: dict[str, Any]) -> tuple[int, int]:
-    """Exit status of a forked child that converts under the trap, and the calls it counted (if it lived)."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        count = arm(mode, point, code)
-        status = 0
-        try:
-            flyweight.convert(**arguments)
-        except OSError:
-            status = 6
-        except flyweight.FlyweightError as error:
-            status = error.exit_code
-        os.fdopen(writing, "w").write(str(count()))
-        os._exit(status)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        counted = pipe.read()
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status), int(counted or 0)
 
 
 def main() -> None:
@@ -102,16 +52,16 @@ def main() -> None:
     flyweight.open(source).close()
     reset()
     old = tree(target)
-    status, total = attempt("kill", 0, 0, arguments)
+    status, total = attempt("kill", 0, 0, lambda: flyweight.convert(**arguments))
     assert status == 0, status
     assert normal(tree(target)) == normal(expected)
     print(json.dumps({"total": total}), flush=True)
     for point in range(1, total + 1):
         reset()
-        status, _ = attempt(mode, point, code, arguments)
+        status, _ = attempt(mode, point, code, lambda: flyweight.convert(**arguments))
         state = tree(target)
         after = "complete" if normal(state) == normal(expected) else "old" if state == old else "half"
-        again, _ = attempt("kill", 0, 0, {**arguments, "resume": True})
+        again, _ = attempt("kill", 0, 0, lambda: flyweight.convert(**{**arguments, "resume": True}))
         # Killed in its last breath, a run has published and forgotten its journal: resuming then finds the output complete.
         ended = (again == 0 and not partial.exists()) or (after == "complete" and again == 6)
         resumed = ended and normal(tree(target)) == normal(expected)

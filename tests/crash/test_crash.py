@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +26,12 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """In memory where there is such a place: thousands of fsync calls are tested for their order, not for the disk."""
-    folder = tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
-    yield Path(folder)
-    shutil.rmtree(folder)
-
-
-def sweep(tmp_path: Path, job: str, mode: str, *code: str) -> list[dict[str, Any]]:
+def sweep(memory_path: Path, job: str, mode: str, *code: str) -> list[dict[str, Any]]:
     name, options = JOBS[job]
     source, expected, target = (
-        write_toy_llama(tmp_path / "toy", layers=1),
-        tmp_path / "expected" / name,
-        tmp_path / "real" / name,
+        write_toy_llama(memory_path / "toy", layers=1),
+        memory_path / "expected" / name,
+        memory_path / "real" / name,
     )
     expected.parent.mkdir()
     target.parent.mkdir()
@@ -56,8 +45,8 @@ def sweep(tmp_path: Path, job: str, mode: str, *code: str) -> list[dict[str, Any
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_kill_at_every_write_path_call(tmp_path: Path, job: str) -> None:
-    points = sweep(tmp_path, job, "kill")
+def test_kill_at_every_write_path_call(memory_path: Path, job: str) -> None:
+    points = sweep(memory_path, job, "kill")
     assert {p["status"] for p in points} == {-9}
     assert [p for p in points if p["after"] == "half"] == []
     assert [p for p in points if not p["resumed"]] == []
@@ -65,8 +54,8 @@ def test_kill_at_every_write_path_call(tmp_path: Path, job: str) -> None:
 
 
 @pytest.mark.parametrize(("job", "code"), [("file", "EIO"), ("directory-sharded", "ENOSPC"), ("directory-forced", "EIO")])
-def test_error_at_every_write_path_call(tmp_path: Path, job: str, code: str) -> None:
-    points = sweep(tmp_path, job, "raise", code)
+def test_error_at_every_write_path_call(memory_path: Path, job: str, code: str) -> None:
+    points = sweep(memory_path, job, "raise", code)
     assert [p for p in points if p["after"] == "half"] == []
     assert [p for p in points if not p["resumed"]] == []
     assert {p["status"] for p in points if p["after"] != "complete"} <= {5, 6}

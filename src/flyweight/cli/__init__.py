@@ -28,6 +28,7 @@ VERBS = {
     "run": "Let a model answer a prompt.",
     "chat": "Talk with a model.",
     "eval": "Measure how well a model predicts text.",
+    "cache": "Keep the tiers of npy-dirs: built once, mapped at every start.",
     "formats": "List what can be read, written and carried.",
     "bench": "Measure every codec beside the machine's limits.",
     "completion": "Print a shell completion script.",

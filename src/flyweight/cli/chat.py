@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from flyweight.cli.output import note
-from flyweight.cli.run import model_options, sampling_options, starting
+from flyweight.cli.run import explain, model_options, sampling_options, starting
 
 
 @click.command(name="chat", short_help="Talk with a model.")
@@ -19,7 +19,7 @@ from flyweight.cli.run import model_options, sampling_options, starting
 @model_options
 def command(
     model: Path, system: str | None, max_tokens: int, context: int | None, kv: str, threads: int | None, exact: bool,
-    max_ram: int | None, **sampling: Any,
+    max_ram: int | None, tier: str, no_build: bool, verbose: bool, **sampling: Any,
 ) -> None:  # fmt: skip
     """Talk with MODEL, line by line. What was said stays in mind until the context is full.
 
@@ -32,13 +32,18 @@ def command(
     opening = [{"role": "system", "content": system}] if system else []
     with ExitStack() as held:
         with starting():
-            from flyweight.runtime import Generation, Sampler, open_model
+            from flyweight.runtime import Generation, Sampler
             from flyweight.runtime.chat import Renderer
+            from flyweight.tiers import open_model_from
 
             renderer = held.enter_context(Renderer())
-            opened = held.enter_context(
-                open_model(model, context=context, kv=kv, int8=not exact, threads=threads, max_ram=max_ram)
-            )
+            opened, choice = open_model_from(
+                model, tier=tier, build=not no_build, tell=note, context=context, kv=kv, int8=not exact, threads=threads,
+                max_ram=max_ram,
+            )  # fmt: skip
+            held.enter_context(opened)
+        if verbose:
+            explain(choice)
         sampler, cache, messages = Sampler(**sampling), opened.cache(), list(opening)
         read: list[int] = []  # the tokens in the cache
         while True:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from flyweight.cli.output import json_option, print_json, print_table
-from flyweight.cli.run import engine_options
+from flyweight.cli.run import TIERS, engine_options
 from flyweight.errors import MalformedError
+from flyweight.tiers.table import ARRAYS
 
 if TYPE_CHECKING:
     from flyweight.evaluate import Evaluation
@@ -37,11 +38,12 @@ FIGURES = {
 @click.option("--against", type=click.Path(path_type=Path), help="The model that MODEL should be like.")
 @click.option("--context", type=click.IntRange(2), help="Tokens of a window.  [default: 1024 or what the model has]")
 @click.option("--tokens", type=click.IntRange(2), help="Read only this many tokens of the text.")
+@click.option("--tier", type=click.Choice(TIERS), help="Which form of an npy-dir to measure.  [default: its arrays]")
 @engine_options
 @json_option
 def command(
     model: Path, text: Path, against: Path | None, context: int | None, tokens: int | None, kv: str, threads: int | None,
-    exact: bool, max_ram: int | None, as_json: bool,
+    exact: bool, max_ram: int | None, tier: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Perplexity of MODEL on a text, and with --against how far its predictions are from those of another model.
 
@@ -55,18 +57,21 @@ def command(
       flyweight eval model.gguf --text book.txt --kv int8 --against model.gguf --json
     """
     from flyweight.evaluate import common_tokens, evaluate, predictor, windows_of
-    from flyweight.runtime import open_model
+    from flyweight.tiers import open_model_from
 
     written = _read(text)
     share = max_ram // 2 if max_ram and against else max_ram
     with ExitStack() as opened:
 
-        def load(path: Path, kv: str, int8: bool) -> Model:
+        def load(path: Path, kv: str, int8: bool, form: str) -> Model:
             window = context or min(DEFAULT_WINDOW, _longest(path))
-            return opened.enter_context(open_model(path, context=window, kv=kv, int8=int8, threads=threads, max_ram=share))
+            held, _ = open_model_from(
+                path, tier=form, build=False, context=window, kv=kv, int8=int8, threads=threads, max_ram=share
+            )
+            return opened.enter_context(held)
 
-        ours = load(model, kv, not exact)
-        theirs = load(against, "f32", False) if against else None
+        ours = load(model, kv, not exact, tier or ARRAYS)
+        theirs = load(against, "f32", False, ARRAYS) if against else None
         words = ours.tokenizer
         ids = common_tokens(written, words, theirs.tokenizer) if theirs else words.encode(written, special=False)
         length = min(ours.context, theirs.context) if theirs else ours.context

@@ -11,13 +11,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from flyweight.cli.output import json_option, note, print_json, size_argument
 
-__all__ = ["command", "engine_options", "leave_promptly", "model_options", "sampling_options", "starting"]
+if TYPE_CHECKING:
+    from flyweight.tiers import Choice
+
+__all__ = ["TIERS", "command", "engine_options", "explain", "leave_promptly", "model_options", "sampling_options", "starting"]
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -39,9 +42,18 @@ engine_options = _all(
     click.option("--exact", is_flag=True, help="Multiply with f32 activations instead of int8 ones: slower, closer."),
     click.option("--max-ram", callback=size_argument, metavar="SIZE", help="Bound memory; layers are streamed if need be."),
 )
+TIERS = ("auto", "packed", "int4", "int3", "cache", "finalized", "int8", "arrays", "native")
+tier_options = _all(
+    click.option(
+        "--tier", type=click.Choice(TIERS), default="auto", show_default=True, help="Which form of an npy-dir to run."
+    ),
+    click.option("--no-build", is_flag=True, help="Build no tier; run what is there."),
+    click.option("--verbose", "-v", is_flag=True, help="Say which tier is run, and why."),
+)
 model_options = _all(
     click.option("--context", type=click.IntRange(1), help="Tokens to remember.  [default: 4096 or what the model has]"),
     engine_options,
+    tier_options,
 )
 sampling_options = _all(
     click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="The longest answer."),
@@ -118,7 +130,8 @@ def leave_promptly(seconds: float = 0.05) -> None:
 @json_option
 def command(
     model: Path, prompt: str | None, raw: bool, stop: tuple[str, ...], system: str | None, max_tokens: int, context: int | None,
-    kv: str, threads: int | None, exact: bool, max_ram: int | None, as_json: bool, **sampling: Any,
+    kv: str, threads: int | None, exact: bool, max_ram: int | None, tier: str, no_build: bool, verbose: bool, as_json: bool,
+    **sampling: Any,
 ) -> None:  # fmt: skip
     """Answer PROMPT (or standard input) with MODEL, any checkpoint of a known family. Text appears as it is made.
 
@@ -127,6 +140,7 @@ def command(
       flyweight run model.gguf "Why is the sky blue?"
       flyweight run model-hf "Once upon a time" --raw --temperature 0.8 --seed 7
       flyweight run big-model-hf "Hello" --max-ram 4G --json
+      flyweight run model-npy "Hello" --tier cache -v
       cat question.txt | flyweight run model.gguf
     """
     text = prompt if prompt is not None else sys.stdin.read()
@@ -137,17 +151,22 @@ def command(
     leave_promptly()
     with ExitStack() as held:
         with starting():
-            from flyweight.runtime import Generation, Sampler, open_model
+            from flyweight.runtime import Generation, Sampler
             from flyweight.runtime.chat import Renderer
+            from flyweight.tiers import open_model_from
 
             renderer = None if raw else held.enter_context(Renderer())
-            opened = held.enter_context(
-                open_model(model, context=context, kv=kv, int8=not exact, threads=threads, max_ram=max_ram)
-            )
+            opened, choice = open_model_from(
+                model, tier=tier, build=not no_build, tell=note, context=context, kv=kv, int8=not exact, threads=threads,
+                max_ram=max_ram,
+            )  # fmt: skip
+            held.enter_context(opened)
             loaded_at = time.time()
             tokens = opened.prompt(_messages(system, text), renderer) if renderer else opened.tokenizer.encode(text)
         if renderer:
             renderer.close()
+        if verbose:
+            explain(choice)
         answer = Generation(opened, tokens, Sampler(**sampling), max_tokens, stop)
         begun, clock = time.time(), time.perf_counter()
         said = []
@@ -164,7 +183,19 @@ def command(
         started = _process_began()
         first_at = begun + answer.first_token_at - clock
         figures = {"load_ms": 1e3 * (loaded_at - started), "first_token_ms": 1e3 * (first_at - started)} | answer.as_json()
-        print_json({"text": "".join(said)} | figures | {"streamed": opened.streamed, "context": opened.context})
+        print_json(
+            {"text": "".join(said)}
+            | figures
+            | {"streamed": opened.streamed, "context": opened.context, "tier": choice.as_json()}
+        )
+
+
+def explain(choice: Choice) -> None:
+    """Which tier a model is run from, on stderr."""
+    for state in choice.considered:
+        if state.tier != choice.tier:
+            note(f"{state.tier}: {state.standing}, {state.reason}")
+    note(f"{choice.tier}: {choice.why}")
 
 
 def _messages(system: str | None, text: str) -> list[dict[str, str]]:

@@ -6,40 +6,48 @@
     model, choice = open_model_from("model-npy")         # ever after: maps what is ready
     print(choice.tier, choice.why)
 
-`table` has the tiers, `seal` how one is trusted, `state` whether it is, `building` and `choosing` what the names say.
-docs/formats/tiers.md is the layout, normatively.
+`table` has the tiers, `seal` how one is trusted, `state` whether it is; `building`, `choosing` with its `decision`, and
+`upkeep` are what the names say. docs/formats/tiers.md is the layout, normatively. What a model without tiers does not need is
+imported when it is used.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from flyweight.tiers.choosing import Choice, open_best, open_model_from
-from flyweight.tiers.state import State, state_of
 from flyweight.tiers.table import TIERS, Tier, has_tiers, tier_named
 
 if TYPE_CHECKING:
     from flyweight.tiers.building import Built, build
+    from flyweight.tiers.state import State, state_of
+    from flyweight.tiers.upkeep import Listing, listing, prune
 
 __all__ = [
     "TIERS",
     "Built",
     "Choice",
+    "Listing",
     "State",
     "Tier",
     "build",
     "has_tiers",
+    "listing",
     "open_best",
     "open_model_from",
+    "prune",
     "state_of",
     "tier_named",
 ]
 
+_HOMES = {
+    "Built": "building", "build": "building", "State": "state", "state_of": "state",
+    "Listing": "upkeep", "listing": "upkeep", "prune": "upkeep",
+}  # fmt: skip
+
 
 def __getattr__(name: str) -> Any:
-    """Building needs the pipeline, which starting a model does not."""
-    if name in ("Built", "build"):
-        from flyweight.tiers import building
-
-        return getattr(building, name)
-    raise AttributeError(f"module 'flyweight.tiers' has no attribute '{name}'")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'flyweight.tiers' has no attribute '{name}'")
+    return getattr(import_module(f"flyweight.tiers.{_HOMES[name]}"), name)

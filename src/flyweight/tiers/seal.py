@@ -26,7 +26,7 @@ from flyweight.checkpoint import Checkpoint
 from flyweight.errors import FlyweightError, MalformedError
 from flyweight.limits import MAX_JSON_BYTES
 from flyweight.manifest import Entry
-from flyweight.sources import Bundle, open_bundle
+from flyweight.sources import Bundle, FileSource, open_bundle
 from flyweight.tiers.table import FRESH, Tier
 
 __all__ = ["Proof", "Seal", "Stamp", "content_digest", "describe", "read_seal", "source_digest", "stamps", "write_seal"]
@@ -63,13 +63,11 @@ class Seal(NamedTuple):
 
 def read_seal(root: Path, tier: Tier) -> Seal | None:
     """What a sentinel says, or None if there is none or it is not of ours: empty, torn, of another version."""
-    try:
-        descriptor = os.open(root / tier.sentinel, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    with os.fdopen(descriptor, "rb") as file:
-        raw = file.read(MAX_JSON_BYTES) if os.fstat(descriptor).st_size < MAX_JSON_BYTES else b""
-    with suppress(FlyweightError):
+    with suppress(FlyweightError, OSError):
+        with closing(FileSource(root / tier.sentinel)) as source:
+            if source.size > MAX_JSON_BYTES:
+                return None
+            raw = bytes(source.read(0, source.size))
         match strict_json.loads(raw, file=tier.sentinel):
             case {"format": str(form), "version": int(version), "tier": str(name), "source": source, "weights": weights}:
                 proofs = _proof(source), _proof(weights)

@@ -1,0 +1,103 @@
+"""Going through the tiers of one directory, best first."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from flyweight.checkpoint import Checkpoint, open_checkpoint
+from flyweight.errors import OutputError, ResourceError, UnsupportedError
+from flyweight.tiers.choosing import Choice, Tell, at_rest
+from flyweight.tiers.opening import open_tier
+from flyweight.tiers.seal import read_seal
+from flyweight.tiers.state import State, state_of, weights_stamps
+from flyweight.tiers.table import ARRAYS, NATIVE, TIERS, Tier, tier_named
+
+__all__ = ["Decision"]
+
+_TRIES = 3
+"""How often a tier may be replaced under our eyes."""
+
+
+class Decision:
+    def __init__(self, root: Path, build: bool, max_ram: int | None, tell: Tell) -> None:
+        self.root, self.build, self.max_ram, self.tell = root, build, max_ram, tell
+        self.memory = max_ram or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self.states: list[State] = []
+
+    def best(self) -> tuple[Checkpoint, Choice]:
+        for tier in TIERS:
+            state = state_of(self.root, tier)
+            built = False
+            if state.standing in ("stale", "damaged") and self.build:
+                self.tell(f"the tier {tier.name} is {state.standing} ({state.reason}): building it again")
+                state, built = self._built(tier, state)
+            if state.standing == "ready" and tier.decoded and state.nbytes > self.memory:
+                state = state._replace(reason=f"{state.nbytes} bytes would not stay in {self.memory} of memory")
+            elif state.standing == "ready" and (taken := self._open(tier, state, built)):
+                return taken
+            self.states.append(state)
+        if self.build:
+            packed = TIERS[0]
+            self.tell(f"building the tier {packed.name}, which later starts will map")
+            state, built = self._built(packed, self.states[0])
+            if state.standing == "ready" and (taken := self._open(packed, state, built)):
+                return taken
+            self.states[0] = state
+        return self._arrays("no tier is ready" if not self.build else self.states[0].reason)
+
+    def named(self, name: str) -> tuple[Checkpoint, Choice]:
+        arrays = self._arrays("asked for")
+        if name in (ARRAYS, arrays[1].tier):
+            return arrays
+        arrays[0].close()
+        if name in (NATIVE, "int8"):
+            raise UnsupportedError(
+                f"its arrays are {arrays[1].tier}, not {name}", code="E_TIER", file=str(self.root), hint="--tier arrays"
+            )
+        tier = tier_named(name)
+        state, built = state_of(self.root, tier), False
+        if state.standing != "ready" and self.build:
+            self.tell(f"building the tier {tier.name} ({state.reason})")
+            state, built = _build(self.root, tier, self.max_ram, self.tell)
+        if state.standing == "ready" and (taken := self._open(tier, state, built)):
+            return taken
+        raise UnsupportedError(
+            f"the tier {name} is {state.standing}: {state.reason}", code="E_TIER", file=str(self.root),
+            hint=f"flyweight cache build --tier {name} {self.root}",
+        )  # fmt: skip
+
+    def _built(self, tier: Tier, state: State) -> tuple[State, bool]:
+        """The tier built, or its state with the reason why it was not."""
+        try:
+            return _build(self.root, tier, self.max_ram, self.tell)
+        except (ResourceError, OutputError) as error:
+            reason = error.message
+        except OSError as error:
+            reason = f"{error.filename or self.root}: {error.strerror}"
+        self.tell(f"the tier {tier.name} is not built: {reason}")
+        return state._replace(reason=f"not built: {reason}"), False
+
+    def _open(self, tier: Tier, state: State, built: bool) -> tuple[Checkpoint, Choice] | None:
+        """The tier that was found ready, unless it was replaced since by one that does not hold."""
+        for _ in range(_TRIES):
+            checkpoint = open_tier(self.root, tier)
+            seal = read_seal(self.root, tier)
+            if seal is not None and weights_stamps(self.root, tier) == seal.weights.files:
+                why = f"{'built now' if built else 'ready'}: {tier.about}"
+                return checkpoint, Choice(tier.name, why, (*self.states, state), built)
+            checkpoint.close()
+            if state_of(self.root, tier).standing != "ready":
+                break
+        return None
+
+    def _arrays(self, why: str) -> tuple[Checkpoint, Choice]:
+        checkpoint = open_checkpoint(self.root)
+        return checkpoint, Choice(at_rest(checkpoint.manifest), f"its arrays as they are: {why}", tuple(self.states))
+
+
+def _build(root: Path, tier: Tier, max_ram: int | None, tell: Tell) -> tuple[State, bool]:
+    from flyweight.tiers.building import build  # whoever only starts a model needs nothing of it
+
+    made = build(root, tier.name, max_ram=max_ram, tell=tell)
+    return State(tier.name, "ready", tier.about, made.nbytes), not made.already
