@@ -17,6 +17,8 @@ __all__ = ["Decision"]
 
 _TRIES = 3
 """How often a tier may be replaced under our eyes."""
+_NEVER_ARRAYS = ("packed", "cache", "finalized")
+"""Tiers whose names no form of arrays has."""
 
 
 class Decision:
@@ -47,14 +49,15 @@ class Decision:
         return self._arrays("no tier is ready" if not self.build else self.states[0].reason)
 
     def named(self, name: str) -> tuple[Checkpoint, Choice]:
-        arrays = self._arrays("asked for")
-        if name in (ARRAYS, arrays[1].tier):
-            return arrays
-        arrays[0].close()
-        if name in (NATIVE, "int8"):
-            raise UnsupportedError(
-                f"its arrays are {arrays[1].tier}, not {name}", code="E_TIER", file=str(self.root), hint="--tier arrays"
-            )
+        if name not in _NEVER_ARRAYS:
+            checkpoint, choice = self._arrays("asked for")
+            if name in (ARRAYS, choice.tier):
+                return checkpoint, choice
+            checkpoint.close()
+            if name in (NATIVE, "int8"):
+                raise UnsupportedError(
+                    f"its arrays are {choice.tier}, not {name}", code="E_TIER", file=str(self.root), hint="--tier arrays"
+                )
         tier = tier_named(name)
         state, built = state_of(self.root, tier), False
         if state.standing != "ready" and self.build:
