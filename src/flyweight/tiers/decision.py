@@ -9,7 +9,6 @@ from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.errors import OutputError, ResourceError, UnsupportedError
 from flyweight.tiers.choosing import Choice, Tell, at_rest
 from flyweight.tiers.opening import open_tier
-from flyweight.tiers.seal import read_seal
 from flyweight.tiers.state import State, state_of, weights_stamps
 from flyweight.tiers.table import ARRAYS, NATIVE, TIERS, Tier, tier_named
 
@@ -82,16 +81,16 @@ class Decision:
         return state._replace(reason=f"not built: {reason}"), False
 
     def _open(self, tier: Tier, state: State, built: bool) -> tuple[Checkpoint, Choice] | None:
-        """The tier that was found ready, unless it was replaced since by one that does not hold."""
+        """The tier that was found ready, unless it was replaced since by one that is not."""
         for _ in range(_TRIES):
+            if state.standing != "ready":
+                break
             checkpoint = open_tier(self.root, tier)
-            seal = read_seal(self.root, tier)
-            if seal is not None and weights_stamps(self.root, tier) == seal.weights.files:
+            if weights_stamps(self.root, tier) == state.files:
                 why = f"{'built now' if built else 'ready'}: {tier.about}"
                 return checkpoint, Choice(tier.name, why, (*self.states, state), built)
             checkpoint.close()
-            if state_of(self.root, tier).standing != "ready":
-                break
+            state = state_of(self.root, tier)
         return None
 
     def _arrays(self, why: str) -> tuple[Checkpoint, Choice]:
@@ -103,4 +102,4 @@ def _build(root: Path, tier: Tier, max_ram: int | None, tell: Tell) -> tuple[Sta
     from flyweight.tiers.building import build  # whoever only starts a model needs nothing of it
 
     made = build(root, tier.name, max_ram=max_ram, tell=tell)
-    return State(tier.name, "ready", tier.about, made.nbytes), not made.already
+    return state_of(root, tier), not made.already

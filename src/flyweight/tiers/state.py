@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from flyweight.errors import FlyweightError
 from flyweight.tiers.opening import open_tier
-from flyweight.tiers.seal import Proof, Seal, content_digest, read_seal, source_digest, source_stamps, stamps, write_seal
+from flyweight.tiers.seal import Proof, Seal, Stamp, content_digest, read_seal, source_digest, source_stamps, stamps, write_seal
 from flyweight.tiers.table import LOCK, Tier
 
 __all__ = ["Standing", "State", "locked", "state_of", "weights_stamps"]
@@ -31,10 +31,15 @@ class State(NamedTuple):
     tier: str
     standing: Standing
     reason: str
-    nbytes: int = 0
+    files: Mapping[str, Stamp] = {}
+    """Its weights when they were looked at."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(size for size, _, _ in self.files.values())
 
     def as_json(self) -> dict[str, Any]:
-        return self._asdict()
+        return {"tier": self.tier, "standing": self.standing, "reason": self.reason, "nbytes": self.nbytes}
 
 
 @contextmanager
@@ -55,7 +60,7 @@ def locked(root: Path, waiting: Callable[[], object] | None) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def weights_stamps(root: Path, tier: Tier) -> dict[str, tuple[int, int, int]]:
+def weights_stamps(root: Path, tier: Tier) -> dict[str, Stamp]:
     return {file: stamp for file, stamp in stamps(root, tier.place).items() if file != tier.sentinel}
 
 
@@ -63,30 +68,29 @@ def state_of(root: Path, tier: Tier, *, deep: bool = False) -> State:
     """Look at stamps, and where one has changed, or with `deep`, at every byte; a seal that holds gets the new stamps."""
     seal = read_seal(root, tier)
     found = weights_stamps(root, tier)
-    nbytes = sum(size for size, _, _ in found.values())
     if seal is None:
         if os.path.lexists(root / tier.sentinel):
-            return State(tier.name, "foreign", f"{tier.sentinel} does not say what it was built from", nbytes)
+            return State(tier.name, "foreign", f"{tier.sentinel} does not say what it was built from", found)
         if found:
-            return State(tier.name, "unfinished", f"there is no {tier.sentinel}", nbytes)
+            return State(tier.name, "unfinished", f"there is no {tier.sentinel}", found)
         return State(tier.name, "absent", "not built")
     if not found:
         return State(tier.name, "damaged", f"{tier.place} is missing")
     source = source_stamps(root)
     try:
         if (deep or source != seal.source.files) and source_digest(root) != seal.source.digest:
-            return State(tier.name, "stale", "built from other arrays", nbytes)
+            return State(tier.name, "stale", "built from other arrays", found)
     except FlyweightError as error:
-        return State(tier.name, "stale", f"the arrays are damaged: {error.message}", nbytes)
+        return State(tier.name, "stale", f"the arrays are damaged: {error.message}", found)
     try:
         if (deep or found != seal.weights.files) and _digest(root, tier) != seal.weights.digest:
-            return State(tier.name, "damaged", "its weights have changed since they were written", nbytes)
+            return State(tier.name, "damaged", "its weights have changed since they were written", found)
     except FlyweightError as error:
-        return State(tier.name, "damaged", error.message, nbytes)
+        return State(tier.name, "damaged", error.message, found)
     renewed = Seal(tier.name, Proof(seal.source.digest, source), Proof(seal.weights.digest, found))
     if renewed != seal:
         _renew(root, tier, renewed)
-    return State(tier.name, "ready", tier.about, nbytes)
+    return State(tier.name, "ready", tier.about, found)
 
 
 def _digest(root: Path, tier: Tier) -> str:
