@@ -117,7 +117,8 @@ def _stored(label: str, array: Array) -> Array:
 
 
 def _codes(label: str, array: Array) -> Array:
-    _require(array.dtype in (U8, np.int8, U32), TypeError, f"{label} must be bytes or 32-bit words, not {array.dtype}")
+    if array.dtype not in (U8, np.int8, U32):  # here, because NumPy takes its time to spell a type
+        raise TypeError(f"{label} must be bytes or 32-bit words, not {array.dtype}")
     return _bytes(array)
 
 
