@@ -32,10 +32,11 @@ def command(
     opening = [{"role": "system", "content": system}] if system else []
     with ExitStack() as held:
         with starting():
-            from flyweight.runtime import Generation, Sampler, open_model
             from flyweight.runtime.chat import Renderer
 
             renderer = held.enter_context(Renderer())
+            from flyweight.runtime import Generation, Sampler, open_model
+
             opened = held.enter_context(
                 open_model(model, context=context, kv=kv, int8=not exact, threads=threads, max_ram=max_ram)
             )

@@ -11,11 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from flyweight.cli.output import json_option, note, print_json, size_argument
+
+if TYPE_CHECKING:
+    from flyweight.runtime.chat import Renderer
 
 __all__ = ["command", "engine_options", "leave_promptly", "model_options", "sampling_options", "starting"]
 
@@ -137,10 +140,9 @@ def command(
     leave_promptly()
     with ExitStack() as held:
         with starting():
+            renderer = None if raw else held.enter_context(_renderer())
             from flyweight.runtime import Generation, Sampler, open_model
-            from flyweight.runtime.chat import Renderer
 
-            renderer = None if raw else held.enter_context(Renderer())
             opened = held.enter_context(
                 open_model(model, context=context, kv=kv, int8=not exact, threads=threads, max_ram=max_ram)
             )
@@ -165,6 +167,13 @@ def command(
         first_at = begun + answer.first_token_at - clock
         figures = {"load_ms": 1e3 * (loaded_at - started), "first_token_ms": 1e3 * (first_at - started)} | answer.as_json()
         print_json({"text": "".join(said)} | figures | {"streamed": opened.streamed, "context": opened.context})
+
+
+def _renderer() -> Renderer:
+    """Started before anything else is imported: Python and jinja2 take as long to start there as NumPy does here."""
+    from flyweight.runtime.chat import Renderer
+
+    return Renderer()
 
 
 def _messages(system: str | None, text: str) -> list[dict[str, str]]:
