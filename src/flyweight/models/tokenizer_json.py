@@ -49,12 +49,12 @@ def describe(vocabulary: Vocabulary) -> dict[str, Any]:
     """What `write` gives, for a reader who will find merges of parts that are no tokens himself."""
     pieces = vocabulary.kind == PIECES
     texts = _hf_texts(vocabulary) if pieces else vocabulary.tokens
-    ids = dict(zip(texts, range(len(texts)), strict=True)) if pieces else dict(vocabulary.ids)
+    ids = dict(zip(texts, range(len(texts)), strict=True)) if pieces else vocabulary.ids
     if len(ids) != len(texts):
         raise _bad("two tokens differ only in how they write spaces")
-    for index, type_ in enumerate(vocabulary.types) if _UNUSED in vocabulary.types else ():
-        if type_ == _UNUSED and _is_hole(vocabulary, index):
-            del ids[texts[index]]
+    if _UNUSED in vocabulary.types:
+        holes = {index for index, type_ in enumerate(vocabulary.types) if type_ == _UNUSED and _is_hole(vocabulary, index)}
+        ids = {text: index for text, index in ids.items() if index not in holes}
     model: dict[str, Any] = {
         "type": "BPE",
         "dropout": None,
