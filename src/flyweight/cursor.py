@@ -20,6 +20,7 @@ __all__ = ["SCALARS", "Cursor", "Readable", "check_name", "check_shape", "utf8"]
 
 _WINDOW = 1 << 20
 _TEXT_NBYTES = 64  # what a string of a long array takes, its length included, rounded up
+_CUT = 1 << 16  # bytes of strings cut at once: arrays this small lie in memory that was used before, larger ones in new pages
 _SEPARATOR = bytes(8)
 
 
@@ -167,7 +168,7 @@ class Cursor:
         unpack, values = SCALARS["u64"].unpack_from, list[str]()
         while len(values) < count:
             start = self._ensure(8, f"the length of {what}")
-            window = bytes(self._buffer[start : start + _TEXT_NBYTES * (count - len(values))])
+            window = bytes(self._buffer[start : start + min(_CUT, _TEXT_NBYTES * (count - len(values)))])
             short, at = _short_texts(window, count - len(values))
             values += short
             last = len(window) - 8

@@ -2,7 +2,7 @@
 
 A name says kind and width: `f16`, `bf16`, `f8_e4m3`, `u4`. Types narrower than a byte have
 no array type of their own; they live packed in bytes (see `packing`). NumPy is imported only
-when an array is really made, so that reading headers starts fast.
+when an array is really made, and ml_dtypes when NumPy lacks its type, so that starting is fast.
 """
 
 from __future__ import annotations
@@ -85,26 +85,16 @@ class DType(Enum):
     @cached_property
     def numpy(self) -> np.dtype[np.generic]:
         """The array type of decoded elements; types narrower than a byte take one byte each here."""
-        import ml_dtypes
         import numpy
 
-        special: dict[str, type] = {
-            "bf16": ml_dtypes.bfloat16,
-            "f8_e4m3": ml_dtypes.float8_e4m3fn,
-            "f8_e5m2": ml_dtypes.float8_e5m2,
-            "f8_e8m0": ml_dtypes.float8_e8m0fnu,
-            "f8_e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
-            "f8_e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
-            "f6_e2m3": ml_dtypes.float6_e2m3fn,
-            "f6_e3m2": ml_dtypes.float6_e3m2fn,
-            "f4_e2m1": ml_dtypes.float4_e2m1fn,
-            "i4": ml_dtypes.int4,
-            "u4": ml_dtypes.uint4,
-            "bool": numpy.bool_,
-        }
-        if self.label in special:
-            return numpy.dtype(special[self.label])
-        return numpy.dtype(f"<{self.kind}{self.itemsize}")
+        if self is DType.BOOL:
+            return numpy.dtype(numpy.bool_)
+        if self.label not in _ML_DTYPES:
+            return numpy.dtype(f"<{self.kind}{self.itemsize}")
+        import ml_dtypes
+
+        scalar: type[numpy.generic] = getattr(ml_dtypes, _ML_DTYPES[self.label])
+        return numpy.dtype(scalar)
 
     @cached_property
     def storage(self) -> np.dtype[np.generic]:
@@ -115,4 +105,18 @@ class DType(Enum):
         return numpy.dtype(numpy.uint8) if self.bits % 8 or self is DType.BOOL else self.numpy
 
 
+_ML_DTYPES = {
+    "bf16": "bfloat16",
+    "f8_e4m3": "float8_e4m3fn",
+    "f8_e5m2": "float8_e5m2",
+    "f8_e8m0": "float8_e8m0fnu",
+    "f8_e4m3fnuz": "float8_e4m3fnuz",
+    "f8_e5m2fnuz": "float8_e5m2fnuz",
+    "f6_e2m3": "float6_e2m3fn",
+    "f6_e3m2": "float6_e3m2fn",
+    "f4_e2m1": "float4_e2m1fn",
+    "i4": "int4",
+    "u4": "uint4",
+}
+"""The types that NumPy lacks, by their names in ml_dtypes, which is imported for the first of them."""
 _BY_LABEL = {dtype.label: dtype for dtype in DType}

@@ -15,9 +15,8 @@ Bits that no code uses are written as zero and ignored when read.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,8 +28,7 @@ __all__ = ["PACKINGS", "Packing", "pack", "packed_width", "repack", "supports", 
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Packing:
+class Packing(NamedTuple):
     """One bit order: the widths it exists for, bytes per row, and both directions."""
 
     bits: frozenset[int]

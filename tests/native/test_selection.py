@@ -31,7 +31,7 @@ PACKAGE = Path(kernels.__file__).parent
 def test_table_reference_stub_and_dispatch_agree() -> None:
     defined: dict[str, list[str]] = {}
     for module in kernels.DEFINITIONS:
-        defined |= {n: names for n, names in signatures(Path(module.__file__)).items() if n in kernels.KERNELS}
+        defined |= {n: names for n, names in signatures(PACKAGE / f"{module}.py").items() if n in kernels.KERNELS}
     stub = signatures(PACKAGE / "_native.pyi")
     assert set(defined) == set(kernels.KERNELS)
     assert set(stub) == {*kernels.KERNELS, "active", "available", "use"}

@@ -9,6 +9,7 @@ then files:
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from flyweight.dtypes import DType
 from flyweight.errors import MalformedError
 from flyweight.manifest import Entry, Extent, Manifest
 from flyweight.sources import Bundle
+from flyweight.table import Table
 from flyweight.tensor import RAW, CodecSpec, TensorSpec
 from toys import toy_llama_files, write_toy_llama
 
@@ -97,7 +99,9 @@ class Sealed(Container):
 
 @pytest.fixture
 def sealed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr(containers, "CONTAINERS", (Sealed(), *containers.CONTAINERS))
+    lines = {"sealed": "hooks:Sealed", **containers.CONTAINERS.lines}
+    monkeypatch.setitem(sys.modules, "flyweight.containers.hooks", sys.modules[__name__])
+    monkeypatch.setattr(containers, "CONTAINERS", Table("flyweight.containers", lines, make=lambda kind: kind()))
     source, target = write_toy_llama(tmp_path / "toy"), tmp_path / "m.sealed"
     flyweight.convert(source, target, to="sealed", dtype="f32")
     return target

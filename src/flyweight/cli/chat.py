@@ -32,11 +32,12 @@ def command(
     opening = [{"role": "system", "content": system}] if system else []
     with ExitStack() as held:
         with starting():
-            from flyweight.runtime import Generation, Sampler
             from flyweight.runtime.chat import Renderer
-            from flyweight.tiers import open_model_from
 
             renderer = held.enter_context(Renderer())
+            from flyweight.runtime import Generation, Sampler
+            from flyweight.tiers import open_model_from
+
             opened, choice = open_model_from(
                 model, tier=tier, build=not no_build, tell=note, context=context, kv=kv, int8=not exact, threads=threads,
                 max_ram=max_ram,

@@ -18,6 +18,7 @@ import click
 from flyweight.cli.output import json_option, note, print_json, size_argument
 
 if TYPE_CHECKING:
+    from flyweight.runtime.chat import Renderer
     from flyweight.tiers import Choice
 
 __all__ = ["TIERS", "command", "engine_options", "explain", "leave_promptly", "model_options", "sampling_options", "starting"]
@@ -151,11 +152,10 @@ def command(
     leave_promptly()
     with ExitStack() as held:
         with starting():
+            renderer = None if raw else held.enter_context(_renderer())
             from flyweight.runtime import Generation, Sampler
-            from flyweight.runtime.chat import Renderer
             from flyweight.tiers import open_model_from
 
-            renderer = None if raw else held.enter_context(Renderer())
             opened, choice = open_model_from(
                 model, tier=tier, build=not no_build, tell=note, context=context, kv=kv, int8=not exact, threads=threads,
                 max_ram=max_ram,
@@ -196,6 +196,13 @@ def explain(choice: Choice) -> None:
         if state.tier != choice.tier:
             note(f"{state.tier}: {state.standing}, {state.reason}")
     note(f"{choice.tier}: {choice.why}")
+
+
+def _renderer() -> Renderer:
+    """Started before anything else is imported: Python and jinja2 take as long to start there as NumPy does here."""
+    from flyweight.runtime.chat import Renderer
+
+    return Renderer()
 
 
 def _messages(system: str | None, text: str) -> list[dict[str, str]]:

@@ -1,67 +1,66 @@
 """Codecs: how numbers become stored parts and come back.
 
-A codec is one file and one line in CODECS. Containers never import this package: a tensor whose
-codec is not in the table still survives a remux.
+A codec is one file and one line in CODECS, imported when a tensor has it. Containers never import this package: a tensor
+whose codec is not in the table still survives a remux.
 """
 
 from __future__ import annotations
 
-from flyweight.codecs import ggml
-from flyweight.codecs.affine import Affine
-from flyweight.codecs.astc import Astc
 from flyweight.codecs.base import Array, Codec, Grid, Parts, take_rows
-from flyweight.codecs.corrected import Corrected
-from flyweight.codecs.excess import Excess
-from flyweight.codecs.floats import Fp8, Mxfp4Split
-from flyweight.codecs.hqq import Hqq
-from flyweight.codecs.lossless import Lossless
-from flyweight.codecs.masked import Masked
-from flyweight.codecs.nf4 import Nf4
-from flyweight.codecs.palette import Palette
-from flyweight.codecs.raw import Raw
-from flyweight.codecs.sign import Sign
-from flyweight.codecs.sparse import Sparse
-from flyweight.codecs.tabled import Tabled
 from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.table import Table
 from flyweight.tensor import CodecSpec
 
 __all__ = ["CODECS", "Array", "Codec", "Grid", "Parts", "codec_for", "known", "take_rows"]
 
-CODECS: tuple[type[Codec], ...] = (
-    Raw,
-    Affine,
-    Palette,
-    Hqq,
-    *ggml.CODECS,
-    Lossless,
-    Sparse,
-    Fp8,
-    Mxfp4Split,
-    Sign,
-    Corrected,
-    Tabled,
-    Masked,
-    Astc,
-    Excess,
-    Nf4,
+CODECS: Table[type[Codec]] = Table(
+    __name__,
+    {
+        "raw": "raw:Raw",
+        "affine": "affine:Affine",
+        "palette": "palette:Palette",
+        "hqq": "hqq:Hqq",
+        "q4_0": "ggml:Q4_0",
+        "q4_1": "ggml:Q4_1",
+        "q5_0": "ggml:Q5_0",
+        "q5_1": "ggml:Q5_1",
+        "q8_0": "ggml:Q8_0",
+        "q8_1": "ggml:Q8_1",
+        "q2_k": "ggml:Q2_K",
+        "q3_k": "ggml:Q3_K",
+        "q4_k": "ggml:Q4_K",
+        "q5_k": "ggml:Q5_K",
+        "q6_k": "ggml:Q6_K",
+        "q8_k": "ggml:Q8_K",
+        "mxfp4": "ggml:MXFP4",
+        "iq4_nl": "ggml:IQ4_NL",
+        "iq4_xs": "ggml:IQ4_XS",
+        "lossless": "lossless:Lossless",
+        "sparse": "sparse:Sparse",
+        "fp8": "floats:Fp8",
+        "mxfp4_split": "floats:Mxfp4Split",
+        "sign": "sign:Sign",
+        "corrected": "corrected:Corrected",
+        "tabled": "tabled:Tabled",
+        "masked": "masked:Masked",
+        "astc": "astc:Astc",
+        "excess": "excess:Excess",
+        "nf4": "nf4:Nf4",
+    },
 )
-
-_BY_NAME = {codec.name: codec for codec in CODECS}
 
 
 def known(spec: CodecSpec) -> bool:
-    return spec.name in _BY_NAME
+    return spec.name in CODECS
 
 
 def codec_for(spec: CodecSpec) -> Codec:
     """The codec a spec names. Unknown names are unsupported; bad parameters are malformed."""
-    try:
-        kind = _BY_NAME[spec.name]
-    except KeyError:
+    if spec.name not in CODECS:
         raise UnsupportedError(
             f"no codec named '{spec.name}'", code="E_UNKNOWN_CODEC", hint="the tensor can be copied, not decoded"
-        ) from None
+        )
     try:
-        return kind(**spec.params)
+        return CODECS[spec.name](**spec.params)
     except (TypeError, ValueError) as error:
         raise MalformedError(f"bad parameters for codec {spec.name}: {error}", code="E_CODEC_PARAMS") from None

@@ -6,6 +6,8 @@ Casting to a narrower float rounds to nearest, ties to even, and to infinity bey
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,17 +18,20 @@ from flyweight.dtypes import DType
 
 __all__ = ["astype"]
 
-_KERNELS = {
-    (DType.BF16.numpy, DType.F32.numpy): kernels.bf16_to_f32,
-    (DType.F32.numpy, DType.BF16.numpy): kernels.f32_to_bf16,
-    (DType.F16.numpy, DType.F32.numpy): kernels.f16_to_f32,
-    (DType.F32.numpy, DType.F16.numpy): kernels.f32_to_f16,
-}
+
+@cache
+def _kernels() -> Mapping[tuple[np.dtype[Any], np.dtype[Any]], Callable[[Array, Array], None]]:
+    return {
+        (DType.BF16.numpy, DType.F32.numpy): kernels.bf16_to_f32,
+        (DType.F32.numpy, DType.BF16.numpy): kernels.f32_to_bf16,
+        (DType.F16.numpy, DType.F32.numpy): kernels.f16_to_f32,
+        (DType.F32.numpy, DType.F16.numpy): kernels.f32_to_f16,
+    }
 
 
 def astype(array: Array, dtype: np.dtype[Any]) -> Array:
     """`array` as `dtype`, C-contiguous and aligned: itself where it is that already."""
-    kernel = _KERNELS.get((array.dtype, dtype))
+    kernel = _kernels().get((array.dtype, dtype))
     if kernel is None:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             return np.require(array, dtype, ["C", "A"])

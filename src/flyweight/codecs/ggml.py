@@ -222,20 +222,22 @@ def _type(name: str, base: type[GgmlBlocks] = GgmlBlocks, **attributes: object) 
     return cast(type[GgmlBlocks], type(name, (base,), {"name": name, "__module__": __name__, **attributes}))
 
 
+Q4_0 = _type("q4_0", _Centred, grid_bits=4)
+Q4_1 = _type("q4_1", _FromMinimum, grid_bits=4)
+Q5_0 = _type("q5_0", _Centred, grid_bits=5)
+Q5_1 = _type("q5_1", _FromMinimum, grid_bits=5)
+Q8_0 = _type("q8_0", _Centred, grid_bits=8)
+Q8_1 = _type("q8_1", scales=((0, "<f2"), (2, "<f2")))
+Q2_K = _type("q2_k", Searched, scales=((80, "<f2"), (82, "<f2")))
+Q3_K = _type("q3_k", Searched, scales=((108, "<f2"),))
+Q4_K = _type("q4_k", Searched, scales=((0, "<f2"), (2, "<f2")))
+Q5_K = _type("q5_k", Searched, scales=((0, "<f2"), (2, "<f2")))
+Q6_K = _type("q6_k", Searched, scales=((208, "<f2"),))
+Q8_K = _type("q8_k", Searched, scales=((0, "<f4"),))
+MXFP4 = _type("mxfp4", _Microscaled)
+IQ4_NL = _type("iq4_nl", Searched)
+IQ4_XS = _type("iq4_xs", Searched)
+
 CODECS: tuple[type[GgmlBlocks], ...] = (
-    _type("q4_0", _Centred, grid_bits=4),
-    _type("q4_1", _FromMinimum, grid_bits=4),
-    _type("q5_0", _Centred, grid_bits=5),
-    _type("q5_1", _FromMinimum, grid_bits=5),
-    _type("q8_0", _Centred, grid_bits=8),
-    _type("q8_1", scales=((0, "<f2"), (2, "<f2"))),
-    _type("q2_k", Searched, scales=((80, "<f2"), (82, "<f2"))),
-    _type("q3_k", Searched, scales=((108, "<f2"),)),
-    _type("q4_k", Searched, scales=((0, "<f2"), (2, "<f2"))),
-    _type("q5_k", Searched, scales=((0, "<f2"), (2, "<f2"))),
-    _type("q6_k", Searched, scales=((208, "<f2"),)),
-    _type("q8_k", Searched, scales=((0, "<f4"),)),
-    _type("mxfp4", _Microscaled),
-    _type("iq4_nl", Searched),
-    _type("iq4_xs", Searched),
-)
+    Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_K, MXFP4, IQ4_NL, IQ4_XS,
+)  # fmt: skip

@@ -1,37 +1,37 @@
 """Containers: how a file or directory holds tensors.
 
-A container is one file and one line in CONTAINERS; the order is the order of probing.
+A container is one file and one line in CONTAINERS; the order is the order of probing. A line's module is imported when the
+lines before it have not recognised a file.
 """
 
 from __future__ import annotations
 
 from flyweight.containers.base import Container, Finding, Image, Placement
-from flyweight.containers.gguf import Gguf
-from flyweight.containers.hf import HfDirectory
-from flyweight.containers.mlx import MlxDirectory
-from flyweight.containers.npy_dir import NpyDirectory
-from flyweight.containers.safetensors import Safetensors
-from flyweight.containers.squizd import Squizd
 from flyweight.errors import UnknownFormatError
 from flyweight.sources import Bundle
+from flyweight.table import Table
 
 __all__ = ["CONTAINERS", "Container", "Finding", "Image", "Placement", "container_named", "recognise"]
 
-CONTAINERS: tuple[Container, ...] = (
-    Gguf(),
-    Squizd(),
-    NpyDirectory(),
-    MlxDirectory(),
-    HfDirectory(),
-    Safetensors(),
+CONTAINERS: Table[Container] = Table(
+    __name__,
+    {
+        "gguf": "gguf:Gguf",
+        "squizd": "squizd:Squizd",
+        "npy_dir": "npy_dir:NpyDirectory",
+        "mlx": "mlx:MlxDirectory",
+        "hf": "hf:HfDirectory",
+        "safetensors": "safetensors:Safetensors",
+    },
+    make=lambda kind: kind(),
 )
 
 
 def container_named(name: str) -> Container:
-    for container in CONTAINERS:
-        if container.name == name.replace("-", "_"):
-            return container
-    raise UnknownFormatError(f"no container named '{name}'", hint=f"known: {', '.join(c.name for c in CONTAINERS)}")
+    key = name.replace("-", "_")
+    if key not in CONTAINERS:
+        raise UnknownFormatError(f"no container named '{name}'", hint=f"known: {', '.join(CONTAINERS.lines)}")
+    return CONTAINERS[key]
 
 
 def recognise(bundle: Bundle) -> Container:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
@@ -36,16 +36,14 @@ class Finding:
     offset: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(NamedTuple):
     """A file to write: its size and the chunks at their offsets. What no chunk and no part covers is zero."""
 
     nbytes: int
     chunks: Chunks
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """The manifest with every extent filled in, and the files around the weights.
 
     `copies` are side files taken over unchanged from the source bundle. `digests` are the extents whose BLAKE3 the container
@@ -54,8 +52,8 @@ class Placement:
 
     manifest: Manifest
     images: Mapping[str, Image]
-    copies: Mapping[str, Extent] = field(default_factory=dict)
-    digests: Mapping[str, Extent] = field(default_factory=dict)
+    copies: Mapping[str, Extent] = {}
+    digests: Mapping[str, Extent] = {}
 
     @property
     def nbytes(self) -> int:

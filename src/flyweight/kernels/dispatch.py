@@ -9,24 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import wraps
+from importlib import import_module
 from typing import Any, cast
 
-import ml_dtypes
 import numpy as np
 
-from flyweight.kernels import (
-    reference,
-    reference_affine,
-    reference_astc,
-    reference_attention,
-    reference_casts,
-    reference_codecs,
-    reference_grids,
-    reference_matvec,
-    reference_palette,
-    reference_search,
-    reference_words,
-)
+from flyweight.dtypes import DType
+from flyweight.kernels import reference_casts
 from flyweight.kernels.reference_words import WORDS
 
 try:
@@ -123,24 +112,24 @@ KERNELS: tuple[str, ...] = (
     "hqq_round",
 )
 DEFINITIONS = (
-    reference,
-    reference_affine,
-    reference_astc,
-    reference_attention,
-    reference_casts,
-    reference_codecs,
-    reference_grids,
-    reference_matvec,
-    reference_palette,
-    reference_search,
-    reference_words,
+    "reference",
+    "reference_affine",
+    "reference_astc",
+    "reference_attention",
+    "reference_casts",
+    "reference_codecs",
+    "reference_grids",
+    "reference_matvec",
+    "reference_palette",
+    "reference_search",
+    "reference_words",
 )
+"""The modules with the definitions, imported when one is asked for."""
 
 U8 = np.dtype(np.uint8)
 U16 = np.dtype(np.uint16)
 I32 = np.dtype(np.int32)
 F16 = np.dtype(np.float16)
-BF16 = np.dtype(ml_dtypes.bfloat16)
 F32 = np.dtype(np.float32)
 F64 = np.dtype(np.float64)
 
@@ -164,7 +153,8 @@ def active() -> str:
 
 def definition(kernel: str) -> Callable[..., None]:
     """A kernel's NumPy twin. What decodes to f32 may also be asked for bf16 (as bits): the same values, rounded."""
-    twin = next(getattr(home, kernel) for home in DEFINITIONS if hasattr(home, kernel))
+    homes = (import_module(f"flyweight.kernels.{name}") for name in DEFINITIONS)
+    twin = next(getattr(home, kernel) for home in homes if hasattr(home, kernel))
     if kernel.startswith("encode_"):
         return _widening(cast("Callable[..., None]", twin))
     if not kernel.startswith("decode_"):
@@ -239,17 +229,22 @@ def check(label: str, array: Array, dtype: np.dtype[Any], shape: tuple[int | Non
         raise ValueError(f"{label} is read-only")
 
 
+def is_bf16(array: object) -> bool:
+    """Whether it is an array of bf16, which NumPy itself does not have: only then is the package imported that does."""
+    return isinstance(array, np.ndarray) and array.dtype.kind == "V" and array.dtype == DType.BF16.numpy
+
+
 def check_values(out: Array, shape: tuple[int | None, int | None]) -> Array:
     """Room for decoded values, f32 or bf16, as kernels take it: bf16 as its bits."""
-    narrow = isinstance(out, np.ndarray) and out.dtype == BF16
-    check("out", out, BF16 if narrow else F32, shape, written=True)
+    narrow = is_bf16(out)
+    check("out", out, out.dtype if narrow else F32, shape, written=True)
     return out.view(U16) if narrow else out
 
 
 def check_numbers(values: Array, shape: tuple[int | None, int | None]) -> Array:
     """Values to encode, f32 or bf16, as kernels take them: bf16 as its bits."""
-    narrow = isinstance(values, np.ndarray) and values.dtype == BF16
-    check("values", values, BF16 if narrow else F32, shape)
+    narrow = is_bf16(values)
+    check("values", values, values.dtype if narrow else F32, shape)
     return values.view(U16) if narrow else values
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flyweight.kernels import dispatch
-from flyweight.kernels.dispatch import BF16, BLOCKS, F16, F32, U8, U16, Array, _native, running
+from flyweight.kernels.dispatch import BLOCKS, F16, F32, U8, U16, Array, _native, is_bf16, running
 from flyweight.kernels.reference_matvec import rows_of
 
 U32 = np.dtype(np.uint32)
@@ -113,11 +113,12 @@ def _stored(label: str, array: Array) -> Array:
     if label in ("table", "entries"):
         array = array.reshape(1, -1) if array.ndim == 1 else array
     _require(array.ndim == 2 and array.flags.c_contiguous, ValueError, f"{label} must be C-contiguous, of two dimensions")
-    return array.view(U16) if array.dtype == BF16 else array
+    return array.view(U16) if is_bf16(array) else array
 
 
 def _codes(label: str, array: Array) -> Array:
-    _require(array.dtype in (U8, np.int8, U32), TypeError, f"{label} must be bytes or 32-bit words, not {array.dtype}")
+    if array.dtype not in (U8, np.int8, U32):  # here, because NumPy takes its time to spell a type
+        raise TypeError(f"{label} must be bytes or 32-bit words, not {array.dtype}")
     return _bytes(array)
 
 

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
+from flyweight.dtypes import DType
 from flyweight.kernels.reference import pack_bits, unpack_bits
 
 __all__: list[str] = []  # named by `flyweight.kernels.KERNELS`
 
 Array = np.ndarray[Any, Any]
 
-_STORED = (np.float32, np.float16, ml_dtypes.bfloat16)
+_STORED = (DType.F32, DType.F16, DType.BF16)
 """The types a scale or bias may be rounded to, by the number kernels know them by."""
 
 
@@ -82,8 +82,8 @@ def encode_scale_bias(values: Array, bits: int, group: int, stored: int, packed:
     """The grid from the least to the greatest value of a group; a group that is not finite has a NaN scale and a bias of 0."""
     top, columns = (1 << bits) - 1, values.shape[1]
     low, high, finite = _extremes(values, group)
-    scale[...] = np.where(finite, ((high - low) / top).astype(_STORED[stored]), np.float32(np.nan))
-    bias[...] = np.where(finite, low.astype(_STORED[stored]), np.float32(0))
+    scale[...] = np.where(finite, ((high - low) / top).astype(_STORED[stored].numpy), np.float32(np.nan))
+    bias[...] = np.where(finite, low.astype(_STORED[stored].numpy), np.float32(0))
     step, origin = _per_column(scale, group, columns), _per_column(bias, group, columns)
     steps = np.divide(values - origin, step, out=np.zeros_like(values), where=step != 0)
     _fill(top, steps, packed, bits)
@@ -93,7 +93,7 @@ def encode_symmetric(values: Array, bits: int, group: int, stored: int, packed: 
     """The grid of ± the greatest magnitude of a group; one bit has no positive code, and its grid is −s and 0."""
     half, columns = 1 << bits - 1, values.shape[1]
     low, high, finite = _extremes(values, group)
-    scale[...] = np.where(finite, (np.maximum(high, -low) / max(half - 1, 1)).astype(_STORED[stored]), np.float32(np.nan))
+    scale[...] = np.where(finite, (np.maximum(high, -low) / max(half - 1, 1)).astype(_STORED[stored].numpy), np.float32(np.nan))
     step = _per_column(scale, group, columns)
     steps = np.divide(values, step, out=np.zeros_like(values), where=step != 0) + np.float32(half)
     _fill(2 * half - 1, steps, packed, bits, flip=half)
@@ -103,8 +103,8 @@ def encode_signed_bias(values: Array, bits: int, group: int, stored: int, packed
     """The grid of `encode_scale_bias`, its bias the value of code 0, and the codes nearest to that; a constant has code 0."""
     half, columns = 1 << bits - 1, values.shape[1]
     low, high, finite = _extremes(values, group)
-    scale[...] = np.where(finite, ((high - low) / (2 * half - 1)).astype(_STORED[stored]), np.float32(np.nan))
-    bias[...] = np.where(finite, (low + half * scale.astype(np.float64)).astype(_STORED[stored]), np.float32(0))
+    scale[...] = np.where(finite, ((high - low) / (2 * half - 1)).astype(_STORED[stored].numpy), np.float32(np.nan))
+    bias[...] = np.where(finite, (low + half * scale.astype(np.float64)).astype(_STORED[stored].numpy), np.float32(0))
     step, origin = _per_column(scale, group, columns), _per_column(bias, group, columns)
     steps = np.divide(values - origin, step, out=np.zeros_like(values), where=step != 0) + np.float32(half)
     _fill(2 * half - 1, steps, packed, bits, flip=half)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
-
-from flyweight.kernels.dispatch import BF16, F16, F32, U8, U16, Array, check, check_numbers, check_stream, check_values, running
+from flyweight.dtypes import DType
+from flyweight.kernels.dispatch import F32, U8, U16, Array, check, check_numbers, check_stream, check_values, running
 
 STORED = ("f32", "f16", "bf16")
 """The types a scale may be rounded to when values are encoded."""
@@ -29,23 +27,23 @@ def pack_bits(codes: Array, bits: int, out: Array) -> None:
     running["pack_bits"](codes, bits, out)
 
 
-def _cast(name: str, narrow: np.dtype[Any], narrows: bool) -> Callable[[Array, Array], None]:
-    have, want = (F32, narrow) if narrows else (narrow, F32)
+def _cast(name: str, narrow: DType, narrows: bool) -> Callable[[Array, Array], None]:
+    have, want = (DType.F32, narrow) if narrows else (narrow, DType.F32)
 
     def convert(values: Array, out: Array) -> None:
-        check("values", values, have, (None, None))
-        check("out", out, want, values.shape, written=True)
-        running[name](*(array.view(U16) if array.dtype == narrow else array for array in (values, out)))
+        check("values", values, have.numpy, (None, None))
+        check("out", out, want.numpy, values.shape, written=True)
+        running[name](*(array.view(U16) if array.dtype == narrow.numpy else array for array in (values, out)))
 
     convert.__name__ = convert.__qualname__ = name
     convert.__doc__ = f"{have} to {want}, to nearest. values and out: (rows, columns)."
     return convert
 
 
-bf16_to_f32 = _cast("bf16_to_f32", BF16, narrows=False)
-f32_to_bf16 = _cast("f32_to_bf16", BF16, narrows=True)
-f16_to_f32 = _cast("f16_to_f32", F16, narrows=False)
-f32_to_f16 = _cast("f32_to_f16", F16, narrows=True)
+bf16_to_f32 = _cast("bf16_to_f32", DType.BF16, narrows=False)
+f32_to_bf16 = _cast("f32_to_bf16", DType.BF16, narrows=True)
+f16_to_f32 = _cast("f16_to_f32", DType.F16, narrows=False)
+f32_to_f16 = _cast("f32_to_f16", DType.F16, narrows=True)
 
 
 def _check_groups(packed: Array, bits: int, columns: int, group: int, written: bool, **parts: Array) -> None:

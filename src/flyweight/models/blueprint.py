@@ -10,8 +10,8 @@ them differently, the blueprint says so instead of changing them:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import sqrt
+from typing import NamedTuple
 
 from flyweight.manifest import Manifest
 from flyweight.models.config import Config, implied_scalar
@@ -20,8 +20,7 @@ from flyweight.models.translation import Read, read_settings
 __all__ = ["Blueprint", "blueprint"]
 
 
-@dataclass(frozen=True, slots=True)
-class Blueprint:
+class Blueprint(NamedTuple):
     config: Config
     tensors: Mapping[str, str]
     """HF name → name in the checkpoint."""

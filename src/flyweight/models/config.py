@@ -11,8 +11,7 @@ under a name of our own, so that the way back restores it:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from flyweight import strict_json
 from flyweight.dtypes import DType
@@ -38,8 +37,7 @@ _NOT_KEPT = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(NamedTuple):
     """Everything config.json and GGUF say about the shape and the function of a model."""
 
     family: Family
@@ -53,7 +51,7 @@ class Config:
     scaling: rope.Scaling | None
     tied: bool
     period: int = 0
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = {}
     """Settings of config.json that GGUF has no key for."""
     notes: tuple[str, ...] = ()
 

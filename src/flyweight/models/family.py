@@ -8,7 +8,7 @@ named dimensions. Everything else about translation is derived from these two ta
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from flyweight.models.transform import Transform
 
@@ -30,8 +30,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One number of the configuration: key in config.json, key in GGUF, type in GGUF, value when it is absent."""
 
     hf: str
@@ -49,8 +48,7 @@ class Field:
     """Null in config.json switches a feature off that the GGUF architecture always has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dims:
+class Dims(NamedTuple):
     """The sizes that tensor shapes are made of."""
 
     layers: int
@@ -77,8 +75,7 @@ class Dims:
         return sizes[name]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorRule:
+class TensorRule(NamedTuple):
     """One tensor (of every layer, where the names hold `{i}`): both names, shape, and how GGUF's values differ."""
 
     hf: str
@@ -102,8 +99,7 @@ class TensorRule:
         return self.gguf if gguf else self.hf
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """Layers with sliding-window attention: every `period`-th layer attends to everything."""
 
     period: int
@@ -111,8 +107,7 @@ class Window:
     """GGUF key for another period; empty when the architecture allows only this one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(NamedTuple):
     """How the model computes, where families differ; the defaults are Llama's."""
 
     activation: str = "silu"
@@ -126,8 +121,7 @@ class Graph:
     mlp_post_norm: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(NamedTuple):
     model_type: str
     architecture: str
     """The class that `architectures` in config.json names."""
@@ -135,9 +129,9 @@ class Family:
     """The value of `general.architecture`."""
     fields: tuple[Field, ...]
     tensors: tuple[TensorRule, ...]
-    constants: Mapping[str, object] = field(default_factory=dict)
+    constants: Mapping[str, object] = {}
     """Settings that the GGUF architecture implies; a config that says otherwise cannot be translated."""
-    unheld: Mapping[str, object] = field(default_factory=dict)
+    unheld: Mapping[str, object] = {}
     """Settings that change the function and that the GGUF architecture has no key for, with the value it implies."""
     tied: bool = False
     """Whether the output shares the embedding when config.json does not say."""

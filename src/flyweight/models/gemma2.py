@@ -1,7 +1,5 @@
 """Gemma 2: four norms a layer (stored as 1 + w), capped logits, every other layer with a sliding window."""
 
-from dataclasses import replace
-
 from flyweight.models.family import ATTENTION, COMMON_FIELDS, EMBEDDINGS, MLP, Family, Field, Graph, TensorRule, Window
 
 __all__ = ["FAMILY", "GEMMA_GRAPH", "GEMMA_TENSORS"]
@@ -10,7 +8,7 @@ _embedding, _final_norm, _output = EMBEDDINGS
 
 GEMMA_TENSORS = (
     _embedding,
-    replace(_final_norm, add=1.0),
+    _final_norm._replace(add=1.0),
     _output,
     TensorRule("model.layers.{i}.input_layernorm.weight", "blk.{i}.attn_norm.weight", ("hidden",), add=1.0),
     TensorRule("model.layers.{i}.post_attention_layernorm.weight", "blk.{i}.post_attention_norm.weight", ("hidden",), add=1.0),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.manifest import Entry
@@ -30,8 +30,7 @@ _DROPPED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Renamed:
+class Renamed(NamedTuple):
     """What a source tensor is called in the target, and how its values change."""
 
     name: str

@@ -95,7 +95,7 @@ class Record:
         kinds = of if isinstance(of, tuple) else (of,)
         if not isinstance(value, list | tuple) or not set(map(type, value)) <= set(kinds):
             self.fail(key, f"a list of {' or '.join(kind.__name__ for kind in kinds)}")
-        return list(value)
+        return value if isinstance(value, list) else list(value)
 
     def table(self, key: str) -> Record | None:
         """A nested object; None when absent or null."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 from flyweight.errors import MalformedError, UnsupportedError
@@ -49,12 +49,12 @@ def describe(vocabulary: Vocabulary) -> dict[str, Any]:
     """What `write` gives, for a reader who will find merges of parts that are no tokens himself."""
     pieces = vocabulary.kind == PIECES
     texts = _hf_texts(vocabulary) if pieces else vocabulary.tokens
-    ids = dict(zip(texts, range(len(texts)), strict=True))
+    ids = dict(zip(texts, range(len(texts)), strict=True)) if pieces else vocabulary.ids
     if len(ids) != len(texts):
         raise _bad("two tokens differ only in how they write spaces")
-    for index, type_ in enumerate(vocabulary.types) if _UNUSED in vocabulary.types else ():
-        if type_ == _UNUSED and _is_hole(vocabulary, index):
-            del ids[texts[index]]
+    if _UNUSED in vocabulary.types:
+        holes = {index for index, type_ in enumerate(vocabulary.types) if type_ == _UNUSED and _is_hole(vocabulary, index)}
+        ids = {text: index for text, index in ids.items() if index not in holes}
     model: dict[str, Any] = {
         "type": "BPE",
         "dropout": None,
@@ -73,7 +73,7 @@ def describe(vocabulary: Vocabulary) -> dict[str, Any]:
         model["unk_token"] = None if unknown is None else texts[unknown]
         model["fuse_unk"] = True
         model["byte_fallback"] = TokenType.BYTE in vocabulary.types
-        merges = merges_from_scores(texts, vocabulary.types, vocabulary.scores)
+        merges: Sequence[tuple[str, str]] = merges_from_scores(texts, vocabulary.types, vocabulary.scores)
     else:
         row = named(vocabulary.pre)
         normalizer, pre_tokenizer, decoder = row.normalizer, row.pre_tokenizer, BYTE_LEVEL_DECODER
@@ -210,10 +210,10 @@ def read(tokenizer: Record, config: Record, vocab: int) -> Vocabulary:
         BYTE_LEVEL, tokens, types, row.name if row else "", special=special, add_bos=add_bos, add_eos=add_eos, details=details
     )
     if form is None:
-        return check(replace(words, merges=merges))
+        return check(words._replace(merges=merges))
     usual = next(other for other in SPACE_FORMS if other.prefix == form.prefix)
     name, scores = "" if form is usual else form.name, _scores(ids, types, merges)
-    return check(replace(words, kind=PIECES, pre=name, scores=scores, space_prefix=form.prefix))
+    return check(words._replace(kind=PIECES, pre=name, scores=scores, space_prefix=form.prefix))
 
 
 def _ids(model: Record, vocab: int) -> dict[str, int]:

@@ -6,8 +6,7 @@ serves both ways: a name gives the components, and components that cut alike giv
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from flyweight.errors import UnsupportedError
 
@@ -25,8 +24,7 @@ __all__ = [
 Component = dict[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class PreTokenizer:
+class PreTokenizer(NamedTuple):
     """One way to cut text, for vocabularies over bytes."""
 
     name: str
@@ -84,8 +82,7 @@ PRE_TOKENIZERS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SpaceForm:
+class SpaceForm(NamedTuple):
     """How a vocabulary over pieces (SentencePiece) turns spaces into ▁ and where it puts one in front."""
 
     name: str

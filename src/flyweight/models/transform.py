@@ -10,8 +10,7 @@ Gemma normalises with (1 + w); GGUF stores 1 + w.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flyweight.errors import MalformedError
 
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Transform"]
 
 
-@dataclass(frozen=True, slots=True)
-class Transform:
+class Transform(NamedTuple):
     """How a target tensor comes from its source tensor: rows moved within each head, a constant added."""
 
     heads: int = 0
@@ -44,4 +42,4 @@ class Transform:
         return order.reshape(halves).swapaxes(1, 2).reshape(count)
 
     def inverted(self) -> Transform:
-        return replace(self, inverse=not self.inverse, add=-self.add or 0.0)
+        return self._replace(inverse=not self.inverse, add=-self.add or 0.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,18 +38,17 @@ _REPEATED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Translation:
+class Translation(NamedTuple):
     """Everything a target in another dialect needs to know. No bytes of weights are touched."""
 
     dialect: str
     tensors: Mapping[str, Renamed]
     """Every source tensor that is carried, by its source name."""
-    metadata: Mapping[str, Typed] = field(default_factory=dict)
-    files: Mapping[str, Extent | bytes] = field(default_factory=dict)
-    dropped: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, Typed] = {}
+    files: Mapping[str, Extent | bytes] = {}
+    dropped: Mapping[str, str] = {}
     """Source tensors that are not carried, and why."""
-    added: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    added: Mapping[str, np.ndarray[Any, Any]] = {}
     """Tensors the target needs that the source has only as settings."""
     notes: tuple[str, ...] = ()
     """What the target cannot hold."""

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from itertools import repeat
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 from flyweight import strict_json
 from flyweight.errors import MalformedError, UnsupportedError
@@ -65,8 +64,7 @@ SPECIAL_TOKENS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
+class Vocabulary(NamedTuple):
     """Tokens by id with their types, how they join, and which have a role."""
 
     kind: str
@@ -75,15 +73,17 @@ class Vocabulary:
     types: list[int]
     pre: str
     """gpt2: the name of the pre-tokenizer. llama: the name of the space form, empty for the usual one."""
-    merges: list[tuple[str, str]] = field(default_factory=list)
-    scores: list[float] = field(default_factory=list)
-    special: Mapping[str, int] = field(default_factory=dict)
+    merges: Sequence[tuple[str, str]] = ()
+    scores: Sequence[float] = ()
+    special: Mapping[str, int] = {}
     """Ids by role, named as in tokenizer_config.json (`bos_token` …)."""
     add_bos: bool = False
     add_eos: bool = False
     space_prefix: bool = False
-    details: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    details: Mapping[int, Mapping[str, Any]] = {}
     """What tokenizer.json says of an added token beyond its text and whether it is special."""
+    ids: Mapping[str, int] = {}
+    """The place of each token, found by `check`."""
 
 
 def placeholder(index: int) -> str:
@@ -104,7 +104,8 @@ def check(vocabulary: Vocabulary) -> Vocabulary:
     tokens, types = vocabulary.tokens, vocabulary.types
     if len(types) != len(tokens):
         raise _bad(f"{len(types)} token types for {len(tokens)} tokens")
-    if len(set(tokens)) != len(tokens):
+    ids = dict(zip(tokens, range(len(tokens)), strict=True))
+    if len(ids) != len(tokens):
         twice = Counter(tokens).most_common(1)[0][0]
         raise _bad(f"the token '{twice}' is there twice")
     unknown = set(types) - set(TokenType)
@@ -121,7 +122,7 @@ def check(vocabulary: Vocabulary) -> Vocabulary:
         raise _bad(f"{len(vocabulary.scores)} scores for {len(tokens)} tokens")
     if not all(map(isfinite, vocabulary.scores)):
         raise _bad("a score is not a finite number")
-    return vocabulary
+    return vocabulary._replace(ids=ids)
 
 
 def read_gguf(metadata: Record, vocab: int) -> Vocabulary | None:
@@ -156,8 +157,8 @@ def read_gguf(metadata: Record, vocab: int) -> Vocabulary | None:
     if pieces:
         metadata.get(_PREFIX + "pre")
         scores = [float(score) for score in metadata.items(_PREFIX + "scores", (int, float))]
-        return check(replace(words, scores=scores, space_prefix=metadata.flag(_PREFIX + "add_space_prefix", True)))
-    return check(replace(words, merges=_pairs(metadata.items(_PREFIX + "merges", str))))
+        return check(words._replace(scores=scores, space_prefix=metadata.flag(_PREFIX + "add_space_prefix", True)))
+    return check(words._replace(merges=_pairs(metadata.items(_PREFIX + "merges", str))))
 
 
 def _pairs(merges: list[str]) -> list[tuple[str, str]]:

@@ -150,7 +150,7 @@ def make_plan(
     for extra_name, array in translation.added.items():
         spec = TensorSpec(array.shape, DType.F32)
         steps.append(Step("add", None, Entry(extra_name, spec, RAW, {"data": spec}), array=array))
-    translation = replace(translation, files={**translation.files, **(files or {})})
+    translation = translation._replace(files={**translation.files, **(files or {})})
     placement = container.place(_unplaced(checkpoint, container, translation, dialect, steps, notes), name, shard_bytes)
     placed = placement.manifest.entries
     steps = [replace(step, target=placed[step.target.name]) for step in steps]

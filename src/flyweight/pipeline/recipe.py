@@ -187,7 +187,7 @@ def preset(name: str, own: Mapping[str, CodecSpec] | None = None) -> Recipe:
     if affine:
         params = {"bits": int(affine[1]), "group": int(affine[2] or 64), "scale": "f16"}
         return Recipe(name, (Rule(("*",), choice("affine", params)),), protect=True)
-    if any(codec.name == name and codec.encodes for codec in CODECS):
+    if name in CODECS and CODECS[name].encodes:
         return Recipe(name, (Rule(("*",), choice(name)),), protect=not codec_for(CodecSpec(name)).exact)
     raise UnsupportedError(f"no quantization named '{name}'", code="E_QUANT", hint=f"known: {', '.join(PRESETS)}")
 

@@ -5,10 +5,36 @@ from flyweight.runtime import Generation, Sampler, open_model
 with open_model("model.gguf") as model:
     answer = Generation(model, model.prompt([{"role": "user", "content": "Hello"}]), Sampler(), max_tokens=64)
     print("".join(answer.pieces()))
+
+Names are imported when first used, so that the worker of `chat` can start before all else.
 """
 
-from flyweight.runtime.generate import Generation, peak_rss
-from flyweight.runtime.model import Model, open_model
-from flyweight.runtime.sample import Sampler
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flyweight.table import Table
+
+if TYPE_CHECKING:
+    from flyweight.runtime.generate import Generation, peak_rss
+    from flyweight.runtime.model import Model, open_model
+    from flyweight.runtime.sample import Sampler
 
 __all__ = ["Generation", "Model", "Sampler", "open_model", "peak_rss"]
+
+_HOMES: Table[Any] = Table(
+    __name__,
+    {
+        "Generation": "generate:Generation",
+        "Model": "model:Model",
+        "Sampler": "sample:Sampler",
+        "open_model": "model:open_model",
+        "peak_rss": "generate:peak_rss",
+    },
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'flyweight.runtime' has no attribute '{name}'")
+    return _HOMES[name]

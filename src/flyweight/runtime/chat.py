@@ -19,15 +19,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flyweight import strict_json
-from flyweight.checkpoint import Checkpoint
 from flyweight.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
-from flyweight.models import tokenizer as tokenizer_files
-from flyweight.models.record import Record
-from flyweight.models.tokenizer import Templates
 from flyweight.runtime.extra import missing_extra
+
+if TYPE_CHECKING:
+    from flyweight.checkpoint import Checkpoint
+    from flyweight.models.tokenizer import Templates
 
 __all__ = ["MAX_OUTPUT", "MAX_TEMPLATE", "SECONDS", "Message", "Renderer", "render", "template_for", "templates_of"]
 
@@ -46,6 +45,11 @@ Message = Mapping[str, Any]
 
 def templates_of(checkpoint: Checkpoint) -> Templates:
     """The chat templates of a checkpoint by name; none is no error."""
+    # Imported here, so that a worker starts before, and then beside, whatever reads checkpoints.
+    from flyweight import strict_json
+    from flyweight.models import tokenizer as tokenizer_files
+    from flyweight.models.record import Record
+
     manifest = checkpoint.manifest
     try:
         if manifest.dialect == "gguf":

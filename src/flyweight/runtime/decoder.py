@@ -13,9 +13,8 @@ product that follows them, so that a layer is five calls: qkv, attention, o, gat
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,8 +35,7 @@ BLOCK = 256
 """Tokens computed at a time when there are many."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """What does not change the function of a model."""
 
     int8: bool = True

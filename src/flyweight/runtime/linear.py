@@ -1,7 +1,8 @@
 """Linear layers over weights as they are stored.
 
 FORMS is the table: codec name → the product kernel's view of a tensor, or None when it has none for these parameters.
-What has no form is decoded a few rows at a time and multiplied, so no layer ever needs a decoded copy of itself.
+What has no form is decoded a few rows at a time and multiplied, so no layer ever needs a decoded copy of itself. A codec's
+module is imported where a tensor of a model has that codec.
 """
 
 from __future__ import annotations
@@ -13,10 +14,6 @@ import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs import codec_for, take_rows
-from flyweight.codecs.affine import Affine
-from flyweight.codecs.masked import Masked
-from flyweight.codecs.palette import Palette
-from flyweight.codecs.tabled import Tabled
 from flyweight.dtypes import DType
 from flyweight.kernels.reference_matvec import ACTIVATIONS, normalize
 from flyweight.tensor import EncodedTensor, has_rows
@@ -39,6 +36,8 @@ def _blocks(tensor: EncodedTensor) -> kernels.Matrix | None:
 
 
 def _affine(tensor: EncodedTensor) -> kernels.Matrix | None:
+    from flyweight.codecs.affine import Affine
+
     codec = codec_for(tensor.codec)
     assert isinstance(codec, Affine)
     columns = tensor.spec.columns
@@ -54,6 +53,8 @@ def _affine(tensor: EncodedTensor) -> kernels.Matrix | None:
 
 
 def _palette(tensor: EncodedTensor) -> kernels.Matrix | None:
+    from flyweight.codecs.palette import Palette
+
     codec = codec_for(tensor.codec)
     assert isinstance(codec, Palette)
     plain = Palette(bits=4, table=codec.table)
@@ -64,6 +65,8 @@ def _palette(tensor: EncodedTensor) -> kernels.Matrix | None:
 
 
 def _tabled(tensor: EncodedTensor, **masked: Any) -> kernels.Matrix | None:
+    from flyweight.codecs.tabled import Tabled
+
     codec, columns = codec_for(tensor.codec), tensor.spec.columns
     assert isinstance(codec, Tabled)
     if codec.length % 32 and codec.length < columns:
@@ -74,6 +77,8 @@ def _tabled(tensor: EncodedTensor, **masked: Any) -> kernels.Matrix | None:
 
 def _masked(tensor: EncodedTensor) -> kernels.Matrix | None:
     """With its mask where the product can skip blocks, else as what is held: that is the whole tensor."""
+    from flyweight.codecs.masked import Masked
+
     codec = codec_for(tensor.codec)
     assert isinstance(codec, Masked)
     held = EncodedTensor(tensor.spec, codec.held.spec, codec.held_parts(tensor.parts))

@@ -11,14 +11,17 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.errors import FlyweightError, ResourceError
-from flyweight.runtime.chat import Renderer, template_for
 from flyweight.runtime.decoder import Decoder, Settings
 from flyweight.runtime.kv import KeyValues
 from flyweight.runtime.tensors import Streamed, Tensors
 from flyweight.runtime.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from flyweight.runtime.chat import Renderer
 
 __all__ = ["DEFAULT_CONTEXT", "Model", "open_model", "usable_cores"]
 
@@ -57,6 +60,8 @@ class Model:
 
     def prompt(self, messages: Sequence[Mapping[str, str]], renderer: Renderer | None = None) -> list[int]:
         """A conversation as tokens, in the model's own template, up to where its answer begins."""
+        from flyweight.runtime.chat import Renderer, template_for
+
         words = self.tokenizer
         rendering = renderer or Renderer()
         try:

@@ -18,6 +18,7 @@ the other. Only `exp` itself can differ between machines, by a last bit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from math import isfinite
 from typing import Any
 
@@ -61,7 +62,12 @@ class Sampler:
             raise ValueError("a seed is a 64-bit number")
         self.temperature, self.top_k, self.top_p, self.min_p = temperature, top_k, top_p, min_p
         self.repetition_penalty = repetition_penalty
-        self._words = np.random.Philox(key=seed)
+        self.seed = seed
+
+    @cached_property
+    def _words(self) -> np.random.Philox:
+        """Made for the first draw: whoever takes the likeliest token need not wait for NumPy's generators to load."""
+        return np.random.Philox(key=self.seed)
 
     def __call__(self, logits: Logits, history: Sequence[int] = ()) -> int:
         """The next token's id; `history` are the tokens the penalty is for."""
