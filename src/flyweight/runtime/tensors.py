@@ -66,7 +66,7 @@ class Tensors(Mapping[str, EncodedTensor]):
         for name in self:
             if name.startswith("model.layers."):
                 steps[int(name.split(".", 3)[2])].append(name)
-        return [*steps, [self.output_name]]
+        return [*steps, ["model.norm.weight", self.output_name]]
 
     def layers(self, make: Callable[[Held, int], L]) -> Iterable[L]:
         """What `make` builds of the tensors of each layer, in order, as often as it is iterated over."""
