@@ -8,7 +8,7 @@ DEMO_MODEL := .models/SmolLM2-135M-Instruct.Q4_1.gguf
 DEMO_TEXT := .models/text/debian-handbook.txt
 NATIVE := $(wildcard native/*) CMakeLists.txt
 
-.PHONY: setup demo test check check-native format conformance bench quality squizd clean
+.PHONY: setup demo test check check-native format conformance bench quality squizd tiers clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -96,6 +96,10 @@ quality: setup $(DEMO_MODEL) $(DEMO_TEXT)  ## Measure bits per weight against er
 
 squizd: setup $(DEMO_MODEL) $(DEMO_TEXT)  ## Measure the forms of a SQUIZD file on the real model and write docs/squizd*
 	$(BIN)/python tools/squizd_table.py $(DEMO_MODEL) $(DEMO_TEXT) docs/squizd.json
+
+tiers: $(PEERS)/.ready $(DEMO_MODEL) $(DEMO_TEXT)  ## Measure the tiers beside other ways to load a model and write docs/tiers.md
+	$(PEERS)/bin/python bench/tiers.py $(DEMO_MODEL) $(DEMO_TEXT)
+	$(PEERS)/bin/python tools/tiers_page.py bench/results/tiers.json docs/tiers.md
 
 clean:  ## Remove everything built or downloaded
 	rm -rf $(VENV) $(PEERS) $(SANITIZED) build dist .models .demo .bench

@@ -19,6 +19,7 @@ from flyweight.checkpoint import Checkpoint, as_array
 from flyweight.errors import FlyweightError
 from flyweight.manifest import Entry
 from flyweight.models import Blueprint, blueprint
+from flyweight.runtime.ahead import read_ahead
 from flyweight.tensor import EncodedTensor, TensorSpec, has_rows
 
 __all__ = ["Streamed", "Tensors"]
@@ -59,8 +60,17 @@ class Tensors(Mapping[str, EncodedTensor]):
     def output_name(self) -> str:
         return "model.embed_tokens.weight" if self.blueprint.config.tied else "lm_head.weight"
 
+    def steps(self) -> list[list[str]]:
+        """The tensors that one token needs, in order: those of each layer, then the output. Of an embedding it needs a row."""
+        steps: list[list[str]] = [[] for _ in range(self.blueprint.config.dims.layers)]
+        for name in self:
+            if name.startswith("model.layers."):
+                steps[int(name.split(".", 3)[2])].append(name)
+        return [*steps, ["model.norm.weight", self.output_name]]
+
     def layers(self, make: Callable[[Held, int], L]) -> Iterable[L]:
         """What `make` builds of the tensors of each layer, in order, as often as it is iterated over."""
+        read_ahead(self.checkpoint, [[*map(self.entry, step)] for step in self.steps()])
         return [make(self, index) for index in range(self.blueprint.config.dims.layers)]
 
     def output(self, make: Callable[[EncodedTensor], L]) -> Iterable[tuple[slice, L]]:
@@ -78,10 +88,7 @@ class Streamed(Tensors):
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__(checkpoint)
-        layers = self.blueprint.config.dims.layers
-        self._pieces: list[Piece] = [
-            tuple((name, 0, 0) for name in self if name.startswith(f"model.layers.{index}.")) for index in range(layers)
-        ]
+        self._pieces: list[Piece] = [tuple((name, 0, 0) for name in step) for step in self.steps()[:-1]]
         largest = max(map(self._nbytes, self._pieces), default=0)
         self._outputs = list(self._cut(self.output_name, largest))
         self.buffer_nbytes = max(largest, *(self._nbytes(((self.output_name, *rows),)) for rows in self._outputs))

@@ -38,6 +38,13 @@ class Source(ABC):
             offset += len(piece)
         return hasher.hexdigest()
 
+    def in_memory(self, offset: int) -> bool:
+        """Whether the byte at `offset` can be had without waiting, as far as the machine tells."""
+        return True
+
+    def expect(self, offset: int, length: int) -> None:  # noqa: B027  a hint may be ignored
+        """A hint that these bytes will be read soon; a source that can begins to fetch them."""
+
     def check_range(self, offset: int, length: int) -> None:
         if offset < 0 or length < 0 or offset + length > self.size:
             raise TruncatedError(

@@ -21,6 +21,7 @@ Identity = tuple[int, int, int, int]
 """Device, inode, size and modification time: what tells a changed file."""
 
 _MAP_FROM = 1 << 16
+_HINTS = hasattr(os, "posix_fadvise") and hasattr(os, "RWF_NOWAIT")
 
 
 class FileSource(Source):
@@ -63,6 +64,19 @@ class FileSource(Source):
             if count == 0:
                 raise TruncatedError("the file became shorter while it was read", file=self.name, offset=offset + done)
             done += count
+
+    def in_memory(self, offset: int) -> bool:
+        if not _HINTS:
+            return True
+        try:
+            os.preadv(self._fd, [bytearray(1)], offset, os.RWF_NOWAIT)
+        except OSError:  # it would have to wait, or the file system cannot tell
+            return False
+        return True
+
+    def expect(self, offset: int, length: int) -> None:
+        if _HINTS:
+            os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_WILLNEED)
 
     def unchanged(self) -> bool:
         """Whether the file is still, as far as its inode tells, what was opened."""

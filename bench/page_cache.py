@@ -1,0 +1,115 @@
+"""Files put out of the page cache, and read at the rate of the disk itself.
+
+    drop     written back, then dropped; an error unless at most a hundredth of the pages stayed
+    plain    what a program does that reads: one after the other, 8 MB at a time, through the cache
+    direct   what the disk can do: two readers of 4 MB past the cache
+
+Where the host beneath caches the disk, that is part of all of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from flyweight.manifest import Extent
+
+__all__ = ["drop", "files_of", "nbytes_of", "read_seconds", "write_rate"]
+
+_PAGE = mmap.PAGESIZE
+_PLAIN, _DIRECT, _READERS = 8 << 20, 4 << 20, 2
+
+
+def files_of(place: Path) -> list[Path]:
+    return [path for path in sorted(place.rglob("*")) if path.is_file()] if place.is_dir() else [place]
+
+
+def nbytes_of(files: Iterable[Path]) -> int:
+    return sum(path.stat().st_size for path in files)
+
+
+def _resident(path: Path) -> int:
+    """Pages of a file that are in memory."""
+    size = path.stat().st_size
+    if not size:
+        return 0
+    mapped = np.memmap(path, np.uint8, "r")
+    there = np.zeros(-(-size // _PAGE), np.uint8)
+    if ctypes.CDLL(None).mincore(
+        ctypes.c_void_p(mapped.ctypes.data), ctypes.c_size_t(size), ctypes.c_void_p(there.ctypes.data)
+    ):
+        raise OSError("mincore failed")
+    return int((there & 1).sum())
+
+
+def drop(files: Sequence[Path]) -> None:
+    for path in files:
+        file = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(file)  # only clean pages can be dropped
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(file)
+    stayed = _PAGE * sum(map(_resident, files))
+    if stayed > nbytes_of(files) // 100:
+        raise RuntimeError(f"{stayed} bytes of {files[0].parent} stay in memory: someone else uses them")
+
+
+def read_seconds(root: Path, extents: Iterable[Extent]) -> dict[str, float]:
+    """How long the disk takes for these parts of files, which are dropped before."""
+    parts = list(extents)
+    files = [root / name for name in dict.fromkeys(part.file for part in parts)]
+    drop(files)
+    plain = _timed(parts, root, 1, _PLAIN, 0)
+    drop(files)
+    return {"plain": plain, "direct": _timed(parts, root, _READERS, _DIRECT, os.O_DIRECT)}
+
+
+def _timed(parts: Sequence[Extent], root: Path, readers: int, piece: int, flags: int) -> float:
+    buffers = [mmap.mmap(-1, piece + 2 * _PAGE) for _ in range(readers)]
+    for buffer in buffers:
+        buffer.write(bytes(len(buffer)))
+    descriptors = {name: os.open(root / name, os.O_RDONLY | flags) for name in dict.fromkeys(part.file for part in parts)}
+    wanted = list(_aligned(parts, piece))
+
+    def read(who: int) -> None:
+        for file, offset, nbytes in islice(wanted, who, None, readers):
+            os.preadv(descriptors[file], [memoryview(buffers[who])[:nbytes]], offset)
+
+    begun = time.perf_counter()
+    with ThreadPoolExecutor(readers) as pool:
+        list(pool.map(read, range(readers)))
+    took = time.perf_counter() - begun
+    for descriptor in descriptors.values():
+        os.close(descriptor)
+    return took
+
+
+def _aligned(parts: Iterable[Extent], piece: int) -> Iterator[tuple[str, int, int]]:
+    for part in parts:
+        first, last = part.offset // _PAGE * _PAGE, -(-part.end // _PAGE) * _PAGE
+        for at in range(first, last, piece):
+            yield part.file, at, min(piece, last - at)
+
+
+def write_rate(folder: Path, nbytes: int) -> float:
+    """MB/s of writing a new file and having it on the disk."""
+    path, piece = folder / "write-rate", np.random.default_rng(0).bytes(8 << 20)
+    begun = time.perf_counter()
+    try:
+        with path.open("wb") as file:
+            for _ in range(nbytes // len(piece)):
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        return nbytes / (time.perf_counter() - begun) / 1e6
+    finally:
+        path.unlink()

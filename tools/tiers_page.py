@@ -1,0 +1,78 @@
+"""docs/tiers.md from the last run of bench/tiers.py.
+
+python tools/tiers_page.py bench/results/tiers.json docs/tiers.md
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+READING = """\
+- **Load** is from the call that loads to the logits of one token; Python and imports are up by then (for transformers they take
+  seconds more). *Cold*: the row's own files dropped from the page cache and found dropped, programs not. *Warm*: right after.
+  Medians; a way that takes over a minute was run once.
+- **One token reads every weight**, so a load that only maps a file cannot look fast here: that is why our rows are not nothing.
+- **RAM**: *private* is memory that was written and can only be swapped; *resident* counts the mapped pages of the file too,
+  which the machine drops when it needs them.
+- **native** is the Hugging Face directory as it is, **int8, int4, int3** the arrays of an npy-dir as they are, **finalized**,
+  **cache** and **packed** tiers built once from the int4 arrays. Disk counts a tier alone; the arrays it was built from stay.
+- **The factor 54** compares a warm load of ours with a cold load of others: it says more about page caches than about
+  programs. Warm beside warm is the fair one; cold beside cold is in the table.
+- **Not the seed's machine.** Its figures are from Apple silicon with a GPU; here everybody has two cores and no GPU. mlx-lm on
+  a CPU has no fast product for 4 bits, which its row shows. Ratios are worth more than seconds.
+- **Perplexity** with f32 activations, so that only the weights differ; transformers and llama.cpp as they compute themselves;
+  mlx-lm's files by our runtime, since its CPU takes minutes for them. The 1.5B shape has random weights and none.
+- **Disk speed** is the better of plain reads and of two readers past the cache, of the bytes that the first token needs.
+"""
+COLUMNS = {
+    "way": lambda row: f"{row['who']}, {row['form']}",
+    "cold ms": lambda row: figure(row["cold"]),
+    "warm ms": lambda row: figure(row["warm"]),
+    "disk MB": lambda row: f"{row['disk'] / 1e6:,.0f}",
+    "private MB": lambda row: f"{row['private']['median']:,.0f}",
+    "resident MB": lambda row: f"{row['resident']['median']:,.0f}",
+    "cold / disk speed": lambda row: of_disk(row),
+    "perplexity": lambda row: f"{row['perplexity']:.2f}" if "perplexity" in row else "",
+}
+
+
+def figure(held: Mapping[str, float]) -> str:
+    return f"{held['median']:,.0f} [{held['min']:,.0f}–{held['max']:,.0f}]"
+
+
+def of_disk(row: Mapping[str, Any]) -> str:
+    reads = [row[how]["median"] for how in ("read, plain", "read, direct") if how in row]
+    return f"{row['cold']['median'] / min(reads):.2f}" if reads else ""
+
+
+def page(report: Mapping[str, Any]) -> Iterator[str]:
+    yield "# The tiers beside other ways to load a model\n"
+    yield (
+        f"{report['date'][:10]}, {report['processor']}, kernels {report['kernels']}, {report['threads']} threads, "
+        f"{report['runs']} runs, load average {report['load_average']:.1f}. Made by `make tiers`.\n"
+    )
+    yield READING
+    for name, rows in report["models"].items():
+        yield f"## {name}\n"
+        yield f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
+        yield from (f"| {' | '.join(cell(row) for cell in COLUMNS.values())} |" for row in rows.values())
+        yield ""
+    if report["results"]:
+        yield "## Targets\n\n| | | reached | | beside | target |\n|---|---|---|---|---|---|"
+        for row in report["results"]:
+            beside = ", ".join(f"{ratio:.3f}× {who}" for who, ratio in row["ratios"].items())
+            reached = figure(row["figures"][row["ours"]])
+            yield f"| {row['verdict']} | {row['name']} | {reached} | {row['unit']} | {beside} | {row['target']} |"
+
+
+def main() -> None:
+    source, target = map(Path, sys.argv[1:])
+    target.write_text("\n".join(page(json.loads(source.read_text("utf-8")))) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
