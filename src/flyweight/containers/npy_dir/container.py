@@ -51,7 +51,8 @@ class NpyDirectory(Container):
     presets = {
         "int8": FORMS["int8"].spec(0),
         **{f"int8-g{group}": FORMS["int8"].spec(group) for group in (32, 64, 128)},
-        **{label: FORMS[label].spec(FORMS[label].usual) for label in ("int4", "int4-legacy", "int3")},
+        **{label: FORMS[label].preset() for label in ("int4", "int4-legacy", "int3")},
+        "int4-g64": FORMS["int4"].preset(DType.F16),
     }
 
     def probe(self, bundle: Bundle) -> bool:
@@ -90,7 +91,9 @@ class NpyDirectory(Container):
     def adapt(self, codec: CodecSpec, name: str = "") -> CodecSpec:
         if codec.name != "affine":
             return codec
-        return CodecSpec("affine", _AFFINE | dict(codec.params) | {key: _AFFINE[key] for key in _STORED})
+        narrow = codec.params.get("bits") == 4 and codec.params.get("scale") == "f16"
+        stored = {key: _AFFINE[key] for key in _STORED} | ({"scale": "f16"} if narrow else {})
+        return CodecSpec("affine", _AFFINE | dict(codec.params) | stored)
 
     def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
         """A file for every array, whatever `shard_bytes` says."""
