@@ -48,7 +48,7 @@ class Form(NamedTuple):
     files: Mapping[str, str]
     """Part → suffix, the codes first."""
     usual: Mapping[DType, int]
-    """The types its scales may have, the public tool's first, and how long groups are with each unless the shapes say otherwise."""
+    """The types its scales may have, the public tool's first, and how long groups are with each unless shapes say otherwise."""
     flat: bool = False
 
     def spec(self, group: int, scale: DType = DType.F32) -> CodecSpec:
@@ -81,6 +81,7 @@ FORMS = {
     ),
 }  # fmt: skip
 """In the order in which they are preferred."""
+_SCALED = [(form, scale) for form in FORMS.values() for scale in form.usual]
 INT4 = ("int4", "int4-legacy")
 CORRECTION = {"left": "__lra", "right": "__lrb"}
 DENSE = ("__ptb", "__pt")
@@ -107,7 +108,7 @@ def arrange(spec: TensorSpec, codec: CodecSpec) -> dict[str, Stored] | None:
     group = inner.params.get("group")
     if type(group) is not int or not 0 <= group <= _MAX_GROUP:
         return None
-    for form, scale in ((form, scale) for form in FORMS.values() for scale in form.usual):
+    for form, scale in _SCALED:
         if inner == form.spec(group, scale) and (form.flat or not rank):
             held = _flat(form, spec, group) if form.flat else _by_rows(form, spec, group, scale)
             return held if not rank or held is None else _corrected(held, spec, rank)
