@@ -35,7 +35,7 @@ from flyweight.manifest import Entry, Extent
 from flyweight.sources import Bundle
 from flyweight.tensor import CodecSpec, TensorSpec
 
-__all__ = ["FOLDER", "INT4_READY", "MANIFEST", "READY", "Reading", "array_files", "is_own", "read"]
+__all__ = ["FOLDER", "INT4_READY", "MANIFEST", "READY", "Reading", "array_files", "is_own", "labels", "read"]
 
 MANIFEST, FOLDER = "manifest.json", "tensors/"
 READY, INT4_READY = "tensors/.manifest_ready", ".squish_int4_ready"
@@ -56,6 +56,8 @@ def is_own(name: str) -> bool:
 @dataclass
 class Reading:
     bundle: Bundle
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Tensor → its name on disk."""
     entries: dict[str, Entry] = field(default_factory=dict)
     record: Record | None = None
     problems: list[FlyweightError] = field(default_factory=list)
@@ -67,7 +69,7 @@ class Reading:
 def read(bundle: Bundle) -> Reading:
     found = Reading(bundle)
     try:
-        keys = _manifest(bundle)
+        found.keys = keys = _manifest(bundle)
         if RECORD in bundle:
             found.record = read_record(_json(bundle, RECORD), bundle[RECORD].name)
             _same_names(keys, found.record, bundle[RECORD].name)
@@ -188,9 +190,14 @@ def _recorded(
     raise MalformedError(f"{RECORD} says {spec} as {codec}, its arrays {kind.spec} as {kind.codec}", code="E_RECORD")
 
 
+def labels(files: Mapping[str, str]) -> list[str]:
+    """The forms a tensor with these files has, as they are preferred."""
+    return [label for label, form in FORMS.items() if form.files["codes"] in files] + [s for s in DENSE if s in files]
+
+
 def _forms(found: Reading, files: Mapping[str, str]) -> list[str]:
     """The forms a tensor has, the one that counts first."""
-    present = [label for label, form in FORMS.items() if form.files["codes"] in files] + [s for s in DENSE if s in files]
+    present = labels(files)
     if INT4_READY not in found.bundle and any(label not in INT4 for label in present):
         present = [label for label in present if label not in INT4]
     if present:
