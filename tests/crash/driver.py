@@ -18,6 +18,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +58,15 @@ def arm(mode: str, point: int, code: int) -> Callable[[], int]:
     return lambda: seen
 
 
-def attempt(mode: str, point: int, code: int, arguments: dict[str, Any]) -> tuple[int, int]:
-    """Exit status of a forked child that converts under the trap, and the calls it counted (if it lived)."""
+def attempt(mode: str, point: int, code: int, work: Callable[[], object]) -> tuple[int, int]:
+    """Exit status of a forked child that works under the trap, and the calls it counted (if it lived)."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         count = arm(mode, point, code)
         status = 0
         try:
-            flyweight.convert(**arguments)
+            work()
         except OSError:
             status = 6
         except flyweight.FlyweightError as error:
@@ -85,10 +86,10 @@ def main() -> None:
     target, expected = Path(destination), tree(Path(expected_path))
     arguments = {"source": source, "destination": destination, "jobs": 1, **json.loads(options)}
     forced = bool(arguments.get("force"))
-    partial = target.parent / f".{target.name}.partial"
+    staged = target.parent / f".{target.name}.partial"
 
     def reset() -> None:
-        for path in (target, partial):
+        for path in (target, staged):
             if path.is_dir():
                 shutil.rmtree(path)
             elif path.exists():
@@ -102,18 +103,18 @@ def main() -> None:
     flyweight.open(source).close()
     reset()
     old = tree(target)
-    status, total = attempt("kill", 0, 0, arguments)
+    status, total = attempt("kill", 0, 0, partial(flyweight.convert, **arguments))
     assert status == 0, status
     assert normal(tree(target)) == normal(expected)
     print(json.dumps({"total": total}), flush=True)
     for point in range(1, total + 1):
         reset()
-        status, _ = attempt(mode, point, code, arguments)
+        status, _ = attempt(mode, point, code, partial(flyweight.convert, **arguments))
         state = tree(target)
         after = "complete" if normal(state) == normal(expected) else "old" if state == old else "half"
-        again, _ = attempt("kill", 0, 0, {**arguments, "resume": True})
+        again, _ = attempt("kill", 0, 0, partial(flyweight.convert, **arguments, resume=True))
         # Killed in its last breath, a run has published and forgotten its journal: resuming then finds the output complete.
-        ended = (again == 0 and not partial.exists()) or (after == "complete" and again == 6)
+        ended = (again == 0 and not staged.exists()) or (after == "complete" and again == 6)
         resumed = ended and normal(tree(target)) == normal(expected)
         print(json.dumps({"point": point, "status": status, "after": after, "resumed": resumed}), flush=True)
 
@@ -123,4 +124,5 @@ def normal(state: dict[str, str] | None) -> list[tuple[str, str]] | None:
     return None if state is None else sorted((name.partition("/")[2], digest) for name, digest in state.items())
 
 
-main()
+if __name__ == "__main__":
+    main()

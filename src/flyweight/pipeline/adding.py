@@ -49,7 +49,7 @@ def plan_addition(checkpoint: Checkpoint, form: str) -> Plan:
         target = Entry(source.name, source.spec, codec.spec, codec.layout(source.spec))
         steps.append(Step("transcode", source, target, quantizer=default_for(codec)))
     if addition.turned:
-        if steps or any(checkpoint.manifest.entries[name].codec != codec.spec for name in addition.turned):
+        if steps or not addition.is_there:
             raise OutputError(
                 "another form of four bits counts already",
                 code="E_EXISTS",

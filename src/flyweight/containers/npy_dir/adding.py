@@ -54,6 +54,12 @@ class Addition(NpyDirectory):
         self._other = [key for name, key in found.keys.items() if any(form not in INT4 for form in present[name])]
 
     @property
+    def is_there(self) -> bool:
+        """Whether the four bits that count have the arrays this form would have; a record-less one of a group a row says 0."""
+        counting = [self._entries[name] for name in self.turned]
+        return bool(counting) and all(arrange(e.spec, e.codec) == arrange(e.spec, self.codec) for e in counting)
+
+    @property
     def eights(self) -> list[Entry]:
         """The tensors whose eight bits count."""
         return [entry for entry in self._entries.values() if entry.codec == FORMS["int8"].spec(_group(entry.codec))]
