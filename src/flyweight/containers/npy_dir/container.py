@@ -152,9 +152,16 @@ def part_extents(stored: Mapping[str, Stored], places: Mapping[str, str], images
 
 
 def digests_of(images: Mapping[str, Image], later: Mapping[str, Extent], known: Mapping[str, str]) -> dict[str, str]:
-    """The digest of every file: of images that are whole at once, of others when they are known."""
+    """The digest of every file: of images that are whole at once, of others when they are known.
+
+    The sentinel of four bits has none: it says which form counts, and comes and goes where the record stays.
+    """
     written = {extent.file: known.get(key, NO_DIGEST) for key, extent in later.items()}
-    whole = {file: b"".join(chunk for _, chunk in image.chunks) for file, image in images.items() if file not in written}
+    whole = {
+        file: b"".join(chunk for _, chunk in image.chunks)
+        for file, image in images.items()
+        if file not in {*written, INT4_READY}
+    }
     return dict(sorted((written | {file: blake3(data).hexdigest() for file, data in whole.items()}).items()))
 
 

@@ -148,7 +148,7 @@ def _entry(found: Reading, name: str, files: Mapping[str, str], label: str, *, f
     if found.record is not None and first:
         kind = _recorded(found.record.forms(name), kind, headers, files)
     for part in kind.stored.values():
-        _check_array(part, headers[part.suffix], files[part.suffix])
+        _check_array(part, headers[part.suffix], found.bundle, files[part.suffix])
     extents = {part: Extent(files[s.suffix], headers[s.suffix].offset, s.part.nbytes) for part, s in kind.stored.items()}
     return Entry(name, kind.spec, kind.codec, kind.parts, extents)
 
@@ -177,14 +177,15 @@ def _identified(label: str, shape: tuple[int, ...], arrays: tuple[tuple[str, Ten
 def _recorded(
     forms: Sequence[tuple[TensorSpec, CodecSpec]], kind: Kind, headers: Mapping[str, Header], files: Mapping[str, str]
 ) -> Kind:
-    """What the record says of the form with these arrays; four bits that were added beside one it knows need not be known."""
+    """What the record says of the form with these arrays. Four bits beside one that it knows may be another tool's."""
     if any(said == kind[:2] for said in forms):
         return kind
     known = {frozenset(s.suffix for s in (arrange(*said) or {}).values()): said for said in forms}
     said = known.get(frozenset(headers))
     if said is not None and said[0].shape == kind.spec.shape:
         return Kind.of(*said)
-    if said is None and any(FORMS[label].files["codes"] in headers for label in INT4) and any(k <= files.keys() for k in known):
+    four = any(FORMS[label].files["codes"] in headers for label in INT4)
+    if four and len(forms) == 1 and said is None and all(suffixes <= files.keys() for suffixes in known):
         return kind
     spec, codec = forms[0]
     raise MalformedError(f"{RECORD} says {spec} as {codec}, its arrays {kind.spec} as {kind.codec}", code="E_RECORD")
@@ -234,10 +235,10 @@ def _shape(bundle: Bundle, files: Mapping[str, str], label: str, headers: Mappin
     return check_shape(dims, file=source.name)
 
 
-def _check_array(stored: Stored, header: Header, file: str) -> None:
+def _check_array(stored: Stored, header: Header, bundle: Bundle, file: str) -> None:
     if header.spec != stored.array and (stored.also is None or header.spec != TensorSpec(stored.also, stored.array.dtype)):
         raise MalformedError(
-            f"array {stored.suffix} should be {stored.array} but is {header.spec}", code="E_PART_SHAPE", file=file
+            f"array {stored.suffix} should be {stored.array} but is {header.spec}", code="E_PART_SHAPE", file=bundle[file].name
         )
 
 
