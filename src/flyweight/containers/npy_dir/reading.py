@@ -64,6 +64,8 @@ class Reading:
     doubts: list[tuple[str, str]] = field(default_factory=list)
     owners: dict[str, str] = field(default_factory=dict)
     """Array file → the tensor it is of."""
+    waiting: int = 0
+    """Tensors with four bits that do not count, for want of their sentinel."""
 
 
 def read(bundle: Bundle) -> Reading:
@@ -200,6 +202,7 @@ def _forms(found: Reading, files: Mapping[str, str]) -> list[str]:
     """The forms a tensor has, the one that counts first."""
     present = labels(files)
     if INT4_READY not in found.bundle and any(label not in INT4 for label in present):
+        found.waiting += any(label in INT4 for label in present)
         present = [label for label in present if label not in INT4]
     if present:
         return present
@@ -262,7 +265,10 @@ def _completeness(found: Reading) -> None:
                 MalformedError(f"half written: no {READY}, and {reason}", code="E_UNFINISHED", file=bundle.name)
             )
         found.doubts.append(("E_UNFINISHED", f"no {READY}: the writer did not say that it finished"))
-    elif stray:
+    if found.waiting:
+        message = f"{found.waiting} tensors have four bits that do not count, as there is no {INT4_READY}"
+        found.doubts.append(("E_UNREADY", message))
+    if READY in bundle and stray:
         found.doubts.append(("E_STRAY", f"{len(stray)} arrays belong to no tensor, such as {stray[0]}"))
 
 
