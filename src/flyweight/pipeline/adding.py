@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
@@ -33,12 +34,8 @@ def plan_addition(checkpoint: Checkpoint, form: str) -> Plan:
     """What `add_form` would do; without steps if the form is there already."""
     where = checkpoint.bundle.name
     if checkpoint.manifest.format != "npy_dir":
-        raise UnsupportedError(
-            f"a tensor has one form in {checkpoint.manifest.format}",
-            code="E_FORMAT",
-            file=where,
-            hint="only an npy-dir has more",
-        )
+        message = f"a tensor has one form in {checkpoint.manifest.format}"
+        raise UnsupportedError(message, code="E_FORMAT", file=where, hint="only an npy-dir has more")
     addition = Addition(checkpoint.bundle, form)
     codec = codec_for(addition.codec)
     steps, notes = [], []
@@ -50,21 +47,15 @@ def plan_addition(checkpoint: Checkpoint, form: str) -> Plan:
         steps.append(Step("transcode", source, target, quantizer=default_for(codec)))
     if addition.turned:
         if steps or not addition.is_there:
-            raise OutputError(
-                "another form of four bits counts already",
-                code="E_EXISTS",
-                file=where,
-                hint="convert to a new directory instead",
-            )
+            message = "four bits of another form, or of some tensors, count already"
+            raise OutputError(message, code="E_EXISTS", file=where, hint="convert to a new directory instead")
         notes.append(f"{form} is there already")
     elif not steps:
-        raise UnsupportedError(
-            "no tensor is stored in eight bits", code="E_NOTHING", file=where, hint="convert --quant int8 first"
-        )
+        raise UnsupportedError("no tensor is in eight bits", code="E_NOTHING", file=where, hint="convert --quant int8 first")
     made = Manifest(addition.name, {step.target.name: step.target for step in steps}, dialect=addition.dialect)
     placement = addition.place(made, where)
-    placed = [Step("transcode", s.source, placement.manifest.entries[s.target.name], quantizer=s.quantizer) for s in steps]
-    return Plan(checkpoint, addition, Recipe(form), placement, tuple(placed), tuple(notes))
+    placed = tuple(replace(step, target=placement.manifest.entries[step.target.name]) for step in steps)
+    return Plan(checkpoint, addition, Recipe(form), placement, placed, tuple(notes))
 
 
 def add_form(

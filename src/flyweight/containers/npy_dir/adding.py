@@ -41,23 +41,20 @@ class Addition(NpyDirectory):
             raise UnsupportedError(f"'{form}' cannot be added", code="E_QUANT", hint=f"known: {', '.join(ADDABLE)}")
         found = read(self.view(bundle))
         self.codec: CodecSpec = self.presets[form]
-        self._keys, self._record = found.keys, found.record
-        self._entries = found.entries
+        self._keys, self._record, self._entries = found.keys, found.record, found.entries
         arrays = array_files(bundle)
-        present = {name: labels(arrays.get(key, {})) for name, key in found.keys.items()}
+        forms = {name: set(labels(arrays.get(key, {}))) for name, key in found.keys.items()}
         self.was_ready = INT4_READY in bundle
-        doubled = [
-            name for name, forms in present.items() if any(f in INT4 for f in forms) and any(f not in INT4 for f in forms)
-        ]
-        self.turned = doubled if self.was_ready else []
-        """Tensors whose four bits count already though they have another form."""
-        self._other = [key for name, key in found.keys.items() if any(form not in INT4 for form in present[name])]
+        self._beside = [name for name in forms if forms[name].difference(INT4)]
+        """Tensors that have another form than four bits."""
+        self.turned = [name for name in self._beside if self.was_ready and forms[name].intersection(INT4)]
+        """Those of them whose four bits count already."""
 
     @property
     def is_there(self) -> bool:
-        """Whether the four bits that count have the arrays this form would have; a record-less one of a group a row says 0."""
+        """Whether the four bits that count have the arrays of this form. Codecs may differ: a lone group may be told as 0."""
         counting = [self._entries[name] for name in self.turned]
-        return bool(counting) and all(arrange(e.spec, e.codec) == arrange(e.spec, self.codec) for e in counting)
+        return all(arrange(entry.spec, entry.codec) == arrange(entry.spec, self.codec) for entry in counting)
 
     @property
     def eights(self) -> list[Entry]:
@@ -66,8 +63,9 @@ class Addition(NpyDirectory):
 
     def idle(self, files: Iterable[str]) -> list[str]:
         """Arrays of four bits among these files that do not count, as their tensor has another form."""
-        ours = {f"{FOLDER}{key}{suffix}{end}" for key in self._other for suffix in _SUFFIXES for end in (ARRAY, COMPRESSED)}
-        return sorted(ours.intersection(files))
+        keys = [self._keys[name] for name in self._beside]
+        fours = {f"{FOLDER}{key}{suffix}{end}" for key in keys for suffix in _SUFFIXES for end in (ARRAY, COMPRESSED)}
+        return sorted(fours.intersection(files))
 
     def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
         """The new arrays, the record with both forms if there is one, and last the sentinel."""
