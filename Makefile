@@ -77,6 +77,7 @@ bench: $(PEERS)/.ready $(DEMO_MODEL)  ## Measure beside the peers, in one run
 	$(PEERS)/bin/python bench/astc.py
 	$(PEERS)/bin/python bench/matvec.py
 	$(PEERS)/bin/python bench/sparse.py
+	$(PEERS)/bin/python bench/int8_agreement.py $(DEMO_MODEL)
 	$(PEERS)/bin/python bench/attention.py
 	$(PEERS)/bin/python bench/run.py $(DEMO_MODEL)
 	$(PEERS)/bin/python bench/load.py

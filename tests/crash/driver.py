@@ -14,6 +14,7 @@ import hashlib
 import json
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 from trap import attempt
@@ -35,10 +36,10 @@ def main() -> None:
     target, expected = Path(destination), tree(Path(expected_path))
     arguments = {"source": source, "destination": destination, "jobs": 1, **json.loads(options)}
     forced = bool(arguments.get("force"))
-    partial = target.parent / f".{target.name}.partial"
+    staged = target.parent / f".{target.name}.partial"
 
     def reset() -> None:
-        for path in (target, partial):
+        for path in (target, staged):
             if path.is_dir():
                 shutil.rmtree(path)
             elif path.exists():
@@ -52,18 +53,18 @@ def main() -> None:
     flyweight.open(source).close()
     reset()
     old = tree(target)
-    status, total = attempt("kill", 0, 0, lambda: flyweight.convert(**arguments))
+    status, total = attempt("kill", 0, 0, partial(flyweight.convert, **arguments))
     assert status == 0, status
     assert normal(tree(target)) == normal(expected)
     print(json.dumps({"total": total}), flush=True)
     for point in range(1, total + 1):
         reset()
-        status, _ = attempt(mode, point, code, lambda: flyweight.convert(**arguments))
+        status, _ = attempt(mode, point, code, partial(flyweight.convert, **arguments))
         state = tree(target)
         after = "complete" if normal(state) == normal(expected) else "old" if state == old else "half"
-        again, _ = attempt("kill", 0, 0, lambda: flyweight.convert(**{**arguments, "resume": True}))
+        again, _ = attempt("kill", 0, 0, partial(flyweight.convert, **arguments, resume=True))
         # Killed in its last breath, a run has published and forgotten its journal: resuming then finds the output complete.
-        ended = (again == 0 and not partial.exists()) or (after == "complete" and again == 6)
+        ended = (again == 0 and not staged.exists()) or (after == "complete" and again == 6)
         resumed = ended and normal(tree(target)) == normal(expected)
         print(json.dumps({"point": point, "status": status, "after": after, "resumed": resumed}), flush=True)
 
@@ -73,4 +74,5 @@ def normal(state: dict[str, str] | None) -> list[tuple[str, str]] | None:
     return None if state is None else sorted((name.partition("/")[2], digest) for name, digest in state.items())
 
 
-main()
+if __name__ == "__main__":
+    main()

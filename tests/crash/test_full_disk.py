@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import flyweight
 from toys import write_toy_llama
 
 SCRIPT = """
@@ -27,10 +28,30 @@ except flyweight.FlyweightError as error:
     print(json.dumps({"exit": error.exit_code, "code": error.code, "hint": error.hint, "left": os.listdir(disk)}))
 """
 
+ADDING = """
+import json, os, shutil, sys
+import flyweight
+from flyweight.pipeline import add_form, run
+source, disk, blind = sys.argv[1], sys.argv[2], sys.argv[3] == "blind"
+model = disk + "/model"
+shutil.copytree(source, model)
+with open(disk + "/filler", "wb") as filler:
+    filler.write(bytes(max(shutil.disk_usage(disk).free - 40_000, 0)))
+if blind:
+    run.shutil = type("Lying", (), {"disk_usage": staticmethod(lambda p: type("U", (), {"free": 1 << 40}))})
+before = sorted(os.listdir(model) + os.listdir(model + "/tensors"))
+try:
+    add_form(model, "int4")
+    print(json.dumps({"exit": 0}))
+except flyweight.FlyweightError as error:
+    left = sorted(os.listdir(model) + os.listdir(model + "/tensors")) == before and flyweight.verify(model, strict=True).ok
+    print(json.dumps({"exit": error.exit_code, "code": error.code, "hint": error.hint, "old": left}))
+"""
 
-def namespace(script: list[str], disk: Path) -> list[str]:
-    """Run `script` with a 64 KB tmpfs mounted on `disk`, in a private mount namespace."""
-    mount = f'mount -t tmpfs -o size=64k tmpfs {disk} && exec "$@"'
+
+def namespace(script: list[str], disk: Path, size: str = "64k") -> list[str]:
+    """Run `script` with a small tmpfs mounted on `disk`, in a private mount namespace."""
+    mount = f'mount -t tmpfs -o size={size} tmpfs {disk} && exec "$@"'
     flags = ["--mount"] if os.geteuid() == 0 else ["--mount", "--user", "--map-root-user"]
     return ["unshare", *flags, "sh", "-c", mount, "sh", *script]
 
@@ -48,3 +69,18 @@ def test_full_tmpfs_leaves_nothing(tmp_path: Path, mode: str) -> None:
     result = json.loads(done.stdout)
     assert "write elsewhere" in result.pop("hint")
     assert result == {"exit": 5, "code": "E_DISK", "left": []}
+
+
+@pytest.mark.parametrize("mode", ["checked", "blind"])
+def test_full_tmpfs_leaves_a_directory_as_it_was(tmp_path: Path, mode: str) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if shutil.which("unshare") is None or subprocess.run(namespace(["true"], disk), capture_output=True).returncode:
+        pytest.skip("no right to mount a tmpfs here")
+    flyweight.convert(write_toy_llama(tmp_path / "toy"), tmp_path / "eights", to="npy_dir", quant="int8")
+    command = namespace([sys.executable, "-c", ADDING, str(tmp_path / "eights"), str(disk), mode], disk, "2m")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert "write elsewhere" in result.pop("hint")
+    assert result == {"exit": 5, "code": "E_DISK", "old": True}

@@ -101,6 +101,24 @@ class Payload:
 PICKLED = pickle.dumps(Payload())
 
 
+FOURS: dict[str, Any] = {
+    "name": "affine",
+    "params": {"bits": 4, "form": "scale_bias", "group": 0, "scale": "f32", "packing": "little", "word": "u8", "axis": -1},
+}
+
+
+def added(codec: Any) -> dict[str, Any]:
+    """The good tensor as a record describes it to which a form was added."""
+    return {"w": described()["w"] | {"added": codec}}
+
+
+def turned(tensors: dict[str, Any], code: str) -> Case:
+    """The good tensor with four bits that count, and a record that describes them otherwise."""
+    fours = {"tensors/w__q4a.npy": npy("|u1", (4, 4)), ".squish_int4_ready": b""}
+    beside = {f"tensors/w{suffix}.npy": npy("<f4", (4, 1)) for suffix in ("__s4a", "__z4a")}
+    return directory({**record(tensors=tensors).files, **fours, **beside}, code)
+
+
 def record(**change: Any) -> Case:
     """A directory that flyweight.json describes, not quite rightly."""
     about = {"shape": [4, 8], "dtype": "f32", "codec": {"name": "affine", "params": AFFINE}}
@@ -235,6 +253,8 @@ HOSTILE: dict[str, Case] = {
     "bits of bf16 in four bytes": directory(
         {"tensors/w__ptb.npy": npy("<f4", (4, 8)), "tensors/w__shape.npy": dims(4, 8)}, "E_PART_SHAPE"
     ),
+    "scales of f16 and zeros of f32": holds({"__s4a.npy": npy("<f2", (4, 2))}, "E_PART_SHAPE", INT4),
+    "four bits with scales of f64": holds({"__s4a.npy": npy("<f8", (4, 2))}, "E_PART_SHAPE", INT4),
     "two forms that disagree": directory({**GOOD, **INT4, ".squish_int4_ready": b""}, "E_PART_SHAPE"),
     "dense beside codes of another shape": holds({"__pt.npy": npy("<f2", (4, 9))}, "E_PART_SHAPE"),
     # compressed files
@@ -269,6 +289,11 @@ HOSTILE: dict[str, Case] = {
     "record of a codec that is not": record(tensors=described(codec={"name": "\x1b[2J", "params": {}})),
     "record of groups that are not": record(
         tensors=described(codec={"name": "affine", "params": AFFINE | {"group": 4}}), code="E_PART_SHAPE"
+    ),
+    "record of an added form that is none": record(tensors=added([])),
+    "record of an added form that is another": turned(added({"name": "raw", "params": {}}), "E_RECORD"),
+    "record of an added form in other groups": turned(
+        added(FOURS | {"params": FOURS["params"] | {"group": 4}}), "E_PART_SHAPE"
     ),
     "record with a digest that is none": record(files={"tensors/w__q.npy": "0" * 63}),
     "record with a list for a tensor": record(tensors={"w": []}),

@@ -22,6 +22,7 @@ from flyweight.containers.npy_dir.header import DESCRS, build_header, read_heade
 from flyweight.containers.npy_dir.keys import safe_keys
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
+from flyweight.runtime.linear import form_of
 from flyweight.runtime.model import open_model
 from flyweight.sources import MemorySource, zstd
 from flyweight.sources.zstd import ZstdSource
@@ -227,7 +228,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A toy in every form: <root>/<form>."""
     root = tmp_path_factory.mktemp("npy")
     write_toy_llama(root / "toy")
-    for form in ("int8", "int4", "int3", "nf4", "none"):
+    for form in ("int8", "int4", "int4-g64", "int3", "nf4", "none"):
         flyweight.convert(root / "toy", root / form, to="npy-dir", quant=form)
     return root
 
@@ -241,6 +242,27 @@ def test_int8_is_written_as_the_seed_says(written: Path) -> None:
     assert codes.dtype == np.int8
     assert np.abs(codes - source / scale[:, None]).max() <= 0.5 + 2.0**-16  # of a tie, either
     assert array(written / "int8", Q_KEY + "__shape").tolist() == [64, 64]
+
+
+def test_int4_of_64_is_four_and_a_half_bits_and_multiplied_as_it_is(written: Path) -> None:
+    codes, scale, zero = (array(written / "int4-g64", Q_KEY + suffix) for suffix in ("__q4a", "__s4a", "__z4a"))
+    assert (codes.dtype, scale.dtype, zero.dtype) == (np.uint8, np.float16, np.float16)
+    assert 8 * (codes.nbytes + scale.nbytes + zero.nbytes) == 4.5 * 64 * 64
+    with flyweight.open(written / "int4-g64") as model:
+        values = np.stack([codes & 15, codes >> 4], 2).reshape(64, 64) * scale.astype(np.float32) + zero.astype(np.float32)
+        assert np.array_equal(model[Q], values)
+        assert form_of(model.encoded(Q)) is not None
+        short = model.manifest.entries["model.layers.0.mlp.down_proj.weight"]
+    assert (short.spec.columns, short.codec.params["group"], short.parts["scale"].shape) == (96, 64, (64, 2))
+
+
+def test_four_bits_of_mlx_are_copied_into_their_own_arrays(written: Path, tmp_path: Path) -> None:
+    flyweight.convert(written / "toy", tmp_path / "mlx", to="mlx", quant="int4-g32")
+    report = flyweight.convert(tmp_path / "mlx", tmp_path / "npy", to="npy_dir")
+    assert report.max_error == 0
+    with flyweight.open(tmp_path / "npy") as model:
+        assert model.manifest.entries[Q].codec.params["scale"] == "f16"
+    assert flyweight.diff(tmp_path / "mlx", tmp_path / "npy").identical
 
 
 def test_what_is_dense_stays_dense(written: Path) -> None:
@@ -310,7 +332,7 @@ def test_side_files_sentinels_and_the_record_are_there(written: Path) -> None:
     assert record["version"] == 1
 
 
-@pytest.mark.parametrize("form", ["int8", "int4", "int3", "nf4", "none"])
+@pytest.mark.parametrize("form", ["int8", "int4", "int4-g64", "int3", "nf4", "none"])
 def test_without_the_record_the_values_are_the_same(written: Path, form: str, tmp_path: Path) -> None:
     bare = shutil.copytree(written / form, tmp_path / "bare")
     (bare / "flyweight.json").unlink()
@@ -330,7 +352,7 @@ def test_it_runs(written: Path) -> None:
 
     expected = logits(written / "toy")
     assert np.array_equal(logits(written / "none"), expected)
-    for form, most in (("int8", 0.05), ("int4", 0.5), ("nf4", 0.5), ("int3", 1.5)):
+    for form, most in (("int8", 0.05), ("int4", 0.5), ("int4-g64", 0.5), ("nf4", 0.5), ("int3", 1.5)):
         assert np.abs(logits(written / form) - expected).max() <= most * np.abs(expected).max(), form
 
 

@@ -100,6 +100,31 @@ def test_links_stay_inside(tmp_path: Path) -> None:
         assert error.value.code == "E_LINK"
 
 
+def test_a_file_that_became_a_link_since_it_was_listed_is_resolved(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    (model / "deep").mkdir(parents=True)
+    (tmp_path / "secret").write_bytes(b"s")
+    (model / "deep" / "file").write_bytes(b"r")
+    (model / "turning").symlink_to("turning")
+    bundle = open_bundle(model)
+    (model / "deep" / "file").unlink()
+    (model / "deep" / "file").symlink_to("../../secret")
+    with pytest.raises(MalformedError) as error:
+        bundle["deep/file"]
+    assert error.value.code == "E_LINK"
+    with pytest.raises(OSError, match="symbolic links"):
+        bundle["turning"]
+    assert list(bundle) == ["turning", "deep/file"]
+
+
+def test_folders_are_not_entered_through_links(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "secret").write_bytes(b"s")
+    (tmp_path / "model" / "tensors").symlink_to("../elsewhere")
+    assert list(open_bundle(tmp_path / "model")) == []
+
+
 def test_a_hub_snapshot_links_into_its_own_blobs_only(tmp_path: Path) -> None:
     snapshot = tmp_path / "models--a--b" / "snapshots" / "0123"
     blobs = tmp_path / "models--a--b" / "blobs"

@@ -6,9 +6,10 @@ import signal
 from collections import Counter
 from pathlib import Path
 from types import FrameType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
+from click.core import ParameterSource
 
 from flyweight.cli.output import (
     codec_label,
@@ -22,6 +23,11 @@ from flyweight.cli.output import (
 )
 from flyweight.errors import InterruptedRunError
 from flyweight.manifest import Entry
+
+if TYPE_CHECKING:
+    from flyweight.pipeline import ConversionReport, Plan
+
+_WITH_ADD = {"source", "added", "dry_run", "jobs", "max_ram", "resume", "tensors", "quiet", "as_json"}
 
 
 def _share(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | Literal["auto"] | None:
@@ -39,7 +45,7 @@ def _share(_ctx: click.Context, _param: click.Parameter, value: str | None) -> f
 
 @click.command(name="convert", short_help="Turn a checkpoint into another format or quantization.")
 @click.argument("source", type=click.Path(path_type=Path))
-@click.argument("destination", type=click.Path(path_type=Path))
+@click.argument("destination", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--to", "target", metavar="FORMAT", help="Target format (`flyweight formats`); default: by the destination's name."
 )
@@ -48,6 +54,9 @@ def _share(_ctx: click.Context, _param: click.Parameter, value: str | None) -> f
     metavar="NAME",
     help="Quantize matrices: q8_0, q4_0, int4, int4-g32 … ; `dense` decodes, `keep` is the default. "
     "SQUIZD: int4, int2, tca, astc, astc-6x6 … or none.",
+)
+@click.option(
+    "--add", "added", metavar="FORM", help="Add int4, int4-g64 or int4-legacy to SOURCE, an npy-dir of int8, in place."
 )
 @click.option("--recipe", type=click.Path(path_type=Path), help="TOML file of name patterns and codecs.")
 @click.option(
@@ -69,9 +78,10 @@ def _share(_ctx: click.Context, _param: click.Parameter, value: str | None) -> f
 @json_option
 def command(
     source: Path,
-    destination: Path,
+    destination: Path | None,
     target: str | None,
     quant: str | None,
+    added: str | None,
     recipe: Path | None,
     dtype: str | None,
     sub_block: int | None,
@@ -102,12 +112,27 @@ def command(
       flyweight convert model.gguf model.safetensors          # keeps every quantised byte
       flyweight convert model-hf out.gguf --quant q4_0 --dry-run --json
       flyweight convert model-hf model.squizd --quant int4    # weights, config and tokenizer in one file
+      flyweight convert --add int4 model-npy                  # four bits beside eight, in the same npy-dir
       flyweight convert model-hf model.squizd --quant int2 --sparse 0.25 --eagle head.safetensors --coreml model.mlpackage
     """
     if quant is not None and recipe is not None:
         raise click.UsageError("--quant and --recipe exclude each other")
     from flyweight.checkpoint import open_checkpoint
-    from flyweight.pipeline import Extras, convert, plan_conversion, target_container
+    from flyweight.pipeline import Extras, add_form, convert, plan_addition, plan_conversion, target_container
+
+    if added is not None:
+        _only_with_add(click.get_current_context())
+        if dry_run:
+            with open_checkpoint(source) as checkpoint:
+                _print_plan(plan_addition(checkpoint, added), f"{source} + {added}", quiet=quiet, as_json=as_json)
+            return
+        signal.signal(signal.SIGTERM, _terminated)
+        with progress_bar("adding", quiet=quiet) as advance:
+            report = add_form(source, added, jobs=jobs, max_ram=max_ram, resume=resume, progress=advance)
+        _print_report(report, f"{source} + {added}", tensors=tensors, quiet=quiet, as_json=as_json)
+        return
+    if destination is None:
+        raise click.MissingParameter(param_type="argument", param_hint="DESTINATION")
 
     extras = Extras(sub_block, sparse, sparse_block, eagle, coreml)
     if conflict := extras.conflict(target_container(destination, target).name, quant, recipe is not None):
@@ -118,30 +143,7 @@ def command(
                 checkpoint, destination.absolute(), to=target, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_size,
                 max_ram=max_ram, extras=extras,
             )  # fmt: skip
-        if as_json:
-            print_json(plan.as_json())
-            return
-        columns = [
-            ("tensor", "left"),
-            ("action", "left"),
-            ("from", "left"),
-            ("to", "left"),
-            ("bytes", "right"),
-            ("bits/w", "right"),
-        ]
-        rows = [
-            (
-                s.target.name,
-                s.action,
-                stored_as(s.source),
-                stored_as(s.target),
-                s.target.nbytes,
-                f"{s.target.bits_per_weight:.2f}",
-            )
-            for s in plan.steps
-        ]
-        print_table(f"{source} → {destination} ({plan.container.name}, {human_bytes(plan.nbytes)})", columns, rows)
-        _notes(plan.notes, quiet)
+        _print_plan(plan, f"{source} → {destination}", quiet=quiet, as_json=as_json)
         return
     signal.signal(signal.SIGTERM, _terminated)
     with progress_bar("converting", quiet=quiet) as advance:
@@ -160,6 +162,37 @@ def command(
             force=force,
             progress=advance,
         )
+    _print_report(report, f"{source} → {destination}", tensors=tensors, quiet=quiet, as_json=as_json)
+
+
+def _only_with_add(context: click.Context) -> None:
+    """--add changes one directory and takes what it is from there."""
+    for parameter in context.command.params:
+        if parameter.name not in _WITH_ADD and context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--add and {parameter.get_error_hint(context)} exclude each other")
+
+
+def _print_plan(plan: Plan, title: str, *, quiet: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(plan.as_json())
+        return
+    columns = [
+        ("tensor", "left"),
+        ("action", "left"),
+        ("from", "left"),
+        ("to", "left"),
+        ("bytes", "right"),
+        ("bits/w", "right"),
+    ]
+    rows = [
+        (s.target.name, s.action, stored_as(s.source), stored_as(s.target), s.target.nbytes, f"{s.target.bits_per_weight:.2f}")
+        for s in plan.steps
+    ]
+    print_table(f"{title} ({plan.container.name}, {human_bytes(plan.nbytes)})", columns, rows)
+    _notes(plan.notes, quiet)
+
+
+def _print_report(report: ConversionReport, title: str, *, tensors: bool, quiet: bool, as_json: bool) -> None:
     if as_json:
         print_json(report.as_json())
         return
@@ -188,7 +221,7 @@ def command(
         ("max error", f"{report.max_error:.3g}"),
         ("seconds", f"{report.seconds:.2f}"),
     ]
-    print_table(f"{source} → {destination}", [("", "left"), ("", "left")], summary)
+    print_table(title, [("", "left"), ("", "left")], summary)
 
 
 def stored_as(entry: Entry | None) -> str:

@@ -33,7 +33,17 @@ from flyweight.pipeline.staging import Staging
 from flyweight.pipeline.transcode import carry_out, step_memory
 from flyweight.sources import FileSource
 
-__all__ = ["Outcome", "Progress", "carry_out_plan", "convert", "plan_conversion", "target_container"]
+__all__ = [
+    "Outcome",
+    "Progress",
+    "carry_out_plan",
+    "check_resources",
+    "convert",
+    "fill_and_publish",
+    "fingerprint",
+    "plan_conversion",
+    "target_container",
+]
 
 _EXTENSION = re.compile(r"\.[a-z][a-z0-9]{1,11}")
 _EMBEDDED_COPIES = 4
@@ -166,10 +176,15 @@ def carry_out_plan(
     staging = Staging(
         destination,
         is_directory=plan.container.is_directory or len(plan.placement.images) > 1,
-        fingerprint=_fingerprint(plan),
+        fingerprint=fingerprint(plan),
         resume=resume,
         force=force,
     )
+    return fill_and_publish(plan, staging, workers, progress)
+
+
+def fill_and_publish(plan: Plan, staging: Staging, workers: int, progress: Progress | None) -> Outcome:
+    """Write what the plan says and make it appear; the staging directory is closed."""
     try:
         if staging.published:
             outcome = Outcome.of(plan, staging.finished, len(staging.finished))
@@ -189,7 +204,7 @@ def carry_out_plan(
     return outcome
 
 
-def _fingerprint(plan: Plan) -> str:
+def fingerprint(plan: Plan) -> str:
     """What must be the same for a resumed run to end in the same bytes."""
     identities = []
     for checkpoint in plan.checkpoints:

@@ -32,7 +32,7 @@ from flyweight.containers import Image
 from flyweight.errors import OutputError, ResourceError
 from flyweight.manifest import Entry, Extent
 
-__all__ = ["Staging"]
+__all__ = ["Staging", "sync_directory"]
 
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _READ = 4 << 20
@@ -53,7 +53,7 @@ class Staging:
         self.is_directory = is_directory
         self.force = force
         self.fingerprint = fingerprint
-        self.root = destination.parent / f".{destination.name}.partial"
+        self.root = self._home() / f".{destination.name}.partial"
         self.out = self.root / "out"
         self.finished: dict[str, dict[str, Any]] = {}
         self._descriptors: dict[str, int] = {}
@@ -85,6 +85,10 @@ class Staging:
         except BaseException:
             self.close()
             raise
+
+    def _home(self) -> Path:
+        """Where the staging directory is made: on the file system of the output."""
+        return self.destination.parent
 
     def _take_lock(self) -> int:
         descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -219,9 +223,9 @@ class Staging:
         folders = {(self.out / name).parent for name in self._names} | {self.out}
         self._descriptors.clear()
         for folder in sorted(folders, reverse=True):
-            _sync_directory(folder)
+            sync_directory(folder)
         self._rename()
-        _sync_directory(self.destination.parent)
+        sync_directory(self.destination.parent)
         self.discard()
 
     def _rename(self) -> None:
@@ -254,7 +258,7 @@ class Staging:
         self._journal = self._lock = -1
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

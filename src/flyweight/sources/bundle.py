@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections import OrderedDict
@@ -62,6 +63,8 @@ class PathBundle(Bundle):
 
     A symbolic link is followed only within the root or, for a snapshot of the Hugging Face
     cache, into the same repository's `blobs`. Hidden directories are not part of a model.
+    Names are listed without entering a directory through a link, so a member that is no link
+    itself lies inside; only one that is gets resolved.
     """
 
     def __init__(self, root: Path, names: list[str], *, name: str, is_directory: bool) -> None:
@@ -69,6 +72,7 @@ class PathBundle(Bundle):
         self.name = name
         self.is_directory = is_directory
         self._names = dict.fromkeys(names)
+        self._prefix = os.path.join(root, "")
         self._open: OrderedDict[str, FileSource] = OrderedDict()
         self._identities: dict[str, Identity] = {}
         self._siblings: PathBundle | None = None
@@ -86,13 +90,19 @@ class PathBundle(Bundle):
 
     def _reopen(self, key: str) -> FileSource:
         """Open a member; one that was open before must still be the same file."""
-        path = self.root / key
-        if self.is_directory:
-            _check_link(self.root, path)
-        source = FileSource(path, str(path) if self.is_directory else self.name)
+        source = self._inside(self._prefix + key) if self.is_directory else FileSource(self.root / key, self.name)
         if self._identities.setdefault(key, source.identity) != source.identity:
             raise OutputError("the file changed while the model was open", code="E_SOURCE_CHANGED", file=source.name)
         return source
+
+    def _inside(self, path: str) -> FileSource:
+        try:
+            return FileSource(path, follow=False)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+        _check_link(self.root, path)
+        return FileSource(path)
 
     def __contains__(self, key: object) -> bool:
         return key in self._names
@@ -119,7 +129,7 @@ class PathBundle(Bundle):
         self._open.clear()
 
 
-def _check_link(root: Path, path: Path) -> None:
+def _check_link(root: Path, path: str) -> None:
     """Refuse a member whose real place is outside the model."""
     real, home = os.path.realpath(path), os.path.realpath(root)
     homes = [home]
@@ -127,7 +137,7 @@ def _check_link(root: Path, path: Path) -> None:
         homes.append(os.path.join(os.path.dirname(os.path.dirname(home)), "blobs"))
     if not any(real.startswith(place + os.sep) for place in homes):
         raise MalformedError(
-            "a symbolic link leads out of the model directory", code="E_LINK", file=str(path), hint=f"it resolves to {real}"
+            "a symbolic link leads out of the model directory", code="E_LINK", file=path, hint=f"it resolves to {real}"
         )
 
 

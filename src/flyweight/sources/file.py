@@ -20,6 +20,7 @@ __all__ = ["FileSource", "Identity"]
 Identity = tuple[int, int, int, int]
 """Device, inode, size and modification time: what tells a changed file."""
 
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _MAP_FROM = 1 << 16
 _HINTS = hasattr(os, "posix_fadvise") and hasattr(os, "RWF_NOWAIT")
 
@@ -27,9 +28,10 @@ _HINTS = hasattr(os, "posix_fadvise") and hasattr(os, "RWF_NOWAIT")
 class FileSource(Source):
     """Opened once; only regular files (a FIFO or device could block or never end)."""
 
-    def __init__(self, path: Path | str, name: str | None = None) -> None:
+    def __init__(self, path: Path | str, name: str | None = None, *, follow: bool = True) -> None:
+        """Without `follow` a symbolic link is an OSError, ELOOP."""
         self.name = str(path) if name is None else name
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self._fd = os.open(path, _FLAGS if follow else _FLAGS | os.O_NOFOLLOW)
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode):
             self.close()

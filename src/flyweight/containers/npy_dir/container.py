@@ -35,7 +35,7 @@ from flyweight.sources import Bundle
 from flyweight.sources.zstd import InflatedBundle
 from flyweight.tensor import CodecSpec, Param, TensorSpec
 
-__all__ = ["NpyDirectory"]
+__all__ = ["NpyDirectory", "array_image", "digests_of", "image_of", "part_extents"]
 
 _AFFINE: dict[str, Param] = {"form": "scale_bias", "axis": -1, "scale": "f32", "packing": "little", "word": "u8"}
 _STORED = ("axis", "scale", "packing", "word")
@@ -50,7 +50,8 @@ class NpyDirectory(Container):
     presets = {
         "int8": FORMS["int8"].spec(0),
         **{f"int8-g{group}": FORMS["int8"].spec(group) for group in (32, 64, 128)},
-        **{label: FORMS[label].spec(FORMS[label].usual) for label in ("int4", "int4-legacy", "int3")},
+        **{label: FORMS[label].preset() for label in ("int4", "int4-legacy", "int3")},
+        "int4-g64": FORMS["int4"].preset(DType.F16),
     }
 
     def probe(self, bundle: Bundle) -> bool:
@@ -79,7 +80,7 @@ class NpyDirectory(Container):
             if isinstance(error, UnsupportedError):  # sound, for all that can be said here
                 raise error
             yield Finding("error", error.code, error.message, error.tensor, error.offset)
-        yield from _wrong_digests(found)
+        yield from _wrongdigests_of(found)
 
     # Writing ----------------------------------------------------------------------------------------
 
@@ -89,7 +90,9 @@ class NpyDirectory(Container):
     def adapt(self, codec: CodecSpec, name: str = "") -> CodecSpec:
         if codec.name != "affine":
             return codec
-        return CodecSpec("affine", _AFFINE | dict(codec.params) | {key: _AFFINE[key] for key in _STORED})
+        narrow = codec.params.get("bits") == 4 and codec.params.get("scale") == "f16"
+        stored = {key: _AFFINE[key] for key in _STORED} | ({"scale": "f16"} if narrow else {})
+        return CodecSpec("affine", _AFFINE | dict(codec.params) | stored)
 
     def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
         """A file for every array, whatever `shard_bytes` says."""
@@ -104,18 +107,18 @@ class NpyDirectory(Container):
         for tensor, entry in manifest.entries.items():
             stored = arrange(entry.spec, entry.codec) or {}
             places = {part: f"{FOLDER}{keys[tensor]}{s.suffix}{ARRAY}" for part, s in stored.items()}
-            made = {places[part]: _array_image(s.array) for part, s in stored.items()}
+            made = {places[part]: array_image(s.array) for part, s in stored.items()}
             digests |= {f"{tensor}\0{file}": Extent(file, 0, image.nbytes) for file, image in made.items()}
             images |= made
             images[f"{FOLDER}{keys[tensor]}{SHAPE}{ARRAY}"] = _shape_image(entry.spec.shape)
-            entries[tensor] = replace(entry, extents=_extents(stored, places, made))
+            entries[tensor] = replace(entry, extents=part_extents(stored, places, made))
         new, copies = place_side_files(manifest.files)
-        images |= new | {MANIFEST: _image(strict_json.dumps(keys, indent=2) + b"\n"), READY: _image(b"")}
+        images |= new | {MANIFEST: image_of(strict_json.dumps(keys, indent=2) + b"\n"), READY: image_of(b"")}
         if any(file.endswith("__q4.npy") for file in images):
-            images[INT4_READY] = _image(b"")
+            images[INT4_READY] = image_of(b"")
         digests |= {f"\0{file}": Extent(file, 0, extent.nbytes) for file, extent in copies.items()}
-        record = Record.of(entries, manifest.metadata, _digests(images, digests, {}))
-        images[RECORD] = _image(record.text())
+        record = Record.of(entries, manifest.metadata, digests_of(images, digests, {}))
+        images[RECORD] = image_of(record.text())
         placed = Manifest(self.name, entries, manifest.metadata, dict(manifest.files), self.dialect)
         return Placement(placed, images, copies, digests)
 
@@ -123,38 +126,45 @@ class NpyDirectory(Container):
         """The record with the digests of what was written."""
         manifest = placement.manifest
         images = {file: image for file, image in placement.images.items() if file != RECORD}
-        record = Record.of(manifest.entries, manifest.metadata, _digests(images, placement.digests, digests))
+        record = Record.of(manifest.entries, manifest.metadata, digests_of(images, placement.digests, digests))
         return {RECORD: [(0, record.text())]}
 
 
-def _image(data: bytes) -> Image:
+def image_of(data: bytes) -> Image:
     return Image(len(data), ((0, data),) if data else ())
 
 
-def _array_image(spec: TensorSpec) -> Image:
+def array_image(spec: TensorSpec) -> Image:
     head = build_header(spec)
     return Image(len(head) + spec.nbytes, ((0, head),))
 
 
 def _shape_image(shape: tuple[int, ...]) -> Image:
     head = build_header(TensorSpec((len(shape),), DType.I64))
-    return _image(head + b"".join(dim.to_bytes(8, "little") for dim in shape))
+    return image_of(head + b"".join(dim.to_bytes(8, "little") for dim in shape))
 
 
-def _extents(stored: Mapping[str, Stored], places: Mapping[str, str], images: Mapping[str, Image]) -> dict[str, Extent]:
+def part_extents(stored: Mapping[str, Stored], places: Mapping[str, str], images: Mapping[str, Image]) -> dict[str, Extent]:
     return {
         part: Extent(places[part], images[places[part]].nbytes - s.array.nbytes, s.part.nbytes) for part, s in stored.items()
     }
 
 
-def _digests(images: Mapping[str, Image], later: Mapping[str, Extent], known: Mapping[str, str]) -> dict[str, str]:
-    """The digest of every file: of images that are whole at once, of others when they are known."""
+def digests_of(images: Mapping[str, Image], later: Mapping[str, Extent], known: Mapping[str, str]) -> dict[str, str]:
+    """The digest of every file: of images that are whole at once, of others when they are known.
+
+    The sentinel of four bits has none: it says which form counts, and comes and goes where the record stays.
+    """
     written = {extent.file: known.get(key, NO_DIGEST) for key, extent in later.items()}
-    whole = {file: b"".join(chunk for _, chunk in image.chunks) for file, image in images.items() if file not in written}
+    whole = {
+        file: b"".join(chunk for _, chunk in image.chunks)
+        for file, image in images.items()
+        if file not in {*written, INT4_READY}
+    }
     return dict(sorted((written | {file: blake3(data).hexdigest() for file, data in whole.items()}).items()))
 
 
-def _wrong_digests(found: Reading) -> Iterator[Finding]:
+def _wrongdigests_of(found: Reading) -> Iterator[Finding]:
     for file, digest in (found.record.files if found.record else {}).items():
         stored = file if file in found.bundle else f"{file}.zst"
         tensor = found.owners.get(stored)

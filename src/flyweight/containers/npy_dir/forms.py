@@ -10,8 +10,8 @@ A tensor of n rows (all axes but the last flattened; a scalar is one row of one)
     int3          __q3 u8, flat         __s3 __z3            s · (q − z), and + A · B with __lra (n, r) and __lrb (r, d)
     dense         __pt, or __ptb u16 that are the bits of bf16
 
-Scales and zeros are f32 (n, groups), or (n) for one group of int8. int3 counts its groups over the whole tensor. How long a
-group is, nothing says: it follows from the shapes.
+Scales and zeros are f32 (n, groups), or (n) for one group of int8; those of int4 may be f16, which is ours. int3 counts its
+groups over the whole tensor. How long a group is, nothing says: it follows from the shapes and the type of the scales.
 """
 
 from __future__ import annotations
@@ -47,34 +47,41 @@ class Form(NamedTuple):
     stored: DType
     files: Mapping[str, str]
     """Part → suffix, the codes first."""
-    usual: int
-    """How long groups are unless the shapes say otherwise."""
+    usual: Mapping[DType, int]
+    """The types its scales may have, the public tool's first, and how long groups are with each unless shapes say otherwise."""
     flat: bool = False
 
-    def spec(self, group: int) -> CodecSpec:
-        return CodecSpec(self.codec, {**self.params, "group": group})
+    def spec(self, group: int, scale: DType = DType.F32) -> CodecSpec:
+        own = {"group": group} | ({"scale": scale.label} if "scale" in self.params else {})
+        return CodecSpec(self.codec, {**self.params, **own})
+
+    def preset(self, scale: DType = DType.F32) -> CodecSpec:
+        """Groups of the usual length."""
+        return self.spec(self.usual[scale], scale)
 
 
+_BY_32, _BY_64 = {DType.F32: 32}, {DType.F32: 64}
 _AFFINE: dict[str, Param] = {"group": 0, "scale": "f32", "packing": "little", "word": "u8", "axis": -1}
 FORMS = {
     "int4": Form(
         "affine", {"bits": 4, "form": "scale_bias", **_AFFINE}, 4, DType.U8,
-        {"codes": "__q4a", "scale": "__s4a", "bias": "__z4a"}, 32,
+        {"codes": "__q4a", "scale": "__s4a", "bias": "__z4a"}, {DType.F32: 32, DType.F16: 64},
     ),
     "int4-legacy": Form(
         "excess", {"bits": 4, "excess": 7, "top": 14, "group": 0, "flat": False, "zeros": False}, 4, DType.U8,
-        {"codes": "__q4", "scale": "__s4"}, 32,
+        {"codes": "__q4", "scale": "__s4"}, _BY_32,
     ),
     "int8": Form(
-        "affine", {"bits": 8, "form": "symmetric", **_AFFINE}, 8, DType.I8, {"codes": "__q", "scale": "__s"}, 64
+        "affine", {"bits": 8, "form": "symmetric", **_AFFINE}, 8, DType.I8, {"codes": "__q", "scale": "__s"}, _BY_64
     ),
-    "nf4": Form("nf4", {"group": 0}, 4, DType.U8, {"codes": "__nf4", "scale": "__s_nf4"}, 32),
+    "nf4": Form("nf4", {"group": 0}, 4, DType.U8, {"codes": "__nf4", "scale": "__s_nf4"}, _BY_32),
     "int3": Form(
         "excess", {"bits": 3, "excess": 3, "top": 7, "group": 0, "flat": True, "zeros": True}, 3, DType.U8,
-        {"codes": "__q3", "scale": "__s3", "zero": "__z3"}, 64, flat=True,
+        {"codes": "__q3", "scale": "__s3", "zero": "__z3"}, _BY_64, flat=True,
     ),
 }  # fmt: skip
 """In the order in which they are preferred."""
+_SCALED = [(form, scale) for form in FORMS.values() for scale in form.usual]
 INT4 = ("int4", "int4-legacy")
 CORRECTION = {"left": "__lra", "right": "__lrb"}
 DENSE = ("__ptb", "__pt")
@@ -98,10 +105,12 @@ def arrange(spec: TensorSpec, codec: CodecSpec) -> dict[str, Stored] | None:
     if spec.dtype is not DType.F32 or not spec.size:
         return None
     inner, rank = _uncorrected(codec)
-    for form in FORMS.values():
-        group = inner.params.get("group")
-        if type(group) is int and 0 <= group <= _MAX_GROUP and inner == form.spec(group) and (form.flat or not rank):
-            held = _flat(form, spec, group) if form.flat else _by_rows(form, spec, group)
+    group = inner.params.get("group")
+    if type(group) is not int or not 0 <= group <= _MAX_GROUP:
+        return None
+    for form, scale in _SCALED:
+        if inner == form.spec(group, scale) and (form.flat or not rank):
+            held = _flat(form, spec, group) if form.flat else _by_rows(form, spec, group, scale)
             return held if not rank or held is None else _corrected(held, spec, rank)
     return None
 
@@ -114,15 +123,15 @@ def _dense(spec: TensorSpec) -> dict[str, Stored] | None:
     return {"data": Stored(suffix, TensorSpec(spec.shape, dtype), spec, (spec.rows, spec.columns))}
 
 
-def _by_rows(form: Form, spec: TensorSpec, group: int) -> dict[str, Stored] | None:
+def _by_rows(form: Form, spec: TensorSpec, group: int, scale: DType) -> dict[str, Stored] | None:
     rows, columns = spec.rows, spec.columns
     groups = -(-columns // (group or columns))
-    if min(_group(form, columns, groups) or columns, columns) != min(group or columns, columns):
+    if min(_group(form.usual[scale], columns, groups) or columns, columns) != min(group or columns, columns):
         return None  # a reader would find another length
     width, lead = -(-columns * form.bits // 8), spec.shape[:-1]
-    beside = Stored("", TensorSpec((rows, groups), DType.F32), TensorSpec((*lead, groups), DType.F32))
+    beside = Stored("", TensorSpec((rows, groups), scale), TensorSpec((*lead, groups), scale))
     if groups == 1 and form is FORMS["int8"]:
-        beside = beside._replace(array=TensorSpec((rows,), DType.F32), also=(rows, 1))
+        beside = beside._replace(array=TensorSpec((rows,), scale), also=(rows, 1))
     codes = Stored("", TensorSpec((rows, width), form.stored), TensorSpec((*lead, width), DType.U8))
     return {part: (codes if part == "codes" else beside)._replace(suffix=suffix) for part, suffix in form.files.items()}
 
@@ -131,7 +140,7 @@ def _flat(form: Form, spec: TensorSpec, group: int) -> dict[str, Stored] | None:
     """Groups over the whole tensor, eight codes to `bits` bytes; by rows to the codec where rows are whole groups."""
     columns, lead = (spec.columns, spec.shape[:-1]) if _in_rows(form, spec, group) else (spec.size, ())
     groups = -(-spec.size // (group or spec.size))
-    if min(_group(form, spec.size, groups) or spec.size, spec.size) != min(group or spec.size, spec.size):
+    if min(_group(form.usual[DType.F32], spec.size, groups) or spec.size, spec.size) != min(group or spec.size, spec.size):
         return None
     eights = TensorSpec((-(-spec.size // 8) * form.bits,), form.stored)
     codes = Stored("", eights, TensorSpec((*lead, -(-columns * form.bits // 8)), DType.U8))
@@ -167,14 +176,14 @@ def _uncorrected(codec: CodecSpec) -> tuple[CodecSpec, int]:
     return codec, 0
 
 
-def _group(form: Form, columns: int, groups: int) -> int | None:
+def _group(usual: int, columns: int, groups: int) -> int | None:
     """How many columns share a scale, 0 for all of them; None if the shapes do not say."""
     if groups == 1:
         return 0
     if groups < 1 or groups > columns:
         return None
     even = [columns // groups] if columns % groups == 0 else []
-    lengths: list[int] = [form.usual, *even, *_POWERS]
+    lengths: list[int] = [usual, *even, *_POWERS]
     return next((length for length in lengths if -(-columns // length) == groups), None)
 
 
@@ -190,13 +199,14 @@ def identify(label: str, shape: tuple[int, ...], arrays: Mapping[str, TensorSpec
     codes, scale = (arrays[form.files[part]] for part in ("codes", "scale"))
     if not spec.size:
         raise UnsupportedError(f"an empty tensor is not quantised, but {form.files['codes']} is there", code="E_SPEC")
+    stored = scale.dtype if scale.dtype in form.usual else DType.F32
     if form.flat:
-        found = _group(form, spec.size, scale.size)
+        found = _group(form.usual[stored], spec.size, scale.size)
     else:
-        found = _group(form, spec.columns, scale.shape[1] if len(scale.shape) == 2 else 1)
+        found = _group(form.usual[stored], spec.columns, scale.shape[1] if len(scale.shape) == 2 else 1)
     if found is None or found > _MAX_GROUP:
         raise MalformedError(f"{codes} and {scale} do not cut {spec} into groups", code="E_GROUP")
-    codec = form.spec(found)
+    codec = form.spec(found, stored)
     if CORRECTION["left"] in arrays:
         rank = arrays[CORRECTION["left"]].shape[-1:] or (0,)
         codec = _correction(codec, rank[0])

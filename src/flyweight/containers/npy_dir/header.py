@@ -13,11 +13,12 @@ bytes, no big-endian numbers. The shape is compared with the size of the file be
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from flyweight.cursor import Cursor, check_shape, utf8
 from flyweight.dtypes import DType
-from flyweight.errors import LimitError, MalformedError
+from flyweight.errors import FlyweightError, LimitError, MalformedError
 from flyweight.sources import Source
 from flyweight.tensor import TensorSpec
 
@@ -33,6 +34,9 @@ DESCRS = {
 MAX_HEADER = 10_000
 """Bytes of text; NumPy's own limit. Ours take about 100."""
 
+_USUAL = 128
+"""Bytes of nearly every header, which begins with these."""
+_USUAL_START = MAGIC + bytes([1, 0]) + (_USUAL - 10).to_bytes(2, "little")
 _NAMES = {dtype: descr for descr, dtype in DESCRS.items()}
 _ITEM = re.compile(
     r"""\s*(['"])(?P<key>descr|fortran_order|shape)\1\s*:\s*"""
@@ -51,7 +55,26 @@ class Header(NamedTuple):
 
 def read_header(source: Source) -> Header:
     """The array of a file; its elements end where the file does."""
-    cursor = Cursor(source)
+    first = bytes(source.read(0, min(_USUAL, source.size)))
+    usual = len(first) == _USUAL and first.startswith(_USUAL_START)
+    text, offset = (first[len(_USUAL_START) :], _USUAL) if usual else _text(source)
+    try:
+        spec = _parse(text)
+    except FlyweightError as error:
+        raise error.at(file=source.name) from None
+    here, there = offset + spec.nbytes, source.size
+    if here > there:
+        raise MalformedError(
+            f"{spec} needs {spec.nbytes} bytes but {there - offset} follow", code="E_PAST_END", file=source.name, offset=offset
+        )
+    if here < there:
+        raise MalformedError(f"{there - here} bytes after the array", code="E_TRAILING", file=source.name, offset=here)
+    return Header(spec, offset)
+
+
+def _text(source: Source) -> tuple[bytes, int]:
+    """The dictionary of any header, and where it ends."""
+    cursor = Cursor(source, end=MAX_HEADER + 12)
     if bytes(cursor.take(6, "a .npy file")) != MAGIC:
         raise MalformedError("not a .npy file", code="E_NPY_MAGIC", file=source.name, offset=0)
     major, minor = cursor.u8("the version"), cursor.u8("the version")
@@ -60,22 +83,17 @@ def read_header(source: Source) -> Header:
     length = int(cursor.scalar("u16" if major == 1 else "u32", "the length of the header"))
     if length > MAX_HEADER:
         raise LimitError(f"a header of {length} bytes exceeds {MAX_HEADER}", code="E_NPY_HEADER", file=source.name, offset=8)
-    spec = _parse(utf8(cursor.take(length, "the header"), "the header", file=source.name, offset=cursor.offset), source.name)
-    here, there = cursor.offset + spec.nbytes, source.size
-    if here > there:
-        raise MalformedError(
-            f"{spec} needs {spec.nbytes} bytes but {there - cursor.offset} follow", code="E_PAST_END", file=source.name,
-            offset=cursor.offset,
-        )  # fmt: skip
-    if here < there:
-        raise MalformedError(f"{there - here} bytes after the array", code="E_TRAILING", file=source.name, offset=here)
-    return Header(spec, cursor.offset)
+    return bytes(cursor.take(length, "the header")), cursor.offset
 
 
-def _parse(text: str, file: str) -> TensorSpec:
+@lru_cache(maxsize=1024)
+def _parse(raw: bytes) -> TensorSpec:
+    """Remembered: the arrays of a model have a few shapes."""
+
     def malformed(message: str, code: str = "E_NPY_HEADER") -> MalformedError:
-        return MalformedError(message, code=code, file=file)
+        return MalformedError(message, code=code)
 
+    text = utf8(raw, "the header")
     found: dict[str, str] = {}
     at, end = (1, ",") if text.startswith("{") else (0, "")
     while end == ",":
@@ -100,7 +118,7 @@ def _parse(text: str, file: str) -> TensorSpec:
     dims = [] if dims == [""] else dims
     if any(not dim.isdecimal() or len(dim) > _DIGITS for dim in dims):
         raise malformed("the shape is not a tuple of integers", "E_SHAPE")
-    return TensorSpec(check_shape([int(dim) for dim in dims], file=file), DESCRS[found["descr"]])
+    return TensorSpec(check_shape([int(dim) for dim in dims]), DESCRS[found["descr"]])
 
 
 def build_header(spec: TensorSpec) -> bytes:

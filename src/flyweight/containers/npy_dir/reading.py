@@ -6,9 +6,10 @@ only once `.squish_int4_ready` says that all of them are there, or if there is n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from flyweight import strict_json
 from flyweight.containers.npy_dir.forms import (
@@ -32,9 +33,9 @@ from flyweight.errors import FlyweightError, LimitError, MalformedError, Unsuppo
 from flyweight.limits import MAX_JSON_BYTES, MAX_RANK, MAX_TENSORS
 from flyweight.manifest import Entry, Extent
 from flyweight.sources import Bundle
-from flyweight.tensor import TensorSpec
+from flyweight.tensor import CodecSpec, TensorSpec
 
-__all__ = ["FOLDER", "INT4_READY", "MANIFEST", "READY", "Reading", "array_files", "is_own", "read", "read_keys"]
+__all__ = ["FOLDER", "INT4_READY", "MANIFEST", "READY", "Reading", "array_files", "is_own", "labels", "read", "read_keys"]
 
 MANIFEST, FOLDER = "manifest.json", "tensors/"
 READY, INT4_READY = "tensors/.manifest_ready", ".squish_int4_ready"
@@ -56,27 +57,32 @@ def is_own(name: str) -> bool:
 @dataclass
 class Reading:
     bundle: Bundle
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Tensor → its name on disk."""
     entries: dict[str, Entry] = field(default_factory=dict)
     record: Record | None = None
     problems: list[FlyweightError] = field(default_factory=list)
     doubts: list[tuple[str, str]] = field(default_factory=list)
     owners: dict[str, str] = field(default_factory=dict)
     """Array file → the tensor it is of."""
+    waiting: int = 0
+    """Tensors with four bits that do not count, for want of their sentinel."""
 
 
 def read(bundle: Bundle) -> Reading:
     found = Reading(bundle)
     try:
-        keys = read_keys(bundle)
+        found.keys = keys = read_keys(bundle)
         if RECORD in bundle:
             found.record = read_record(_json(bundle, RECORD), bundle[RECORD].name)
             _same_names(keys, found.record, bundle[RECORD].name)
     except FlyweightError as error:
         found.problems.append(error)
         return found
+    arrays = array_files(bundle)
     for name, key in keys.items():
         try:
-            found.entries[name] = _tensor(found, name, key)
+            found.entries[name] = _tensor(found, name, arrays.get(key, {}))
         except FlyweightError as error:
             found.problems.append(error.at(file=bundle.name, tensor=name))
             if error.code == "E_EXTRA":  # true of every other compressed file too
@@ -117,23 +123,23 @@ def _same_names(keys: Mapping[str, str], record: Record, file: str) -> None:
         raise MalformedError(f"only {where} knows this tensor", code="E_RECORD", file=file, tensor=name)
 
 
-def array_files(bundle: Bundle, key: str) -> dict[str, str]:
-    """The files of a tensor by suffix; a plain one counts before a compressed one."""
-    files = {}
-    for suffix in SUFFIXES:
-        for ending in (ARRAY, COMPRESSED):
-            if (file := f"{FOLDER}{key}{suffix}{ending}") in bundle:
-                files[suffix] = file
-                break
-    return files
+def array_files(bundle: Bundle) -> dict[str, dict[str, str]]:
+    """Key → suffix → file; a plain file counts before a compressed one."""
+    found: dict[str, dict[str, str]] = {}
+    for ending in (COMPRESSED, ARRAY):
+        for file in bundle:
+            if file.endswith(ending) and file.startswith(FOLDER):
+                key, bars, suffix = file[len(FOLDER) : -len(ending)].rpartition("__")
+                if bars + suffix in SUFFIXES:
+                    found.setdefault(key, {})[bars + suffix] = file
+    return found
 
 
 # One tensor -------------------------------------------------------------------------------------
 
 
-def _tensor(found: Reading, name: str, key: str) -> Entry:
+def _tensor(found: Reading, name: str, files: Mapping[str, str]) -> Entry:
     """The tensor in the form that counts; what lies beside it must be sound and of the same shape."""
-    files = array_files(found.bundle, key)
     found.owners |= dict.fromkeys(files.values(), name)
     entry, *_ = [_entry(found, name, files, label, first=not at) for at, label in enumerate(_forms(found, files))]
     return entry
@@ -142,25 +148,63 @@ def _tensor(found: Reading, name: str, key: str) -> Entry:
 def _entry(found: Reading, name: str, files: Mapping[str, str], label: str, *, first: bool) -> Entry:
     headers = {suffix: read_header(found.bundle[files[suffix]]) for suffix in _wanted(label, files)}
     shape = _shape(found.bundle, files, label, headers)
-    spec, codec = identify(label, shape, {suffix: header.spec for suffix, header in headers.items()})
-    if found.record is not None and first and found.record.tensors[name] != (spec, codec):
-        said = found.record.tensors[name]
-        if {s.suffix for s in (arrange(*said) or {}).values()} != set(headers) or said[0].shape != shape:
-            raise MalformedError(f"{RECORD} says {said[0]} as {said[1]}, its arrays {spec} as {codec}", code="E_RECORD")
-        spec, codec = said
-    stored = arrange(spec, codec)
-    if stored is None:
-        raise MalformedError(f"{spec} cannot be stored as {codec}", code="E_SPEC")
-    for part in stored.values():
-        _check_array(part, headers[part.suffix], found.bundle[files[part.suffix]].name)
-    extents = {part: Extent(files[s.suffix], headers[s.suffix].offset, s.part.nbytes) for part, s in stored.items()}
-    return Entry(name, spec, codec, {part: s.part for part, s in stored.items()}, extents)
+    kind = _identified(label, shape, tuple([(suffix, header.spec) for suffix, header in headers.items()]))
+    if found.record is not None and first:
+        kind = _recorded(found.record.forms(name), kind, headers, files)
+    for part in kind.stored.values():
+        _check_array(part, headers[part.suffix], found.bundle, files[part.suffix])
+    extents = {part: Extent(files[s.suffix], headers[s.suffix].offset, s.part.nbytes) for part, s in kind.stored.items()}
+    return Entry(name, kind.spec, kind.codec, kind.parts, extents)
+
+
+class Kind(NamedTuple):
+    """What tensors share that have the same arrays."""
+
+    spec: TensorSpec
+    codec: CodecSpec
+    stored: Mapping[str, Stored]
+    parts: Mapping[str, TensorSpec]
+
+    @classmethod
+    def of(cls, spec: TensorSpec, codec: CodecSpec) -> Kind:
+        stored = arrange(spec, codec)
+        if stored is None:
+            raise MalformedError(f"{spec} cannot be stored as {codec}", code="E_SPEC")
+        return cls(spec, codec, stored, {part: s.part for part, s in stored.items()})
+
+
+@lru_cache(maxsize=1024)
+def _identified(label: str, shape: tuple[int, ...], arrays: tuple[tuple[str, TensorSpec], ...]) -> Kind:
+    return Kind.of(*identify(label, shape, dict(arrays)))
+
+
+def _recorded(
+    forms: Sequence[tuple[TensorSpec, CodecSpec]], kind: Kind, headers: Mapping[str, Header], files: Mapping[str, str]
+) -> Kind:
+    """What the record says of the form with these arrays. Four bits beside one that it knows may be another tool's."""
+    if any(said == kind[:2] for said in forms):
+        return kind
+    known = {frozenset(s.suffix for s in (arrange(*said) or {}).values()): said for said in forms}
+    said = known.get(frozenset(headers))
+    if said is not None and said[0].shape == kind.spec.shape:
+        return Kind.of(*said)
+    four = any(FORMS[label].files["codes"] in headers for label in INT4)
+    if four and len(forms) == 1 and said is None and all(suffixes <= files.keys() for suffixes in known):
+        return kind
+    spec, codec = forms[0]
+    raise MalformedError(f"{RECORD} says {spec} as {codec}, its arrays {kind.spec} as {kind.codec}", code="E_RECORD")
+
+
+def labels(files: Mapping[str, str]) -> list[str]:
+    """The forms a tensor with these files has, as they are preferred."""
+    return [label for label, form in FORMS.items() if form.files["codes"] in files] + [s for s in DENSE if s in files]
 
 
 def _forms(found: Reading, files: Mapping[str, str]) -> list[str]:
     """The forms a tensor has, the one that counts first."""
-    present = [label for label, form in FORMS.items() if form.files["codes"] in files] + [s for s in DENSE if s in files]
+    present = labels(files)
     if INT4_READY not in found.bundle and any(label not in INT4 for label in present):
+        found.waiting += any(label in INT4 for label in present)
         present = [label for label in present if label not in INT4]
     if present:
         return present
@@ -196,11 +240,10 @@ def _shape(bundle: Bundle, files: Mapping[str, str], label: str, headers: Mappin
     return check_shape(dims, file=source.name)
 
 
-def _check_array(stored: Stored, header: Header, file: str) -> None:
-    alike = [stored.array] + ([TensorSpec(stored.also, stored.array.dtype)] if stored.also else [])
-    if header.spec not in alike:
+def _check_array(stored: Stored, header: Header, bundle: Bundle, file: str) -> None:
+    if header.spec != stored.array and (stored.also is None or header.spec != TensorSpec(stored.also, stored.array.dtype)):
         raise MalformedError(
-            f"array {stored.suffix} should be {stored.array} but is {header.spec}", code="E_PART_SHAPE", file=file
+            f"array {stored.suffix} should be {stored.array} but is {header.spec}", code="E_PART_SHAPE", file=bundle[file].name
         )
 
 
@@ -224,7 +267,10 @@ def _completeness(found: Reading) -> None:
                 MalformedError(f"half written: no {READY}, and {reason}", code="E_UNFINISHED", file=bundle.name)
             )
         found.doubts.append(("E_UNFINISHED", f"no {READY}: the writer did not say that it finished"))
-    elif stray:
+    if found.waiting:
+        message = f"{found.waiting} tensors have four bits that do not count, as there is no {INT4_READY}"
+        found.doubts.append(("E_UNREADY", message))
+    if READY in bundle and stray:
         found.doubts.append(("E_STRAY", f"{len(stray)} arrays belong to no tensor, such as {stray[0]}"))
 
 

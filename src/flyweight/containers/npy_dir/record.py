@@ -2,11 +2,11 @@
 
     {"format": "flyweight npy-dir", "version": 1,
      "metadata": typed metadata as text (`typed_json`),
-     "tensors": {name: {"shape": [...], "dtype": "f32", "codec": {"name": ..., "params": {...}}}},
+     "tensors": {name: {"shape": [...], "dtype": "f32", "codec": {"name": ..., "params": {...}}, "added": a codec}},
      "files": {file: BLAKE3 of its bytes, 64 digits}}
 
 Digests are of files as they are read, so a file that was compressed since still has its own. A directory without this file
-is as good; one with it is checked against it.
+is as good; one with it is checked against it. `added` is there where four bits were added beside another form.
 """
 
 from __future__ import annotations
@@ -38,16 +38,25 @@ class Record:
     tensors: Mapping[str, tuple[TensorSpec, CodecSpec]] = field(default_factory=dict)
     metadata: Mapping[str, Typed] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    added: Mapping[str, CodecSpec] = field(default_factory=dict)
+    """The four-bit form of tensors that have another: it counts once its sentinel is there."""
 
     @classmethod
     def of(cls, entries: Mapping[str, Entry], metadata: Mapping[str, Typed], files: Mapping[str, str]) -> Record:
         return cls({name: (entry.spec, entry.codec) for name, entry in entries.items()}, metadata, files)
 
+    def forms(self, name: str) -> tuple[tuple[TensorSpec, CodecSpec], ...]:
+        """What a tensor is: its first form, and the one added beside it."""
+        first = self.tensors[name]
+        return (first,) if name not in self.added else (first, (TensorSpec(first[0].shape, DType.F32), self.added[name]))
+
     def text(self) -> bytes:
-        tensors = {
+        tensors: dict[str, dict[str, Any]] = {
             name: {"shape": list(spec.shape), "dtype": spec.dtype.label, "codec": codec.as_json()}
             for name, (spec, codec) in self.tensors.items()
         }
+        for name, codec in self.added.items():
+            tensors[name]["added"] = codec.as_json()
         document = {
             "format": _FORMAT,
             "version": VERSION,
@@ -73,7 +82,8 @@ def read_record(raw: memoryview, file: str) -> Record:
         if type(digest) is not str or not _DIGEST.fullmatch(digest):
             raise _malformed(f"the digest of '{name}' is not 64 hexadecimal digits", file)
     specs = {name: _tensor(about, file, name) for name, about in tensors.items()}
-    return Record(specs, typed_json.loads(metadata, file=file), files)
+    added = {name: _codec(about["added"], file, name) for name, about in tensors.items() if "added" in about}
+    return Record(specs, typed_json.loads(metadata, file=file), files, added)
 
 
 def _malformed(message: str, file: str, tensor: str | None = None) -> MalformedError:
@@ -82,7 +92,15 @@ def _malformed(message: str, file: str, tensor: str | None = None) -> MalformedE
 
 def _tensor(about: Any, file: str, name: str) -> tuple[TensorSpec, CodecSpec]:
     match about:
-        case {"shape": list(shape), "dtype": str(dtype), "codec": {"name": str(codec), "params": dict(params)}}:
-            if all(type(value) in (bool, int, float, str) for value in params.values()):
-                return TensorSpec(check_shape(shape, file=file, tensor=name), DType.parse(dtype)), CodecSpec(codec, params)
+        case {"shape": list(shape), "dtype": str(dtype), "codec": dict(codec)}:
+            spec = TensorSpec(check_shape(shape, file=file, tensor=name), DType.parse(dtype))
+            return spec, _codec(codec, file, name)
     raise _malformed("it is not described by a shape, a dtype and a codec", file, name)
+
+
+def _codec(about: Any, file: str, name: str) -> CodecSpec:
+    match about:
+        case {"name": str(codec), "params": dict(params)}:
+            if all(type(value) in (bool, int, float, str) for value in params.values()):
+                return CodecSpec(codec, params)
+    raise _malformed("its codec is not a name and parameters", file, name)
