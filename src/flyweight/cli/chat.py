@@ -19,7 +19,7 @@ from flyweight.cli.run import model_options, sampling_options, starting
 @model_options
 def command(
     model: Path, system: str | None, max_tokens: int, context: int | None, kv: str, threads: int | None, exact: bool,
-    max_ram: int | None, **sampling: Any,
+    max_ram: int | None, allow_ungated: bool, **sampling: Any,
 ) -> None:  # fmt: skip
     """Talk with MODEL, line by line. What was said stays in mind until the context is full.
 
@@ -37,7 +37,9 @@ def command(
 
             renderer = held.enter_context(Renderer())
             opened = held.enter_context(
-                open_model(model, context=context, kv=kv, int8=not exact, threads=threads, max_ram=max_ram)
+                open_model(
+                    model, context=context, kv=kv, int8=not exact, threads=threads, max_ram=max_ram, allow_ungated=allow_ungated
+                )
             )
         sampler, cache, messages = Sampler(**sampling), opened.cache(), list(opening)
         read: list[int] = []  # the tokens in the cache

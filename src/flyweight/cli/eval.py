@@ -63,7 +63,9 @@ def command(
 
         def load(path: Path, kv: str, int8: bool) -> Model:
             window = context or min(DEFAULT_WINDOW, _longest(path))
-            return opened.enter_context(open_model(path, context=window, kv=kv, int8=int8, threads=threads, max_ram=share))
+            return opened.enter_context(
+                open_model(path, context=window, kv=kv, int8=int8, threads=threads, max_ram=share, allow_ungated=True)
+            )
 
         ours = load(model, kv, not exact)
         theirs = load(against, "f32", False) if against else None

@@ -17,7 +17,7 @@ import click
 
 from flyweight.cli.output import json_option, note, print_json, size_argument
 
-__all__ = ["command", "engine_options", "leave_promptly", "model_options", "sampling_options", "starting"]
+__all__ = ["command", "engine_options", "leave_promptly", "model_options", "sampling_options", "starting", "ungated_option"]
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -39,9 +39,13 @@ engine_options = _all(
     click.option("--exact", is_flag=True, help="Multiply with f32 activations instead of int8 ones: slower, closer."),
     click.option("--max-ram", callback=size_argument, metavar="SIZE", help="Bound memory; layers are streamed if need be."),
 )
+ungated_option = click.option(
+    "--allow-ungated", is_flag=True, help="Use weights of three bits that have not passed their accuracy gate."
+)
 model_options = _all(
     click.option("--context", type=click.IntRange(1), help="Tokens to remember.  [default: 4096 or what the model has]"),
     engine_options,
+    ungated_option,
 )
 sampling_options = _all(
     click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="The longest answer."),
@@ -118,7 +122,7 @@ def leave_promptly(seconds: float = 0.05) -> None:
 @json_option
 def command(
     model: Path, prompt: str | None, raw: bool, stop: tuple[str, ...], system: str | None, max_tokens: int, context: int | None,
-    kv: str, threads: int | None, exact: bool, max_ram: int | None, as_json: bool, **sampling: Any,
+    kv: str, threads: int | None, exact: bool, max_ram: int | None, allow_ungated: bool, as_json: bool, **sampling: Any,
 ) -> None:  # fmt: skip
     """Answer PROMPT (or standard input) with MODEL, any checkpoint of a known family. Text appears as it is made.
 
@@ -142,7 +146,9 @@ def command(
 
             renderer = None if raw else held.enter_context(Renderer())
             opened = held.enter_context(
-                open_model(model, context=context, kv=kv, int8=not exact, threads=threads, max_ram=max_ram)
+                open_model(
+                    model, context=context, kv=kv, int8=not exact, threads=threads, max_ram=max_ram, allow_ungated=allow_ungated
+                )
             )
             loaded_at = time.time()
             tokens = opened.prompt(_messages(system, text), renderer) if renderer else opened.tokenizer.encode(text)

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 
-from flyweight.checkpoint import Checkpoint, open_checkpoint
+from flyweight.checkpoint import Checkpoint, open_checkpoint, require_passed
 from flyweight.errors import FlyweightError, ResourceError
 from flyweight.runtime.chat import Renderer, template_for
 from flyweight.runtime.decoder import Decoder, Settings
@@ -90,13 +90,16 @@ def open_model(
     int8: bool = True,
     threads: int | None = None,
     max_ram: int | None = None,
+    allow_ungated: bool = False,
 ) -> Model:
-    """Open anything that can be run. Nothing is read but headers and settings.
+    """Open anything that can be run. Nothing is read but headers and settings, and weights of three bits, for their digest.
 
     `context` is at most what the model was made for, by default also at most 4096. `max_ram` bounds the memory of the process.
+    Where weights need an accuracy gate and have not passed it, GateError unless `allow_ungated`.
     """
     checkpoint = open_checkpoint(path)
     try:
+        require_passed(checkpoint, allow_ungated=allow_ungated)
         tensors = Tensors(checkpoint)
         longest = tensors.blueprint.config.context
         if context is not None and context > longest:

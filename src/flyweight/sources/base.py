@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from blake3 import blake3
+
 from flyweight.errors import TruncatedError
 
 __all__ = ["Source"]
+
+_PIECE = 1 << 20
 
 
 class Source(ABC):
@@ -30,3 +34,12 @@ class Source(ABC):
                 file=self.name,
                 offset=offset,
             )
+
+    def digest(self) -> str:
+        """The BLAKE3 of all bytes, read a piece at a time."""
+        hasher, buffer = blake3(max_threads=blake3.AUTO), memoryview(bytearray(min(_PIECE, max(self.size, 1))))
+        for done in range(0, self.size, _PIECE):
+            piece = buffer[: min(_PIECE, self.size - done)]
+            self.read_into(done, piece)
+            hasher.update(piece)
+        return hasher.hexdigest()
