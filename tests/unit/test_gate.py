@@ -18,9 +18,11 @@ from flyweight.cli.eval import command as eval_command
 from flyweight.cli.inspect import command as inspect_command
 from flyweight.cli.run import command as run_command
 from flyweight.errors import FlyweightError, GateError, MalformedError, UnsupportedError
+from flyweight.evaluate.gate import drawn_windows
 from flyweight.gate import INT3, Gate, Interval, Verdict, measure, subject_of
 from flyweight.pipeline import load_recipe
-from flyweight.runtime import open_model
+from flyweight.runtime import Sampler, open_model
+from flyweight.runtime.lanes import Lanes
 from toys import write_toy_llama
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "npydir" / "int3"
@@ -332,3 +334,19 @@ def test_an_interval_passes_whole_or_not_at_all() -> None:
 def test_a_subject_does_not_depend_on_order_or_compression() -> None:
     assert subject_of({"a.npy": "1", "b.npy": "2"}) == subject_of({"b.npy.zst": "2", "a.npy": "1"})
     assert subject_of({"a.npy": "1", "b.npy": "2"}) != subject_of({"a.npy": "2", "b.npy": "1"})
+
+
+def test_texts_drawn_side_by_side_are_those_drawn_alone(toy: Path) -> None:
+    with open_model(toy, int8=False, kv="f32") as model:
+        together = drawn_windows(model, 3, 12)
+        assert together[:, 0].tolist() == [1, 1, 1]
+        assert len({tuple(window) for window in together}) == 3
+        for number, window in enumerate(together):
+            draw, cache = Sampler(temperature=1.0, seed=number), model.cache()
+            said = [1]
+            while len(said) < 12:
+                said.append(draw(model.decoder.forward(said[-1:], cache)[-1]))
+            assert window.tolist() == said
+        lanes = Lanes([model.cache(), model.cache()])
+        with pytest.raises(ValueError, match="2 lanes"):
+            model.decoder.forward([1, 2, 3], lanes)

@@ -1,7 +1,7 @@
 """Measuring an artefact against its source, for `flyweight.gate`.
 
 The tokens are those of a text, or such as the source says itself: windows that begin with its first token (BOS) and go on as
-it would, drawn at temperature 1 with a fixed seed. That needs no corpus and no tokenizer, and asks about the text the model is
+it would, drawn at temperature 1 with fixed seeds. That needs no corpus and no tokenizer, and asks about the text the model is
 used for: its own. Both models compute with f32 activations and an f32 cache, so nothing but the weights differs.
 
 On drawn text  E[ln perplexity ratio] = KL(source ‖ artefact)  token by token: the ratio is the same figure, only noisier.
@@ -26,12 +26,12 @@ from flyweight.evaluate.predict import predictor
 from flyweight.evaluate.windows import windows_of
 from flyweight.gate import LEAST_WINDOWS, Gate, Interval, Verdict
 from flyweight.runtime import Model, Sampler, open_model
+from flyweight.runtime.lanes import Lanes
 
 __all__ = ["drawn_windows", "measure"]
 
 Array = np.ndarray[Any, Any]
 
-_SEED = 0
 _MOST = 700.0
 """The logarithm of the largest ratio that is told apart from a larger one."""
 
@@ -87,15 +87,14 @@ def _measured(
 
 
 def drawn_windows(model: Model, count: int, length: int) -> Array:
-    """int64 (count, length): texts a model says when it is asked nothing, each from its first token on."""
-    decoder, draw = model.decoder, Sampler(temperature=1.0, seed=_SEED)
-    cache = decoder.cache(model.kv)
+    """int64 (count, length): texts a model says when it is asked nothing, each from its first token on, all at once."""
+    draws = [Sampler(temperature=1.0, seed=number) for number in range(count)]
+    lanes = Lanes([model.cache() for _ in draws])
     windows = np.empty((count, length), np.int64)
     windows[:, 0] = _first_token(model)
-    for window in windows:
-        cache.truncate(0)
-        for at in range(1, length):
-            window[at] = draw(decoder.forward(window[at - 1 : at], cache)[-1])
+    for at in range(1, length):
+        logits = model.decoder.forward(windows[:, at - 1], lanes, every=True)
+        windows[:, at] = [draw(row) for draw, row in zip(draws, logits, strict=True)]
     return windows
 
 
