@@ -274,6 +274,16 @@ def test_copies_go_by_the_verdict_of_their_source(passed: Path, failed: Path, tm
         flyweight.convert(tmp_path / "kept.safetensors", tmp_path / "laundered", to="npy-dir")
 
 
+def test_a_text_without_a_gate_is_refused(toy: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="no gate"):
+        flyweight.convert(toy, tmp_path / "out", to="npy-dir", quant="int8", gate_text=toy / "README.md")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_does_not_fit_the_memory_is_not_measured(toy: Path, passed: Path) -> None:
+    assert "needs" in measure(toy, passed, INT3, max_ram=1 << 20).reason
+
+
 def test_a_passed_directory_may_become_anything(passed: Path, tmp_path: Path) -> None:
     assert flyweight.convert(passed, tmp_path / "out.gguf", quant="q8_0").gate is None
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.errors import MalformedError, ResourceError, UnsupportedError
 from flyweight.evaluate import statistics
 from flyweight.evaluate.evaluation import evaluate
 from flyweight.evaluate.predict import predictor
@@ -50,7 +50,7 @@ def measure(
     written = None if text is None else _read(Path(text))
     try:
         return _measured(source, artefact, found, written, threads, max_ram)
-    except (UnsupportedError, MalformedError) as error:
+    except (UnsupportedError, MalformedError, ResourceError) as error:
         return replace(found, reason=error.message)
 
 

@@ -21,7 +21,7 @@ A recipe file is TOML:
 
     [gate]                              # what the result may cost, measured on the model itself before it appears
     max_kl = 0.1                        # nats
-    max_perplexity_ratio = 1.15
+    max_perplexity_ratio = 1.2
 
 A parameter may be "row", which stands for the length of the tensor's rows. A rule with the codec `masked` may have a
 `sparsity`: that share of the blocks of each row, those of least energy, is set to zero first.

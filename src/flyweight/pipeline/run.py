@@ -19,7 +19,14 @@ from flyweight import strict_json
 from flyweight.checkpoint import Checkpoint, open_checkpoint, require_passed
 from flyweight.containers import CONTAINERS, Container, Image, container_named
 from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, InterruptedRunError, OutputError, ResourceError, UnknownFormatError
+from flyweight.errors import (
+    FlyweightError,
+    InterruptedRunError,
+    OutputError,
+    ResourceError,
+    UnknownFormatError,
+    UnsupportedError,
+)
 from flyweight.gate import Verdict
 from flyweight.manifest import Extent
 from flyweight.pipeline import memory
@@ -128,6 +135,8 @@ def convert(
             checkpoint, destination, to=to, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_bytes, max_ram=max_ram,
             extras=extras, allow_ungated=allow_ungated,
         )  # fmt: skip
+        if gate_text is not None and plan.gate is None:
+            raise UnsupportedError("a text to measure accuracy on, but no gate", code="E_RECIPE", hint="give a recipe a [gate]")
         done = carry_out_plan(
             plan, destination, jobs=jobs, max_ram=max_ram, gate_text=gate_text, allow_ungated=allow_ungated, resume=resume,
             force=force, progress=progress,
