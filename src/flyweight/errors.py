@@ -8,7 +8,8 @@
     │   └── UnknownFormatError  no container recognises the path
     ├── ResourceError           not enough RAM or disk, found before starting   exit 5
     ├── OutputError             the destination exists, is locked, or broke     exit 6
-    └── InterruptedRunError     stopped half-way; `--resume` continues          exit 7
+    ├── InterruptedRunError     stopped half-way; `--resume` continues          exit 7
+    └── GateError               less accurate than it has to be, or unmeasured  exit 1
 
 Untrusted bytes may raise only this tree. Mistakes of the caller stay TypeError and
 ValueError, and OSError passes through untouched (exit 6 on the command line).
@@ -17,10 +18,12 @@ ValueError, and OSError passes through untouched (exit 6 on the command line).
 from __future__ import annotations
 
 import unicodedata
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 __all__ = [
     "FlyweightError",
+    "GateError",
     "InterruptedRunError",
     "LimitError",
     "MalformedError",
@@ -134,3 +137,18 @@ class OutputError(FlyweightError):
 class InterruptedRunError(FlyweightError):
     exit_code = 7
     default_code = "E_INTERRUPTED"
+
+
+class GateError(FlyweightError):
+    """An accuracy gate is not passed: verification failed. `gate` is the verdict as it would be recorded, if there is one."""
+
+    default_code = "E_GATE"
+
+    def __init__(
+        self, message: str, *, gate: Mapping[str, Any] | None = None, file: str | None = None, hint: str | None = None
+    ):
+        super().__init__(message, file=file, hint=hint)
+        self.gate = gate
+
+    def as_json(self) -> dict[str, object]:
+        return super().as_json() | ({"gate": dict(self.gate)} if self.gate is not None else {})

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ import pytest
 
 import flyweight
 from flyweight.cli import cli
-from flyweight.errors import FlyweightError, MalformedError, ResourceError, UnsupportedError
+from flyweight.containers import container_named
+from flyweight.errors import FlyweightError, GateError, MalformedError, ResourceError, UnsupportedError
+from flyweight.gate import Gate
+from flyweight.pipeline.recipe import preset
 from flyweight.runtime.linear import form_of
 from flyweight.tensor import RAW
-from flyweight.tiers import TIERS, Choice, build, open_best, open_model_from, state_of, tier_named
+from flyweight.tiers import TIERS, Choice, build, building, open_best, open_model_from, state_of, tier_named
 from flyweight.tiers.seal import read_seal
 from toys import CONFIG, toy_llama_files, write_files
 
@@ -344,13 +348,13 @@ SENTINELS = {
     "empty": b"",
     "text": b"ready",
     "torn": b'{"format": "flyweight tier", "version": 1, "tier": "packed", "sou',
-    "version": b'{"format": "flyweight tier", "version": 2, "tier": "packed", "source": {}, "weights": {}}',
+    "version": b'{"format": "flyweight tier", "version": 2, "tier": "packed", "source": {}, "weights": {}, "ungated": ""}',
     "lists": b"[" * 10_000,
-    "types": b'{"format": "flyweight tier", "version": 1, "tier": "packed", "source": 1, "weights": []}',
+    "types": b'{"format": "flyweight tier", "version": 1, "tier": "packed", "source": 1, "weights": [], "ungated": ""}',
     "stamps": b'{"format": "flyweight tier", "version": 1, "tier": "packed", "source": {"digest": "%s", "files":'
     b' {"a": [true, 1, 2]}}, "weights": {"digest": "%s", "files": {}}}' % (b"0" * 64, b"0" * 64),
     "digest": b'{"format": "flyweight tier", "version": 1, "tier": "packed", "source": {"digest": "..", "files": {}},'
-    b' "weights": {"digest": "%s", "files": {}}}' % (b"0" * 64),
+    b' "weights": {"digest": "%s", "files": {}}, "ungated": ""}' % (b"0" * 64),
 }
 
 
@@ -394,6 +398,71 @@ def test_what_squish_built_is_neither_run_nor_replaced(model: Path) -> None:
     assert (model / "squish_4bit" / "model.safetensors").read_bytes() == b"theirs"
     assert command("cache", "prune", model, "--foreign").returncode == 0
     assert not (model / "squish_4bit").exists()
+
+
+# Three bits ---------------------------------------------------------------------------------------
+
+
+STRICT = Gate(max_kl=1e-9, tokens=128, window=16)
+
+
+@pytest.fixture
+def failed(made: Path, tmp_path: Path) -> Path:
+    """Three bits that did not pass, and were kept all the same."""
+    recipe = replace(preset("int3", container_named("npy_dir").presets), gate=STRICT)
+    flyweight.convert(made / "toy", tmp_path / "failed", to="npy_dir", recipe=recipe, allow_ungated=True)
+    return tmp_path / "failed"
+
+
+def test_arrays_that_passed_their_gate_are_built_from(made: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(made / "int3", tmp_path / "model")
+    assert values(model)[0].tier == "packed"
+    assert not state_of(model, TIERS[0]).ungated
+
+
+def test_arrays_that_failed_their_gate_are_not_built_from(failed: Path) -> None:
+    model = failed
+    for options in ({}, {"tier": "packed"}, {"tier": "cache"}):
+        with pytest.raises(GateError):
+            open_best(model, **options)
+    assert not list(model.glob("*packed*"))
+    with pytest.raises(GateError):
+        open_model_from(model, tier="arrays")
+    assert command("run", model, "abc", "--max-tokens", 1).returncode == GateError.exit_code
+
+
+def test_a_tier_built_in_spite_of_its_gate_needs_the_override_ever_after(failed: Path) -> None:
+    model = failed
+    assert values(model, allow_ungated=True)[0].tier == "packed"
+    assert state_of(model, TIERS[0]).ungated
+    with pytest.raises(GateError):
+        open_best(model, tier="packed")
+    with pytest.raises(GateError):
+        open_model_from(model)
+    with pytest.raises(GateError):
+        build(model, "packed")
+    assert values(model, allow_ungated=True)[0].built is False
+    for path in model.rglob("*"):
+        os.utime(path)  # a renewed seal says it too
+    assert values(model, allow_ungated=True)[0].built is False
+    assert state_of(model, TIERS[0]).ungated
+
+
+def test_three_bits_from_eight_are_measured_before_they_appear(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = shutil.copytree(made / "int8", tmp_path / "model")
+    monkeypatch.setattr(building, "INT3", STRICT)
+    with pytest.raises(GateError, match="KL divergence"):
+        build(model, "int3")
+    assert not (model / "squish_3bit").exists()
+    assert not list(model.glob(".*partial"))
+    build(model, "int3", allow_ungated=True)
+    assert "KL divergence" in state_of(model, tier_named("int3")).ungated
+    choice, _ = values(model, build=False)
+    assert choice.tier == "int8"
+    assert any("has not passed its gate" in state.reason for state in choice.considered)
+    assert values(model, build=False, allow_ungated=True)[0].tier == "int3"
 
 
 # Many at once -------------------------------------------------------------------------------------

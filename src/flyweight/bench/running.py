@@ -36,7 +36,7 @@ def load(model, threads):
 
     class Engine:
         def __init__(self):
-            self.model = open_model(model, threads=threads)
+            self.model = open_model(model, threads=threads, allow_ungated=True)
             self.cache = self.model.cache()
             self.logits = None
 

@@ -66,7 +66,7 @@ def _running(model: Path, runs: int, as_json: bool) -> None:
     from flyweight.runtime import open_model
     from flyweight.runtime.model import usable_cores
 
-    with open_model(model) as opened:  # what cannot be run is refused here, not in a process of its own
+    with open_model(model, allow_ungated=True) as opened:  # what cannot be run is refused here, not in a process of its own
         opened.tokenizer.encode("")
         if opened.context < PREFILL:
             raise UnsupportedError(f"a context of {opened.context} tokens; {PREFILL} are measured", code="E_CONTEXT")

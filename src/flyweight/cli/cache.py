@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from flyweight.cli.output import human_bytes, json_option, note, print_json, print_table, progress_bar, size_argument
+from flyweight.cli.run import ungated_option
 
 NAMES = ("packed", "int4", "int3", "cache", "finalized")
 
@@ -91,11 +92,13 @@ def _report(paths: tuple[Path, ...], *, deep: bool, as_json: bool) -> bool:
 @click.option("--force", is_flag=True, help="Also if it is ready, or was not built here.")
 @click.option("--jobs", type=click.IntRange(1, 256), help="Workers.  [default: as many as cores]")
 @click.option("--max-ram", callback=size_argument, metavar="SIZE", help="Bound memory.")
+@ungated_option
 @click.option("--quiet", "-q", is_flag=True, help="No progress.")
 @json_option
 def build(
-    model: Path, tiers: tuple[str, ...], force: bool, jobs: int | None, max_ram: int | None, quiet: bool, as_json: bool
-) -> None:
+    model: Path, tiers: tuple[str, ...], force: bool, jobs: int | None, max_ram: int | None, allow_ungated: bool, quiet: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Build tiers of the npy-dir MODEL. A build that was stopped goes on where it was.
 
     \b
@@ -108,7 +111,12 @@ def build(
     made = []
     for tier in dict.fromkeys(tiers or ("packed",)):
         with progress_bar(tier, quiet=quiet or as_json) as advance:
-            made.append(build_tier(model, tier, force=force, jobs=jobs, max_ram=max_ram, progress=advance, tell=note))
+            made.append(
+                build_tier(
+                    model, tier, force=force, jobs=jobs, max_ram=max_ram, allow_ungated=allow_ungated, progress=advance,
+                    tell=note,
+                )
+            )  # fmt: skip
         if not as_json:
             done = "was ready" if made[-1].already else f"built in {made[-1].seconds:.1f} s"
             click.echo(f"{tier}: {done}, {human_bytes(made[-1].nbytes)}")

@@ -19,7 +19,7 @@ from flyweight.cli.run import explain, model_options, sampling_options, starting
 @model_options
 def command(
     model: Path, system: str | None, max_tokens: int, context: int | None, kv: str, threads: int | None, exact: bool,
-    max_ram: int | None, tier: str, no_build: bool, verbose: bool, **sampling: Any,
+    max_ram: int | None, allow_ungated: bool, tier: str, no_build: bool, verbose: bool, **sampling: Any,
 ) -> None:  # fmt: skip
     """Talk with MODEL, line by line. What was said stays in mind until the context is full.
 
@@ -40,7 +40,7 @@ def command(
 
             opened, choice = open_model_from(
                 model, tier=tier, build=not no_build, tell=note, context=context, kv=kv, int8=not exact, threads=threads,
-                max_ram=max_ram,
+                max_ram=max_ram, allow_ungated=allow_ungated,
             )  # fmt: skip
             held.enter_context(opened)
         if verbose:

@@ -21,6 +21,7 @@ from flyweight.cli.output import (
     progress_bar,
     size_argument,
 )
+from flyweight.cli.run import ungated_option
 from flyweight.errors import InterruptedRunError
 from flyweight.manifest import Entry
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from flyweight.pipeline import ConversionReport, Plan
 
 _WITH_ADD = {"source", "added", "dry_run", "jobs", "max_ram", "resume", "tensors", "quiet", "as_json"}
+GATE_FIGURES = {"kl": "KL", "perplexity_ratio": "perplexity ratio"}
 
 
 def _share(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | Literal["auto"] | None:
@@ -71,6 +73,11 @@ def _share(_ctx: click.Context, _param: click.Parameter, value: str | None) -> f
 @click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
 @click.option("--jobs", type=click.IntRange(1, 256), help="Worker threads. Default: one per core, at most 8.")
 @click.option("--max-ram", metavar="SIZE", callback=size_argument, help="Memory to stay within; fewer workers run if need be.")
+@click.option(
+    "--gate-text", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A UTF-8 text to measure accuracy on, where a gate is due. Default: what the source model says itself.",
+)  # fmt: skip
+@ungated_option
 @click.option("--resume", is_flag=True, help="Continue an interrupted run of the same job.")
 @click.option("--force", is_flag=True, help="Replace the destination if it exists.")
 @click.option("--tensors", is_flag=True, help="Report every tensor.")
@@ -93,6 +100,8 @@ def command(
     dry_run: bool,
     jobs: int | None,
     max_ram: int | None,
+    gate_text: Path | None,
+    allow_ungated: bool,
     resume: bool,
     force: bool,
     tensors: bool,
@@ -141,7 +150,7 @@ def command(
         with open_checkpoint(source) as checkpoint:
             plan = plan_conversion(
                 checkpoint, destination.absolute(), to=target, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_size,
-                max_ram=max_ram, extras=extras,
+                max_ram=max_ram, extras=extras, allow_ungated=allow_ungated,
             )  # fmt: skip
         _print_plan(plan, f"{source} → {destination}", quiet=quiet, as_json=as_json)
         return
@@ -158,6 +167,8 @@ def command(
             jobs=jobs,
             max_ram=max_ram,
             extras=extras,
+            gate_text=gate_text,
+            allow_ungated=allow_ungated,
             resume=resume,
             force=force,
             progress=advance,
@@ -221,6 +232,9 @@ def _print_report(report: ConversionReport, title: str, *, tensors: bool, quiet:
         ("max error", f"{report.max_error:.3g}"),
         ("seconds", f"{report.seconds:.2f}"),
     ]
+    if report.gate is not None and report.gate["kl"] is not None:
+        figures = (f"{label} {report.gate[key]['value']:.4g}" for key, label in GATE_FIGURES.items())
+        summary.append(("gate", f"{'passed' if report.gate['passed'] else 'failed'}: {', '.join(figures)}"))
     print_table(title, [("", "left"), ("", "left")], summary)
 
 

@@ -66,8 +66,9 @@ def command(
         def load(path: Path, kv: str, int8: bool, form: str) -> Model:
             window = context or min(DEFAULT_WINDOW, _longest(path))
             held, _ = open_model_from(
-                path, tier=form, build=False, context=window, kv=kv, int8=int8, threads=threads, max_ram=share
-            )
+                path, tier=form, build=False, context=window, kv=kv, int8=int8, threads=threads, max_ram=share,
+                allow_ungated=True,
+            )  # fmt: skip
             return opened.enter_context(held)
 
         ours = load(model, kv, not exact, tier or ARRAYS)

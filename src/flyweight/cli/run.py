@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     from flyweight.runtime.chat import Renderer
     from flyweight.tiers import Choice
 
-__all__ = ["TIERS", "command", "engine_options", "explain", "leave_promptly", "model_options", "sampling_options", "starting"]
+__all__ = [
+    "TIERS",
+    "command",
+    "engine_options",
+    "explain",
+    "leave_promptly",
+    "model_options",
+    "sampling_options",
+    "starting",
+    "ungated_option",
+]
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -51,10 +61,14 @@ tier_options = _all(
     click.option("--no-build", is_flag=True, help="Build no tier; run what is there."),
     click.option("--verbose", "-v", is_flag=True, help="Say which tier is run, and why."),
 )
+ungated_option = click.option(
+    "--allow-ungated", is_flag=True, help="Use weights of three bits that have not passed their accuracy gate."
+)
 model_options = _all(
     click.option("--context", type=click.IntRange(1), help="Tokens to remember.  [default: 4096 or what the model has]"),
     engine_options,
     tier_options,
+    ungated_option,
 )
 sampling_options = _all(
     click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="The longest answer."),
@@ -131,8 +145,8 @@ def leave_promptly(seconds: float = 0.05) -> None:
 @json_option
 def command(
     model: Path, prompt: str | None, raw: bool, stop: tuple[str, ...], system: str | None, max_tokens: int, context: int | None,
-    kv: str, threads: int | None, exact: bool, max_ram: int | None, tier: str, no_build: bool, verbose: bool, as_json: bool,
-    **sampling: Any,
+    kv: str, threads: int | None, exact: bool, max_ram: int | None, allow_ungated: bool, tier: str, no_build: bool,
+    verbose: bool, as_json: bool, **sampling: Any,
 ) -> None:  # fmt: skip
     """Answer PROMPT (or standard input) with MODEL, any checkpoint of a known family. Text appears as it is made.
 
@@ -158,7 +172,7 @@ def command(
 
             opened, choice = open_model_from(
                 model, tier=tier, build=not no_build, tell=note, context=context, kv=kv, int8=not exact, threads=threads,
-                max_ram=max_ram,
+                max_ram=max_ram, allow_ungated=allow_ungated,
             )  # fmt: skip
             held.enter_context(opened)
             loaded_at = time.time()

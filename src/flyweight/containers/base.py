@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
+from flyweight.gate import Verdict
 from flyweight.manifest import Entry, Extent, Manifest, Typed
 from flyweight.sources import Bundle, Source
 from flyweight.tensor import CodecSpec, TensorSpec
@@ -112,6 +113,18 @@ class Container(ABC):
     def prove(self, bundle: Bundle, entry: Entry) -> None:
         """Check what lies beside a tensor's bytes, such as the head of its block, before they are used; `parse` reads none."""
         return
+
+    def gated(self, manifest: Manifest) -> Sequence[str]:
+        """The tensors in forms that may be used only behind an accuracy gate."""
+        return ()
+
+    def verdict(self, bundle: Bundle) -> Verdict | None:
+        """What a checkpoint says of the gate it went through."""
+        return None
+
+    def certify(self, placement: Placement, verdict: Verdict, read: Callable[[Extent], bytes]) -> Mapping[str, bytes]:
+        """The files that record a verdict, whole, once all else is written; none where a format has no place for it."""
+        return {}
 
     def audit(self, bundle: Bundle) -> Iterator[Finding]:
         """Every broken rule, not only the first, digests included; also of a file that `parse` refuses."""

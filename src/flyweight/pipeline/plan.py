@@ -25,6 +25,7 @@ from flyweight.codecs.casts import astype
 from flyweight.containers import Container, Placement
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, ResourceError, UnsupportedError
+from flyweight.gate import INT3, Gate
 from flyweight.manifest import Entry, Manifest
 from flyweight.models import Renamed, Transform, Translation, translate
 from flyweight.pipeline import memory
@@ -88,6 +89,11 @@ class Plan:
         return self.placement.nbytes
 
     @property
+    def gate(self) -> Gate | None:
+        """What the output may cost: as the recipe says, else as the forms of its tensors ask for."""
+        return self.recipe.gate or (INT3 if self.container.gated(self.placement.manifest) else None)
+
+    @property
     def checkpoints(self) -> tuple[Checkpoint, ...]:
         """All that are read from."""
         return (self.checkpoint,) if self.draft is None else (self.checkpoint, self.draft)
@@ -99,6 +105,7 @@ class Plan:
             "format": self.container.name,
             "recipe": self.recipe.as_json(),
             "nbytes": self.nbytes,
+            **({"gate": self.gate.as_json()} if self.gate else {}),
             "actions": dict(Counter(step.action for step in self.steps)),
             "notes": list(self.notes),
             "tensors": [step.as_json() for step in self.steps],

@@ -19,6 +19,10 @@ A recipe file is TOML:
     params = { bits = 4, group = 64 }
     quantizer = "nearest"
 
+    [gate]                              # what the result may cost, measured on the model itself before it appears
+    max_kl = 0.1                        # nats
+    max_perplexity_ratio = 1.2
+
 A parameter may be "row", which stands for the length of the tensor's rows. A rule with the codec `masked` may have a
 `sparsity`: that share of the blocks of each row, those of least energy, is set to zero first.
 
@@ -40,6 +44,7 @@ from flyweight import strict_json
 from flyweight.codecs import CODECS, codec_for
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, UnsupportedError
+from flyweight.gate import Gate
 from flyweight.models import dense_by_default
 from flyweight.quantizers import QUANTIZERS, default_for
 from flyweight.tensor import RAW, CodecSpec, TensorSpec
@@ -136,6 +141,8 @@ class Recipe:
     matrices_only: bool = False
     """Keep vectors, and nothing else, whatever the rules say."""
     masks: Masks | None = None
+    gate: Gate | None = None
+    """What the result may cost; None: what its forms ask for, if any does."""
 
     def choose(self, spec: TensorSpec, *names: str) -> Choice:
         vector = len(spec.shape) < 2
@@ -151,7 +158,8 @@ class Recipe:
     def as_json(self) -> dict[str, Any]:
         rules = [{"match": list(rule.patterns), **rule.choice.as_json()} for rule in self.rules]
         masks = {"masks": self.masks.as_json()} if self.masks else {}
-        return {"name": self.name, "protect": self.protect, "rules": rules} | masks
+        gate = {"gate": self.gate.as_json()} if self.gate else {}
+        return {"name": self.name, "protect": self.protect, "rules": rules} | masks | gate
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +231,7 @@ def load_recipe(path: Path | str) -> Recipe:
     path = Path(path)
     try:
         document = tomllib.loads(path.read_text("utf-8"))
-        _only(document, {"rules", "name", "protect"})
+        _only(document, {"rules", "name", "protect", "gate"})
         rules = []
         for raw in document.get("rules", []):
             _only(raw, {"match", "codec", "params", "quantizer", "dtype", "sparsity"})
@@ -231,7 +239,8 @@ def load_recipe(path: Path | str) -> Recipe:
             patterns = (match,) if isinstance(match, str) else tuple(map(str, match))
             wish = (str(raw["codec"]), raw.get("params"), raw.get("quantizer"), raw.get("dtype"), raw.get("sparsity", 0.0))
             rules.append(Rule(patterns, choice(*wish)))
-        return Recipe(str(document.get("name", path.stem)), tuple(rules), bool(document.get("protect", False)))
+        name, protect = str(document.get("name", path.stem)), bool(document.get("protect", False))
+        return Recipe(name, tuple(rules), protect, gate=Gate.of(document["gate"]) if "gate" in document else None)
     except FlyweightError as error:
         raise error.at(file=str(path)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError, RecursionError) as error:

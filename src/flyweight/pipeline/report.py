@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import inf, isfinite, log10, sqrt
 from typing import TYPE_CHECKING, Any
@@ -131,6 +132,8 @@ class ConversionReport:
     """Tensors taken over from an interrupted run."""
     tensors: tuple[TensorReport, ...]
     notes: tuple[str, ...] = field(default=())
+    gate: Mapping[str, Any] | None = None
+    """The verdict of the accuracy gate, if there was one."""
 
     @property
     def bits_per_weight(self) -> float:

@@ -16,12 +16,21 @@ from blake3 import blake3
 
 import flyweight
 from flyweight import strict_json
-from flyweight.checkpoint import Checkpoint, open_checkpoint
+from flyweight.checkpoint import Checkpoint, open_checkpoint, require_passed
 from flyweight.containers import CONTAINERS, Container, Image, container_named
 from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, InterruptedRunError, OutputError, ResourceError, UnknownFormatError
+from flyweight.errors import (
+    FlyweightError,
+    InterruptedRunError,
+    OutputError,
+    ResourceError,
+    UnknownFormatError,
+    UnsupportedError,
+)
+from flyweight.gate import Verdict
 from flyweight.manifest import Extent
 from flyweight.pipeline import memory
+from flyweight.pipeline.gate import judge
 from flyweight.pipeline.packages import read_package
 from flyweight.pipeline.plan import Plan, Step, make_plan
 from flyweight.pipeline.recipe import Recipe, load_recipe, preset
@@ -61,6 +70,8 @@ class Outcome(NamedTuple):
     """Tensor → part → the BLAKE3 of what was written."""
     resumed: int
     """Steps that an earlier run had done."""
+    nbytes: int = 0
+    verdict: Verdict | None = None
 
     @classmethod
     def of(cls, plan: Plan, lines: Mapping[str, Mapping[str, Any]], resumed: int) -> Outcome:
@@ -92,13 +103,17 @@ def plan_conversion(
     shard_bytes: int | None = None,
     max_ram: int | None = None,
     extras: Extras = _NO_EXTRAS,
+    allow_ungated: bool = False,
 ) -> Plan:
-    """What `convert` would do. ResourceError if a codec has to be fitted to a tensor that the memory does not hold."""
+    """What `convert` would do. ResourceError if a codec has to be fitted to a tensor that the memory does not hold,
+    GateError if the checkpoint itself needs a gate that it has not passed.
+    """
     if quant is not None and recipe is not None:
         raise ValueError("give a quantization or a recipe, not both")
     container = target_container(destination, to)
     if conflict := extras.conflict(container.name, quant, recipe is not None):
         raise ValueError(conflict)
+    require_passed(checkpoint, allow_ungated=allow_ungated)
     if recipe is not None:
         chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     elif container.name == SQUIZD:
@@ -130,29 +145,43 @@ def convert(
     jobs: int | None = None,
     max_ram: int | None = None,
     extras: Extras = _NO_EXTRAS,
+    gate_text: Path | str | None = None,
+    allow_ungated: bool = False,
     resume: bool = False,
     force: bool = False,
     progress: Progress | None = None,
 ) -> ConversionReport:
-    """Convert a checkpoint. Memory does not grow with the model; the destination appears whole or not at all."""
+    """Convert a checkpoint. Memory does not grow with the model; the destination appears whole or not at all.
+
+    Where a gate is due, the model is measured before it appears, on `gate_text` or on what the source model says itself; one
+    that fails does not appear unless `allow_ungated`, and then says so.
+    """
     started = time.perf_counter()
     destination = Path(os.path.abspath(destination))
     with open_checkpoint(source) as checkpoint:
         plan = plan_conversion(
             checkpoint, destination, to=to, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_bytes, max_ram=max_ram,
-            extras=extras,
+            extras=extras, allow_ungated=allow_ungated,
         )  # fmt: skip
-        done = carry_out_plan(plan, destination, jobs=jobs, max_ram=max_ram, resume=resume, force=force, progress=progress)
+        if gate_text is not None and plan.gate is None:
+            raise UnsupportedError("a text to measure accuracy on, but no gate", code="E_RECIPE", hint="give a recipe a [gate]")
+        done = carry_out_plan(
+            plan, destination, jobs=jobs, max_ram=max_ram, gate_text=gate_text, allow_ungated=allow_ungated, resume=resume,
+            force=force, progress=progress,
+        )  # fmt: skip
+    verdict = done.verdict
+    warning = (f"used in spite of its gate: {verdict.complaint}",) if verdict and not verdict.passed else ()
     return ConversionReport(
         source=str(source),
         destination=str(destination),
         format=plan.container.name,
         recipe=plan.recipe.name,
-        nbytes=plan.nbytes,
+        nbytes=done.nbytes,
         seconds=round(time.perf_counter() - started, 3),
         resumed=done.resumed,
         tensors=done.reports,
-        notes=plan.notes,
+        notes=plan.notes + warning,
+        gate=verdict.as_json() if verdict else None,
     )
 
 
@@ -162,6 +191,8 @@ def carry_out_plan(
     *,
     jobs: int | None = None,
     max_ram: int | None = None,
+    gate_text: Path | str | None = None,
+    allow_ungated: bool = False,
     resume: bool = False,
     force: bool = False,
     progress: Progress | None = None,
@@ -180,19 +211,36 @@ def carry_out_plan(
         resume=resume,
         force=force,
     )
-    return fill_and_publish(plan, staging, workers, progress)
+
+    def judged(staged: Path) -> Verdict | None:
+        verdict = judge(plan, staged, text=gate_text, threads=jobs, max_ram=max_ram)
+        if verdict is not None and not allow_ungated:
+            verdict.require(file=str(destination))
+        return verdict
+
+    return fill_and_publish(plan, staging, workers, progress, judged)
 
 
-def fill_and_publish(plan: Plan, staging: Staging, workers: int, progress: Progress | None) -> Outcome:
-    """Write what the plan says and make it appear; the staging directory is closed."""
+def fill_and_publish(
+    plan: Plan,
+    staging: Staging,
+    workers: int,
+    progress: Progress | None,
+    judged: Callable[[Path], Verdict | None] = lambda _: None,
+) -> Outcome:
+    """Write what the plan says, have it judged where it is staged, and make it appear; the staging directory is closed."""
     try:
         if staging.published:
             outcome = Outcome.of(plan, staging.finished, len(staging.finished))
             staging.discard()
+            verdict, nbytes = _recorded(plan, staging.destination), plan.nbytes
         else:
             outcome = _fill(plan, staging, workers, progress)
             for origin in plan.checkpoints:
                 _check_source(origin)
+            staged = staging.out if plan.container.is_directory else staging.out / next(iter(plan.placement.images))
+            verdict = judged(staged)
+            nbytes = plan.nbytes + (_certify(plan, staging, verdict) if verdict else 0)
             staging.publish()
     except InterruptedRunError:
         raise
@@ -201,7 +249,7 @@ def fill_and_publish(plan: Plan, staging: Staging, workers: int, progress: Progr
         raise
     finally:
         staging.close()
-    return outcome
+    return outcome._replace(nbytes=nbytes, verdict=verdict)
 
 
 def fingerprint(plan: Plan) -> str:
@@ -293,6 +341,22 @@ def _seal(plan: Plan, staging: Staging, digests: dict[str, str]) -> None:
     for file, chunks in plan.container.seal(plan.placement, wanted, staging.read).items():
         for offset, chunk in chunks:
             staging.write(file, offset, memoryview(chunk))
+
+
+def _certify(plan: Plan, staging: Staging, verdict: Verdict) -> int:
+    """Record a verdict in the output; by how many bytes it grew."""
+    files = plan.container.certify(plan.placement, verdict, staging.read)
+    for name, content in files.items():
+        staging.replace(name, content)
+    return sum(len(content) - plan.placement.images[name].nbytes for name, content in files.items())
+
+
+def _recorded(plan: Plan, destination: Path) -> Verdict | None:
+    """The verdict of an output that is published already, where it has a place for one."""
+    if not plan.container.gated(plan.placement.manifest):
+        return None
+    with open_checkpoint(destination) as published:
+        return published.container.verdict(published.bundle)
 
 
 def _files(checkpoint: Checkpoint) -> set[str]:

@@ -186,6 +186,12 @@ class Staging:
                 count = os.pwrite(descriptor, data, offset)
                 data, offset = data[count:], offset + count
 
+    def replace(self, name: str, data: bytes) -> None:
+        """Write a file anew, of whatever length."""
+        with self._opened(name) as descriptor:
+            os.ftruncate(descriptor, len(data))
+        self.write(name, 0, memoryview(data))
+
     def verified(self, entries: Mapping[str, Entry]) -> Iterator[dict[str, Any]]:
         """The journal's lines whose bytes really are in the files."""
         for line in self.finished.values():

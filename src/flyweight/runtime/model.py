@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from flyweight.checkpoint import Checkpoint, open_checkpoint
+from flyweight.checkpoint import Checkpoint, open_checkpoint, require_passed
 from flyweight.errors import FlyweightError, ResourceError
 from flyweight.runtime.decoder import Decoder, Settings
 from flyweight.runtime.kv import KeyValues
@@ -95,13 +95,17 @@ def open_model(
     int8: bool = True,
     threads: int | None = None,
     max_ram: int | None = None,
+    allow_ungated: bool = False,
 ) -> Model:
-    """Open anything that can be run, or run what is open. Nothing is read but headers and settings.
+    """Open anything that can be run, or run what is open. Nothing is read but headers and settings, and weights of three bits,
+    for their digest.
 
     `context` is at most what the model was made for, by default also at most 4096. `max_ram` bounds the memory of the process.
+    Where weights need an accuracy gate and have not passed it, GateError unless `allow_ungated`.
     """
     checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path)
     try:
+        require_passed(checkpoint, allow_ungated=allow_ungated)
         tensors = Tensors(checkpoint)
         longest = tensors.blueprint.config.context
         if context is not None and context > longest:

@@ -124,9 +124,10 @@ class PathBundle(Bundle):
     def close(self) -> None:
         if self._siblings is not None:
             self._siblings.close()
-        for source in self._open.values():
-            source.close()
-        self._open.clear()
+        with self._lock:  # someone may be reading ahead
+            for source in self._open.values():
+                source.close()
+            self._open.clear()
 
 
 def _check_link(root: Path, path: str) -> None:

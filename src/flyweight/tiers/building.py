@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flyweight.checkpoint import Checkpoint, open_checkpoint
+from flyweight.checkpoint import Checkpoint, open_checkpoint, require_passed
+from flyweight.containers import container_named
 from flyweight.containers.npy_dir.finalized import Finalized
 from flyweight.containers.npy_dir.reading import read_keys
 from flyweight.containers.safetensors import Safetensors
 from flyweight.dtypes import DType
-from flyweight.errors import OutputError, UnsupportedError
+from flyweight.errors import GateError, OutputError, UnsupportedError
+from flyweight.gate import INT3
 from flyweight.pipeline.plan import Plan, make_plan
 from flyweight.pipeline.recipe import SAME_CODES, ByName, Choice, preset
-from flyweight.pipeline.run import Progress, carry_out_plan, plan_conversion
+from flyweight.pipeline.run import Outcome, Progress, carry_out_plan
 from flyweight.runtime.linear import form_of
 from flyweight.tensor import RAW, CodecSpec
 from flyweight.tiers.seal import Proof, Seal, describe, source_digest, source_stamps, write_seal
@@ -49,16 +52,20 @@ def build(
     force: bool = False,
     jobs: int | None = None,
     max_ram: int | None = None,
+    allow_ungated: bool = False,
     progress: Progress | None = None,
     tell: Callable[[str], object] = lambda _: None,
 ) -> Built:
-    """Build a tier unless it is ready. ResourceError, before anything is written, if memory or disk do not suffice."""
+    """Build a tier unless it is ready. ResourceError, before anything is written, if memory or disk do not suffice.
+
+    GateError if weights of three bits, in the arrays or the tier, have not passed their accuracy gate, unless `allow_ungated`.
+    """
     root, chosen, began = Path(path), tier_named(tier), time.perf_counter()
     if not has_tiers(root):
         raise UnsupportedError("only an npy-dir has tiers", code="E_TIER", file=str(path), hint="convert it with --to npy-dir")
     with locked(root, lambda: tell(f"waiting: another process is at work on the tiers of {root}")):
         state = state_of(root, chosen)
-        if state.standing == "ready" and not force:
+        if state.standing == "ready" and not force and (allow_ungated or not state.ungated):
             return Built(tier, state.nbytes, time.perf_counter() - began, already=True)
         if state.standing == "foreign" and chosen.is_folder and not force:
             raise OutputError(
@@ -66,18 +73,33 @@ def build(
             )
         before = source_stamps(root)
         with open_checkpoint(root) as checkpoint:
+            ungated = _complaint(checkpoint, allow_ungated)
             plan = plan_tier(checkpoint, root, chosen, max_ram)
             source = source_digest(root)
-            outcome = _carry_out(plan, root / chosen.place, jobs=jobs, max_ram=max_ram, progress=progress)
+            options = {"jobs": jobs, "max_ram": max_ram, "allow_ungated": allow_ungated, "progress": progress}
+            outcome = _carry_out(plan, root / chosen.place, **options)
         if source_stamps(root) != before:
             raise OutputError("the arrays changed while they were read", code="E_SOURCE_CHANGED", file=str(root))
         entries = plan.placement.manifest.entries.values()
         weights = Proof(describe(entries, outcome.parts), weights_stamps(root, chosen))
-        write_seal(root, chosen, Seal(tier, Proof(source, before), weights))
+        if outcome.verdict is not None and not outcome.verdict.passed:
+            ungated = outcome.verdict.complaint
+        write_seal(root, chosen, Seal(tier, Proof(source, before), weights, ungated))
     return Built(tier, plan.nbytes, time.perf_counter() - began, outcome.resumed)
 
 
-def _carry_out(plan: Plan, destination: Path, **options: Any) -> Any:
+def _complaint(checkpoint: Checkpoint, allow_ungated: bool) -> str:
+    """What the gate says against the arrays, if that is to be overlooked."""
+    try:
+        require_passed(checkpoint)
+    except GateError as error:
+        if not allow_ungated:
+            raise
+        return error.message
+    return ""
+
+
+def _carry_out(plan: Plan, destination: Path, **options: Any) -> Outcome:
     """Go on where a killed build of the same stopped; of another it is no use."""
     resume = (destination.parent / f".{destination.name}.partial" / "journal.jsonl").exists()
     try:
@@ -122,10 +144,15 @@ def _finalized(checkpoint: Checkpoint, place: Path, max_ram: int | None) -> Plan
     return make_plan(checkpoint, container, place.name, recipe=preset("dense"), dtype=DType.F16, max_ram=max_ram)
 
 
-def _mlx(quant: str) -> Callable[[Checkpoint, Path, int | None], Plan]:
-    return lambda checkpoint, place, max_ram: plan_conversion(checkpoint, place, to="mlx", quant=quant, max_ram=max_ram)
+def _four_bits(checkpoint: Checkpoint, place: Path, max_ram: int | None) -> Plan:
+    return make_plan(checkpoint, container_named("mlx"), place.name, recipe=preset("int4"), max_ram=max_ram)
+
+
+def _three_bits(checkpoint: Checkpoint, place: Path, max_ram: int | None) -> Plan:
+    recipe = replace(preset("int3"), gate=INT3)
+    return make_plan(checkpoint, container_named("mlx"), place.name, recipe=recipe, max_ram=max_ram)
 
 
 _PLANS: Mapping[str, Callable[[Checkpoint, Path, int | None], Plan]] = {
-    "packed": _packed, "cache": _cache, "finalized": _finalized, "int4": _mlx("int4"), "int3": _mlx("int3"),
+    "packed": _packed, "cache": _cache, "finalized": _finalized, "int4": _four_bits, "int3": _three_bits,
 }  # fmt: skip

@@ -59,18 +59,29 @@ def open_model_from(
     tier: str = AUTO,
     build: bool = True,
     max_ram: int | None = None,
+    allow_ungated: bool = False,
     tell: Tell = lambda _: None,
     **settings: Any,
 ) -> tuple[Model, Choice]:
     """`runtime.open_model` of the tier that `open_best` takes."""
-    checkpoint, choice = open_best(path, tier=tier, build=build, max_ram=max_ram, tell=tell)
-    return open_model(checkpoint, max_ram=max_ram, **settings), choice
+    checkpoint, choice = open_best(path, tier=tier, build=build, max_ram=max_ram, allow_ungated=allow_ungated, tell=tell)
+    return open_model(checkpoint, max_ram=max_ram, allow_ungated=allow_ungated, **settings), choice
 
 
 def open_best(
-    path: Path | str, *, tier: str = AUTO, build: bool = True, max_ram: int | None = None, tell: Tell = lambda _: None
+    path: Path | str,
+    *,
+    tier: str = AUTO,
+    build: bool = True,
+    max_ram: int | None = None,
+    allow_ungated: bool = False,
+    tell: Tell = lambda _: None,
 ) -> tuple[Checkpoint, Choice]:
-    """Open a model from one of its tiers: the best, or the one that is named."""
+    """Open a model from one of its tiers: the best, or the one that is named.
+
+    A tier whose weights of three bits have not passed their gate is passed over, and refused if named, unless `allow_ungated`;
+    whoever runs arrays asks their own gate (`open_model`).
+    """
     root = Path(path)
     if not has_tiers(root):
         if tier not in (AUTO, ARRAYS, NATIVE):
@@ -79,5 +90,5 @@ def open_best(
         return checkpoint, Choice(NATIVE, f"{checkpoint.container.title}: run as it is")
     from flyweight.tiers.decision import Decision  # which other models need not load
 
-    decision = Decision(root, build, max_ram, tell)
+    decision = Decision(root, build, max_ram, allow_ungated, tell)
     return decision.best() if tier == AUTO else decision.named(tier)

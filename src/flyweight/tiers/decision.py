@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
-from flyweight.errors import OutputError, ResourceError, UnsupportedError
+from flyweight.errors import GateError, OutputError, ResourceError, UnsupportedError
+from flyweight.gate import OVERRIDE
 from flyweight.tiers.choosing import Choice, Tell, at_rest
 from flyweight.tiers.opening import open_tier
 from flyweight.tiers.state import State, state_of, weights_stamps
@@ -21,8 +22,8 @@ _NEVER_ARRAYS = ("packed", "cache", "finalized")
 
 
 class Decision:
-    def __init__(self, root: Path, build: bool, max_ram: int | None, tell: Tell) -> None:
-        self.root, self.build, self.max_ram, self.tell = root, build, max_ram, tell
+    def __init__(self, root: Path, build: bool, max_ram: int | None, allow_ungated: bool, tell: Tell) -> None:
+        self.root, self.build, self.max_ram, self.allow_ungated, self.tell = root, build, max_ram, allow_ungated, tell
         self.memory = max_ram or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self.states: list[State] = []
 
@@ -35,6 +36,8 @@ class Decision:
                 state, built = self._built(tier, state)
             if state.standing == "ready" and tier.decoded and state.nbytes > self.memory:
                 state = state._replace(reason=f"{state.nbytes} bytes would not stay in {self.memory} of memory")
+            elif self._is_barred(state):
+                state = state._replace(reason=f"has not passed its gate: {state.ungated}")
             elif state.standing == "ready" and (taken := self._open(tier, state, built)):
                 return taken
             self.states.append(state)
@@ -61,7 +64,9 @@ class Decision:
         state, built = state_of(self.root, tier), False
         if state.standing != "ready" and self.build:
             self.tell(f"building the tier {tier.name} ({state.reason})")
-            state, built = _build(self.root, tier, self.max_ram, self.tell)
+            state, built = self._build(tier)
+        if self._is_barred(state):
+            raise GateError(state.ungated, file=str(self.root), hint=OVERRIDE)
         if state.standing == "ready" and (taken := self._open(tier, state, built)):
             return taken
         raise UnsupportedError(
@@ -72,13 +77,22 @@ class Decision:
     def _built(self, tier: Tier, state: State) -> tuple[State, bool]:
         """The tier built, or its state with the reason why it was not."""
         try:
-            return _build(self.root, tier, self.max_ram, self.tell)
+            return self._build(tier)
         except (ResourceError, OutputError) as error:
             reason = error.message
         except OSError as error:
             reason = f"{error.filename or self.root}: {error.strerror}"
         self.tell(f"the tier {tier.name} is not built: {reason}")
         return state._replace(reason=f"not built: {reason}"), False
+
+    def _build(self, tier: Tier) -> tuple[State, bool]:
+        from flyweight.tiers.building import build  # whoever only starts a model needs nothing of it
+
+        made = build(self.root, tier.name, max_ram=self.max_ram, allow_ungated=self.allow_ungated, tell=self.tell)
+        return state_of(self.root, tier), not made.already
+
+    def _is_barred(self, state: State) -> bool:
+        return state.standing == "ready" and bool(state.ungated) and not self.allow_ungated
 
     def _open(self, tier: Tier, state: State, built: bool) -> tuple[Checkpoint, Choice] | None:
         """The tier that was found ready, unless it was replaced since by one that is not."""
@@ -96,10 +110,3 @@ class Decision:
     def _arrays(self, why: str) -> tuple[Checkpoint, Choice]:
         checkpoint = open_checkpoint(self.root)
         return checkpoint, Choice(at_rest(checkpoint.manifest), f"its arrays as they are: {why}", tuple(self.states))
-
-
-def _build(root: Path, tier: Tier, max_ram: int | None, tell: Tell) -> tuple[State, bool]:
-    from flyweight.tiers.building import build  # whoever only starts a model needs nothing of it
-
-    made = build(root, tier.name, max_ram=max_ram, tell=tell)
-    return state_of(root, tier), not made.already

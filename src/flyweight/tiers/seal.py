@@ -2,11 +2,15 @@
 
     {"format": "flyweight tier", "version": 1, "tier": "packed", "by": "flyweight 0.1.0",
      "source":  {"digest": BLAKE3, "files": {"tensors/a__q.npy": [size, mtime, ctime], …}},
-     "weights": {"digest": BLAKE3, "files": {"flyweight_packed.safetensors": [size, mtime, ctime]}}}
+     "weights": {"digest": BLAKE3, "files": {"flyweight_packed.safetensors": [size, mtime, ctime]}},
+     "ungated": ""}
 
 Two digests say what it was built from and what it is; the stamps beside them when they were last found true. While no stamp
 has changed nothing is read. If one has (the directory was copied, or someone wrote into it) the digest is taken again: the same
 bytes get new stamps, other bytes are not the tier. A file whose bits rot keeps its stamps: `cache verify` reads everything.
+
+`ungated` is what the accuracy gate says against weights of three bits that were built from or into all the same; it is empty
+where there is nothing to say.
 
 Squish's own sentinels are empty. What they stand beside was made from who knows what, and is not used.
 """
@@ -50,12 +54,13 @@ class Seal(NamedTuple):
     tier: str
     source: Proof
     weights: Proof
+    ungated: str = ""
 
     def text(self) -> bytes:
         document = {"format": _FORMAT, "version": _VERSION, "tier": self.tier, "by": f"flyweight {__version__}"}
         proofs = {"source": self.source, "weights": self.weights}
         said = {name: {"digest": p.digest, "files": {f: list(s) for f, s in p.files.items()}} for name, p in proofs.items()}
-        return strict_json.dumps(document | said, indent=1) + b"\n"
+        return strict_json.dumps(document | said | {"ungated": self.ungated}, indent=1) + b"\n"
 
 
 # The sentinel -----------------------------------------------------------------------------------
@@ -69,10 +74,13 @@ def read_seal(root: Path, tier: Tier) -> Seal | None:
                 return None
             raw = bytes(source.read(0, source.size))
         match strict_json.loads(raw, file=tier.sentinel):
-            case {"format": str(form), "version": int(version), "tier": str(name), "source": source, "weights": weights}:
-                proofs = _proof(source), _proof(weights)
-                if (form, version, name) == (_FORMAT, _VERSION, tier.name) and proofs[0] and proofs[1]:
-                    return Seal(name, proofs[0], proofs[1])
+            case {
+                "format": str(form), "version": int(version), "tier": str(name), "source": source, "weights": weights,
+                "ungated": str(ungated),
+            } if (form, version, name) == (_FORMAT, _VERSION, tier.name):  # fmt: skip
+                from_, into = _proof(source), _proof(weights)
+                if from_ and into:
+                    return Seal(name, from_, into, ungated)
     return None
 
 

@@ -33,13 +33,17 @@ class State(NamedTuple):
     reason: str
     files: Mapping[str, Stamp] = {}
     """Its weights when they were looked at."""
+    ungated: str = ""
+    """What the accuracy gate says against it."""
 
     @property
     def nbytes(self) -> int:
         return sum(size for size, _, _ in self.files.values())
 
     def as_json(self) -> dict[str, Any]:
-        return {"tier": self.tier, "standing": self.standing, "reason": self.reason, "nbytes": self.nbytes}
+        return {"tier": self.tier, "standing": self.standing, "reason": self.reason, "nbytes": self.nbytes} | (
+            {"ungated": self.ungated} if self.ungated else {}
+        )
 
 
 @contextmanager
@@ -87,10 +91,10 @@ def state_of(root: Path, tier: Tier, *, deep: bool = False) -> State:
             return State(tier.name, "damaged", "its weights have changed since they were written", found)
     except FlyweightError as error:
         return State(tier.name, "damaged", error.message, found)
-    renewed = Seal(tier.name, Proof(seal.source.digest, source), Proof(seal.weights.digest, found))
+    renewed = Seal(tier.name, Proof(seal.source.digest, source), Proof(seal.weights.digest, found), seal.ungated)
     if renewed != seal:
         _renew(root, tier, renewed)
-    return State(tier.name, "ready", tier.about, found)
+    return State(tier.name, "ready", tier.about, found, seal.ungated)
 
 
 def _digest(root: Path, tier: Tier) -> str:

@@ -15,21 +15,34 @@ docs/formats/npy-dir.md is the format, normatively.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from blake3 import blake3
 
 from flyweight import strict_json
 from flyweight.containers.base import Chunks, Container, Finding, Image, Placement
 from flyweight.containers.hf import place_side_files
-from flyweight.containers.npy_dir.forms import FORMS, SHAPE, Stored, arrange
+from flyweight.containers.npy_dir.forms import FORMS, GATED, SHAPE, Stored, arrange
 from flyweight.containers.npy_dir.header import build_header
 from flyweight.containers.npy_dir.keys import safe_keys
-from flyweight.containers.npy_dir.reading import ARRAY, COMPRESSED, FOLDER, INT4_READY, MANIFEST, READY, Reading, is_own, read
-from flyweight.containers.npy_dir.record import NO_DIGEST, RECORD, Record
+from flyweight.containers.npy_dir.reading import (
+    ARRAY,
+    COMPRESSED,
+    FOLDER,
+    INT4_READY,
+    MANIFEST,
+    READY,
+    Reading,
+    is_own,
+    read,
+    read_json,
+)
+from flyweight.containers.npy_dir.record import NO_DIGEST, RECORD, Record, read_record
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, UnsupportedError
+from flyweight.gate import Verdict, subject_of
 from flyweight.manifest import Entry, Extent, Manifest
 from flyweight.sources import Bundle
 from flyweight.sources.zstd import InflatedBundle
@@ -38,6 +51,8 @@ from flyweight.tensor import CodecSpec, Param, TensorSpec
 __all__ = ["NpyDirectory", "array_image", "digests_of", "image_of", "part_extents"]
 
 _AFFINE: dict[str, Param] = {"form": "scale_bias", "axis": -1, "scale": "f32", "packing": "little", "word": "u8"}
+_MAYBE_GATED = (FORMS["int3"].codec, "corrected")
+_CODES_OF_THREE_BITS = (f"{GATED}{ARRAY}", f"{GATED}{COMPRESSED}")
 _STORED = ("axis", "scale", "packing", "word")
 
 
@@ -73,6 +88,24 @@ class NpyDirectory(Container):
     def doubts(self, bundle: Bundle, manifest: Manifest) -> Iterable[tuple[str, str]]:
         return read(self.view(bundle)).doubts
 
+    def facts(self, bundle: Bundle) -> Mapping[str, Any]:
+        verdict = self.verdict(bundle)
+        if verdict is None:
+            three_bits = any(name.startswith(FOLDER) and name.endswith(_CODES_OF_THREE_BITS) for name in bundle)
+            return {"gate": "never measured"} if three_bits else {}
+        return {"gate": verdict.as_json()}
+
+    def gated(self, manifest: Manifest) -> Sequence[str]:
+        """Those of three bits, with a correction or without."""
+        return [name for name, entry in manifest.entries.items() if _is_gated(entry)]
+
+    def verdict(self, bundle: Bundle) -> Verdict | None:
+        return read_record(read_json(bundle, RECORD), bundle[RECORD].name).gate if RECORD in bundle else None
+
+    def certify(self, placement: Placement, verdict: Verdict, read: Callable[[Extent], bytes]) -> Mapping[str, bytes]:
+        record = read_record(memoryview(read(Extent(RECORD, 0, placement.images[RECORD].nbytes))), RECORD)
+        return {RECORD: replace(record, gate=verdict).text()}
+
     def audit(self, bundle: Bundle) -> Iterator[Finding]:
         """Every tensor's first broken rule, and every file whose digest is not the recorded one."""
         found = read(self.view(bundle))
@@ -81,6 +114,7 @@ class NpyDirectory(Container):
                 raise error
             yield Finding("error", error.code, error.message, error.tensor, error.offset)
         yield from _wrongdigests_of(found)
+        yield from _foreign_gate(found)
 
     # Writing ----------------------------------------------------------------------------------------
 
@@ -128,6 +162,21 @@ class NpyDirectory(Container):
         images = {file: image for file, image in placement.images.items() if file != RECORD}
         record = Record.of(manifest.entries, manifest.metadata, digests_of(images, placement.digests, digests))
         return {RECORD: [(0, record.text())]}
+
+
+def _is_gated(entry: Entry) -> bool:
+    if entry.codec.name not in _MAYBE_GATED:  # spares the arrays of every other tensor being worked out
+        return False
+    return any(stored.suffix == GATED for stored in (arrange(entry.spec, entry.codec) or {}).values())
+
+
+def _foreign_gate(found: Reading) -> Iterator[Finding]:
+    record = found.record
+    if record is not None and record.gate is not None:
+        gated = [entry for entry in found.entries.values() if _is_gated(entry)]
+        files = {extent.file.removesuffix(".zst") for entry in gated for extent in entry.extents.values()}
+        if record.gate.subject != subject_of({file: record.files.get(file, NO_DIGEST) for file in files}):
+            yield Finding("error", "E_GATE", f"the gate in {RECORD} is of other arrays")
 
 
 def image_of(data: bytes) -> Image:

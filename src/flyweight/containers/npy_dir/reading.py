@@ -35,7 +35,19 @@ from flyweight.manifest import Entry, Extent
 from flyweight.sources import Bundle
 from flyweight.tensor import CodecSpec, TensorSpec
 
-__all__ = ["FOLDER", "INT4_READY", "MANIFEST", "READY", "Reading", "array_files", "is_own", "labels", "read", "read_keys"]
+__all__ = [
+    "FOLDER",
+    "INT4_READY",
+    "MANIFEST",
+    "READY",
+    "Reading",
+    "array_files",
+    "is_own",
+    "labels",
+    "read",
+    "read_json",
+    "read_keys",
+]
 
 MANIFEST, FOLDER = "manifest.json", "tensors/"
 READY, INT4_READY = "tensors/.manifest_ready", ".squish_int4_ready"
@@ -74,7 +86,7 @@ def read(bundle: Bundle) -> Reading:
     try:
         found.keys = keys = read_keys(bundle)
         if RECORD in bundle:
-            found.record = read_record(_json(bundle, RECORD), bundle[RECORD].name)
+            found.record = read_record(read_json(bundle, RECORD), bundle[RECORD].name)
             _same_names(keys, found.record, bundle[RECORD].name)
     except FlyweightError as error:
         found.problems.append(error)
@@ -94,7 +106,7 @@ def read(bundle: Bundle) -> Reading:
     return found
 
 
-def _json(bundle: Bundle, name: str) -> memoryview:
+def read_json(bundle: Bundle, name: str) -> memoryview:
     source = bundle[name]
     if source.size > MAX_JSON_BYTES:
         raise LimitError(f"{source.size} bytes of JSON exceed the limit of {MAX_JSON_BYTES}", file=source.name)
@@ -106,7 +118,7 @@ def read_keys(bundle: Bundle) -> dict[str, str]:
     if MANIFEST not in bundle:
         raise MalformedError(f"arrays without a {MANIFEST}", code="E_NO_MANIFEST", file=bundle.name)
     file = bundle[MANIFEST].name
-    keys = strict_json.loads(_json(bundle, MANIFEST), file=file)
+    keys = strict_json.loads(read_json(bundle, MANIFEST), file=file)
     if not isinstance(keys, dict) or any(type(key) is not str for key in keys.values()):
         raise MalformedError("the manifest is not an object of names and keys", code="E_MANIFEST", file=file)
     if len(keys) > MAX_TENSORS:
@@ -260,7 +272,7 @@ def _completeness(found: Reading) -> None:
             reason = f"{RECORD} is there"
         elif stray:
             reason = f"{len(stray)} arrays belong to no tensor, such as {stray[0]}"
-        elif _PROGRESS in bundle and not _all_shards(_json(bundle, _PROGRESS)):
+        elif _PROGRESS in bundle and not _all_shards(read_json(bundle, _PROGRESS)):
             reason = f"{_PROGRESS} counts shards that are not done"
         if reason:
             found.problems.append(

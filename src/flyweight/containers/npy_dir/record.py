@@ -3,7 +3,8 @@
     {"format": "flyweight npy-dir", "version": 1,
      "metadata": typed metadata as text (`typed_json`),
      "tensors": {name: {"shape": [...], "dtype": "f32", "codec": {"name": ..., "params": {...}}, "added": a codec}},
-     "files": {file: BLAKE3 of its bytes, 64 digits}}
+     "files": {file: BLAKE3 of its bytes, 64 digits},
+     "gate": a verdict (`flyweight.gate`), where one was found}
 
 Digests are of files as they are read, so a file that was compressed since still has its own. A directory without this file
 is as good; one with it is checked against it. `added` is there where four bits were added beside another form.
@@ -21,6 +22,7 @@ from flyweight.containers import typed_json
 from flyweight.cursor import check_shape
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.gate import Verdict
 from flyweight.manifest import Entry, Typed
 from flyweight.tensor import CodecSpec, TensorSpec
 
@@ -40,6 +42,7 @@ class Record:
     files: Mapping[str, str] = field(default_factory=dict)
     added: Mapping[str, CodecSpec] = field(default_factory=dict)
     """The four-bit form of tensors that have another: it counts once its sentinel is there."""
+    gate: Verdict | None = None
 
     @classmethod
     def of(cls, entries: Mapping[str, Entry], metadata: Mapping[str, Typed], files: Mapping[str, str]) -> Record:
@@ -64,6 +67,8 @@ class Record:
             "tensors": tensors,
             "files": dict(self.files),
         }
+        if self.gate is not None:
+            document["gate"] = self.gate.as_json()
         return strict_json.dumps(document, indent=1) + b"\n"
 
 
@@ -83,7 +88,8 @@ def read_record(raw: memoryview, file: str) -> Record:
             raise _malformed(f"the digest of '{name}' is not 64 hexadecimal digits", file)
     specs = {name: _tensor(about, file, name) for name, about in tensors.items()}
     added = {name: _codec(about["added"], file, name) for name, about in tensors.items() if "added" in about}
-    return Record(specs, typed_json.loads(metadata, file=file), files, added)
+    gate = Verdict.read(document["gate"], file=file, code="E_RECORD") if "gate" in document else None
+    return Record(specs, typed_json.loads(metadata, file=file), files, added, gate)
 
 
 def _malformed(message: str, file: str, tensor: str | None = None) -> MalformedError:
