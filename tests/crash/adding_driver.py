@@ -19,7 +19,7 @@ from pathlib import Path
 from driver import attempt, normal, tree
 
 import flyweight
-from flyweight.pipeline import add_form
+from flyweight.pipeline.adding import add_form
 
 WAYS = ("resume", "again", "other")
 
