@@ -19,7 +19,7 @@ import pytest
 from squish.quant.compressed_loader import _dequantize_npy_dir, compress_npy_dir, discover_npy_dir_metadata
 
 import flyweight
-from flyweight.pipeline import add_form
+from flyweight.pipeline.adding import add_form
 from toys import llama_tensors, write_toy_llama
 
 TOOL = Path(sys.executable).parent / "squish-convert"

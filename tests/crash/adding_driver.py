@@ -20,7 +20,7 @@ from driver import normal, tree
 from trap import attempt
 
 import flyweight
-from flyweight.pipeline import add_form
+from flyweight.pipeline.adding import add_form
 
 WAYS = ("resume", "again", "other")
 

@@ -31,7 +31,8 @@ except flyweight.FlyweightError as error:
 ADDING = """
 import json, os, shutil, sys
 import flyweight
-from flyweight.pipeline import add_form, run
+from flyweight.pipeline import run
+from flyweight.pipeline.adding import add_form
 source, disk, blind = sys.argv[1], sys.argv[2], sys.argv[3] == "blind"
 model = disk + "/model"
 shutil.copytree(source, model)

@@ -127,9 +127,11 @@ def command(
     if quant is not None and recipe is not None:
         raise click.UsageError("--quant and --recipe exclude each other")
     from flyweight.checkpoint import open_checkpoint
-    from flyweight.pipeline import Extras, add_form, convert, plan_addition, plan_conversion, target_container
+    from flyweight.pipeline import Extras, convert, plan_conversion, target_container
 
     if added is not None:
+        from flyweight.pipeline.adding import add_form, plan_addition
+
         _only_with_add(click.get_current_context())
         if dry_run:
             with open_checkpoint(source) as checkpoint:

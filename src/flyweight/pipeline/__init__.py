@@ -1,6 +1,5 @@
 """From a checkpoint to another form, and the proof that it is right: convert, verify, diff, extract."""
 
-from flyweight.pipeline.adding import add_form, plan_addition
 from flyweight.pipeline.compare import DiffReport, diff
 from flyweight.pipeline.extraction import ExtractReport, Part, extract, list_parts
 from flyweight.pipeline.plan import Plan, Step, make_plan
@@ -22,14 +21,12 @@ __all__ = [
     "Step",
     "TensorReport",
     "VerifyReport",
-    "add_form",
     "convert",
     "diff",
     "extract",
     "list_parts",
     "load_recipe",
     "make_plan",
-    "plan_addition",
     "plan_conversion",
     "preset",
     "target_container",
