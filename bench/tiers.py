@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,8 @@ as_it_is = load
 def load(model, threads):
     return as_it_is(flyweight.tiers.open_best(model, tier={tier!r}, build=False)[0], threads)
 """
+UNGATED = {"allow_ungated": True} if "allow_ungated" in signature(open_model).parameters else {}
+"""What int3 costs is in the table; here it may load whatever its gate says."""
 BUILD = """
 import json, resource, sys
 from flyweight.tiers import build
@@ -209,8 +212,9 @@ def ways(source: Path, place: Path, peers: str, llama: str | None) -> list[Way]:
     plain = f"import flyweight.runtime\n{FLYWEIGHT}"
     found.append(Way("flyweight", "native", source, plain))
     for form in ("int8", "int4", "int3"):
-        arrays = made(place / form, source, to="npy_dir", quant=form)
-        found.append(Way("flyweight", form, arrays, FLYWEIGHT + TIERED.format(tier="arrays"), tier="arrays"))
+        arrays = made(place / form, source, to="npy_dir", quant=form, **(UNGATED if form == "int3" else {}))
+        program = FLYWEIGHT.replace("threads=threads", "threads=threads, **UNGATED") + TIERED.format(tier="arrays")
+        found.append(Way("flyweight", form, arrays, f"UNGATED = {UNGATED}\n{program}", tier="arrays"))
     for tier in ("finalized", "cache", "packed"):
         build(place / "int4", tier)
         found.append(Way("flyweight", tier, place / "int4", FLYWEIGHT + TIERED.format(tier=tier), tier=tier))
@@ -275,7 +279,7 @@ def perplexities(entered: Sequence[Way], text: Path, threads: int) -> dict[str, 
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
             found[way.label] = float(done.stdout)
         else:
-            with open_model(way.open(), context=CONTEXT, kv="f32", int8=False) as model:
+            with open_model(way.open(), context=CONTEXT, kv="f32", int8=False, **UNGATED) as model:
                 found[way.label] = evaluate(asked, predictor(model)).figures()["perplexity"].value
         print(f"  {way.label:24} perplexity {found[way.label]:8.3f}", flush=True)
     return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,13 @@ READING = """\
   **cache** and **packed** tiers built once from the int4 arrays. Disk counts a tier alone; the arrays it was built from stay.
 - **The factor 54** compares a warm load of ours with a cold load of others: it says more about page caches than about
   programs. Warm beside warm is the fair one; cold beside cold is in the table.
-- **Not the seed's machine.** Its figures are from Apple silicon with a GPU; here everybody has two cores and no GPU. mlx-lm on
-  a CPU has no fast product for 4 bits, which its row shows. Ratios are worth more than seconds.
+- **Not the machine of the published figures.** Those are from Apple silicon with a GPU; here everybody has two cores and no GPU.
+  Ratios are worth more than seconds.
 - **Perplexity** with f32 activations, so that only the weights differ; transformers and llama.cpp as they compute themselves;
   mlx-lm's files by our runtime, since its CPU takes minutes for them. The 1.5B shape has random weights and none.
 - **Disk speed** is the better of plain reads and of two readers past the cache, of the bytes that the first token needs.
 """
-COLUMNS = {
+COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "way": lambda row: f"{row['who']}, {row['form']}",
     "cold ms": lambda row: figure(row["cold"]),
     "warm ms": lambda row: figure(row["warm"]),
