@@ -12,6 +12,7 @@ import click
 
 from flyweight.cli.output import (
     codec_label,
+    gate_label,
     human_bytes,
     json_option,
     note,
@@ -23,8 +24,6 @@ from flyweight.cli.output import (
 from flyweight.cli.run import ungated_option
 from flyweight.errors import InterruptedRunError
 from flyweight.manifest import Entry
-
-GATE_FIGURES = {"kl": "KL", "perplexity_ratio": "perplexity ratio"}
 
 
 def _share(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | Literal["auto"] | None:
@@ -200,9 +199,7 @@ def command(
         ("max error", f"{report.max_error:.3g}"),
         ("seconds", f"{report.seconds:.2f}"),
     ]
-    if report.gate is not None and report.gate["kl"] is not None:
-        figures = (f"{title} {report.gate[key]['value']:.4g}" for key, title in GATE_FIGURES.items())
-        summary.append(("gate", f"{'passed' if report.gate['passed'] else 'failed'}: {', '.join(figures)}"))
+    summary += [("gate", gate_label(report.gate))] if report.gate else []
     print_table(f"{source} → {destination}", [("", "left"), ("", "left")], summary)
 
 
