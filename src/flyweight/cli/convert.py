@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from flyweight.cli.output import (
     codec_label,
+    gate_label,
     human_bytes,
     json_option,
     note,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from flyweight.pipeline import ConversionReport, Plan
 
 _WITH_ADD = {"source", "added", "dry_run", "jobs", "max_ram", "resume", "tensors", "quiet", "as_json"}
-GATE_FIGURES = {"kl": "KL", "perplexity_ratio": "perplexity ratio"}
 
 
 def _share(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | Literal["auto"] | None:
@@ -234,9 +234,7 @@ def _print_report(report: ConversionReport, title: str, *, tensors: bool, quiet:
         ("max error", f"{report.max_error:.3g}"),
         ("seconds", f"{report.seconds:.2f}"),
     ]
-    if report.gate is not None and report.gate["kl"] is not None:
-        figures = (f"{label} {report.gate[key]['value']:.4g}" for key, label in GATE_FIGURES.items())
-        summary.append(("gate", f"{'passed' if report.gate['passed'] else 'failed'}: {', '.join(figures)}"))
+    summary += [("gate", gate_label(report.gate))] if report.gate else []
     print_table(title, [("", "left"), ("", "left")], summary)
 
 

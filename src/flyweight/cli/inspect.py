@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flyweight.cli.output import codec_label, human_bytes, json_option, print_json, print_table
+from flyweight.cli.output import codec_label, gate_label, human_bytes, json_option, print_json, print_table
 from flyweight.errors import printable
 from flyweight.manifest import Manifest
 
@@ -130,6 +130,8 @@ def _summary(path: Path, manifest: Manifest, facts: Mapping[str, Any]) -> None:
 
 
 def _fact(value: object) -> str:
+    if isinstance(value, Mapping) and "passed" in value:
+        return gate_label(value)
     if isinstance(value, Mapping):
         return ", ".join(f"{str(key).replace('_', ' ')} {_fact(item)}" for key, item in value.items())
     if isinstance(value, list):

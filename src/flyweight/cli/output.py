@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from math import isfinite
 from typing import Any
@@ -16,6 +16,7 @@ from flyweight.tensor import CodecSpec
 
 __all__ = [
     "codec_label",
+    "gate_label",
     "human_bytes",
     "json_option",
     "note",
@@ -27,6 +28,7 @@ __all__ = [
 
 _OF_ONE_TENSOR = {"id", "base", "escapes", "stored"}
 """Parameters that a codec finds for each tensor."""
+_GATE = {"kl": "KL", "perplexity_ratio": "perplexity ratio"}
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout instead of a table.")
 
@@ -71,6 +73,15 @@ def codec_label(codec: CodecSpec) -> str:
             inner = codec_label(CodecSpec(held["name"], held["params"]))
         shown.insert(0, inner)
     return f"{codec.name}({', '.join(shown)})" if shown else codec.name
+
+
+def gate_label(gate: Mapping[str, Any]) -> str:
+    """The verdict of an accuracy gate in a line."""
+    outcome = "passed" if gate["passed"] else "failed"
+    if gate["reason"]:
+        return f"{outcome}: {gate['reason']}"
+    found = (f"{title} {gate[key]['value']:.4g}, at most {gate[key]['high']:.4g}" for key, title in _GATE.items() if gate[key])
+    return f"{outcome}: {'; '.join(found)}; {gate['predicted']} tokens beside {gate['source']}"
 
 
 def note(text: str) -> None:

@@ -138,10 +138,18 @@ class Linear:
             return
         x = normalize(x, gain, eps)
         for rows, weights in self._decoded():
-            product = x @ weights.T
+            product = self._product(x, weights)
             if self.bias is not None:
                 product += self.bias[rows]
             out[:, rows] = out[:, rows] + product if add else product
+
+    def _product(self, x: Array, weights: Array) -> Array:
+        """By our own kernel where it takes such rows: NumPy's BLAS has threads of its own, which wait by spinning."""
+        if weights.shape[1] % 32:
+            return np.asarray(x @ weights.T)
+        out = np.empty((len(x), len(weights)), np.float32)
+        kernels.multiply([kernels.matrix("f32", weights=weights)], x, out, int8=False, threads=self.threads)
+        return out
 
     def _decoded(self) -> Iterator[tuple[slice, Array]]:
         """All weights as f32, some rows at a time; where rows do not stand alone, a tensor at a time."""

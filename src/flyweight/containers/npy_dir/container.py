@@ -24,7 +24,7 @@ from blake3 import blake3
 from flyweight import strict_json
 from flyweight.containers.base import Chunks, Container, Finding, Image, Placement
 from flyweight.containers.hf import place_side_files
-from flyweight.containers.npy_dir.forms import FORMS, GATED, SHAPE, Stored, arrange
+from flyweight.containers.npy_dir.forms import FORMS, SHAPE, Stored, arrange
 from flyweight.containers.npy_dir.header import build_header
 from flyweight.containers.npy_dir.keys import safe_keys
 from flyweight.containers.npy_dir.reading import (
@@ -51,8 +51,7 @@ from flyweight.tensor import CodecSpec, Param, TensorSpec
 __all__ = ["NpyDirectory", "array_image", "digests_of", "image_of", "part_extents"]
 
 _AFFINE: dict[str, Param] = {"form": "scale_bias", "axis": -1, "scale": "f32", "packing": "little", "word": "u8"}
-_MAYBE_GATED = (FORMS["int3"].codec, "corrected")
-_CODES_OF_THREE_BITS = (f"{GATED}{ARRAY}", f"{GATED}{COMPRESSED}")
+_THREE_BITS = tuple(FORMS["int3"].files["codes"] + ending for ending in (ARRAY, COMPRESSED))
 _STORED = ("axis", "scale", "packing", "word")
 
 
@@ -91,7 +90,7 @@ class NpyDirectory(Container):
     def facts(self, bundle: Bundle) -> Mapping[str, Any]:
         verdict = self.verdict(bundle)
         if verdict is None:
-            three_bits = any(name.startswith(FOLDER) and name.endswith(_CODES_OF_THREE_BITS) for name in bundle)
+            three_bits = any(name.startswith(FOLDER) and name.endswith(_THREE_BITS) for name in bundle)
             return {"gate": "never measured"} if three_bits else {}
         return {"gate": verdict.as_json()}
 
@@ -165,9 +164,8 @@ class NpyDirectory(Container):
 
 
 def _is_gated(entry: Entry) -> bool:
-    if entry.codec.name not in _MAYBE_GATED:  # spares the arrays of every other tensor being worked out
-        return False
-    return any(stored.suffix == GATED for stored in (arrange(entry.spec, entry.codec) or {}).values())
+    codec, form = entry.codec, FORMS["int3"]  # the only form with a correction
+    return codec.name == "corrected" or (codec.name == form.codec and codec.params.get("bits") == form.bits)
 
 
 def _foreign_gate(found: Reading) -> Iterator[Finding]:

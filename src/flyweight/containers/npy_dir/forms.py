@@ -26,7 +26,7 @@ from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.tensor import RAW, CodecSpec, Param, TensorSpec
 
-__all__ = ["DENSE", "FORMS", "GATED", "INT4", "SHAPE", "SUFFIXES", "Form", "Stored", "arrange", "identify"]
+__all__ = ["DENSE", "FORMS", "INT4", "SHAPE", "SUFFIXES", "Form", "Stored", "arrange", "identify"]
 
 
 class Stored(NamedTuple):
@@ -83,8 +83,6 @@ FORMS = {
 """In the order in which they are preferred."""
 _SCALED = [(form, scale) for form in FORMS.values() for scale in form.usual]
 INT4 = ("int4", "int4-legacy")
-GATED = FORMS["int3"].files["codes"]
-"""A tensor stored with such an array may be used only behind an accuracy gate."""
 CORRECTION = {"left": "__lra", "right": "__lrb"}
 DENSE = ("__ptb", "__pt")
 SHAPE = "__shape"
