@@ -342,6 +342,31 @@ def test_without_the_record_the_values_are_the_same(written: Path, form: str, tm
             assert np.array_equal(ours[name], plain[name])
 
 
+def test_a_tensor_that_one_scale_a_row_would_keep_too_far_off_gets_groups(tmp_path: Path) -> None:
+    """The promise of `int8`: a cosine of 0.99995, by rows where that holds."""
+    rng = np.random.default_rng(3)
+    plain, spiky = (rng.standard_normal((64, 256)).astype(np.float32) for _ in range(2))
+    spiky[:, 7] *= 20
+    tensors = {"model.layers.0.mlp.up_proj.weight": plain, "model.layers.0.mlp.down_proj.weight": spiky}
+    (tmp_path / "x.safetensors").write_bytes(safetensors_bytes(tensors))
+    report = flyweight.convert(tmp_path / "x.safetensors", tmp_path / "out", to="npy_dir", quant="int8")
+    assert [note.partition(":")[0] for note in report.notes] == ["model.layers.0.mlp.down_proj.weight"]
+    with flyweight.open(tmp_path / "out") as made:
+        assert [entry.codec.params["group"] for entry in made.manifest.entries.values()] == [0, 64]
+        for name, values in tensors.items():
+            found = made[name].astype(np.float64)
+            assert 1 - (found * values).sum() / np.sqrt((found**2).sum() * (values.astype(np.float64) ** 2).sum()) <= 5e-5
+    recipe = tmp_path / "r.toml"
+    rule = '[[rules]]\nmatch = "*"\ncodec = "affine"\nparams = { bits = 8, group = 0, form = "symmetric" }\n'
+    recipe.write_text(rule + "cosine = 0.9999999\notherwise = { group = 32 }\n")
+    flyweight.convert(tmp_path / "x.safetensors", tmp_path / "finer", to="npy_dir", recipe=recipe)
+    with flyweight.open(tmp_path / "finer") as made:
+        assert {entry.codec.params["group"] for entry in made.manifest.entries.values()} == {32}
+    recipe.write_text(rule + "cosine = 2.0\notherwise = { group = 32 }\n")
+    with pytest.raises(UnsupportedError, match="between 0 and 1"):
+        flyweight.convert(tmp_path / "x.safetensors", tmp_path / "no", to="npy_dir", recipe=recipe)
+
+
 def test_it_runs(written: Path) -> None:
     """What is stored without loss gives the logits of the source; every other form gives some."""
     tokens = np.array([5, 9, 20])

@@ -6,12 +6,12 @@ lines before it have not recognised a file.
 
 from __future__ import annotations
 
-from flyweight.containers.base import Container, Finding, Image, Placement
+from flyweight.containers.base import Container, Finding, Floor, Image, Placement
 from flyweight.errors import UnknownFormatError
 from flyweight.sources import Bundle
 from flyweight.table import Table
 
-__all__ = ["CONTAINERS", "Container", "Finding", "Image", "Placement", "container_named", "recognise"]
+__all__ = ["CONTAINERS", "Container", "Finding", "Floor", "Image", "Placement", "container_named", "recognise"]
 
 CONTAINERS: Table[Container] = Table(
     __name__,

@@ -20,7 +20,7 @@ from flyweight.manifest import Entry, Extent, Manifest, Typed
 from flyweight.sources import Bundle, Source
 from flyweight.tensor import CodecSpec, TensorSpec
 
-__all__ = ["Chunks", "Container", "Finding", "Image", "Placement", "check_cover"]
+__all__ = ["Chunks", "Container", "Finding", "Floor", "Image", "Placement", "check_cover"]
 
 Chunks = Sequence[tuple[int, bytes]]
 """Bytes at their offsets in a file."""
@@ -61,6 +61,13 @@ class Placement(NamedTuple):
         return sum(i.nbytes for i in self.images.values()) + sum(e.nbytes for e in self.copies.values())
 
 
+class Floor(NamedTuple):
+    """How near a tensor must stay to its source, and the codec for one that does not."""
+
+    cosine: float
+    otherwise: CodecSpec
+
+
 class Container(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
@@ -77,6 +84,8 @@ class Container(ABC):
     """Element types of dense tensors that are stored as another where no value changes, because its readers know that one."""
     presets: ClassVar[Mapping[str, CodecSpec]] = {}
     """Names of quantizations that mean a form of its own here."""
+    floors: ClassVar[Mapping[str, Floor]] = {}
+    """What some of these promise of every tensor."""
 
     @abstractmethod
     def probe(self, bundle: Bundle) -> bool:

@@ -31,8 +31,10 @@ from flyweight.models import Renamed, Transform, Translation, translate
 from flyweight.pipeline import memory
 from flyweight.pipeline.draft import draft_tensors, without_draft
 from flyweight.pipeline.recipe import SAME_CODES, Choice, Recipe
+from flyweight.pipeline.report import Drift
 from flyweight.pipeline.rows import decode_rows, pruned, read_rows, slabs
 from flyweight.pipeline.side_files import side_files
+from flyweight.quantizers import QUANTIZERS
 from flyweight.tensor import RAW, CodecSpec, TensorSpec, has_rows
 
 __all__ = ["Action", "Plan", "Step", "make_plan"]
@@ -278,6 +280,13 @@ def _quantize(
             return _dense(source, renamed, container, dense)
         raise UnsupportedError(f"{source.spec.dtype} values cannot be quantised", hint="keep this tensor with a recipe")
     _require_decodable(source)
+    if choice.floor is not None and (reached := _cosine(checkpoint, source, transform, codec, choice)) < choice.floor.cosine:
+        finer = replace(choice, codec=choice.floor.otherwise, floor=None)
+        step = _quantize(checkpoint, source, renamed, container, finer, dense, max_ram)
+        before, after = codec.spec.params, step.target.codec.params
+        changed = [key for key in after if after[key] != before.get(key)]
+        now, then = (", ".join(f"{key} {params.get(key)}" for key in changed) for params in (after, before))
+        return replace(step, note=f"has {now}, because with {then} its cosine would be {reached:.6f}")
     spec = TensorSpec(source.spec.shape, dense if codec.exact else codec.decoded_dtype(source.spec.dtype))
     try:
         if codec.needs_fit:
@@ -299,6 +308,18 @@ def _quantize(
         )
     target = Entry(renamed.name, spec, codec.spec, layout)
     return Step("transcode", source, target, transform, choice.quantizer, sparsity=choice.sparsity)
+
+
+def _cosine(checkpoint: Checkpoint, source: Entry, transform: Transform | None, codec: Codec, choice: Choice) -> float:
+    """How near a codec keeps a tensor to its source, for which its values are read once before anything is written."""
+    drift = Drift()
+    for start, stop in slabs(source.spec, has_rows(source.spec, source.parts)):
+        values = astype(decode_rows(read_rows(checkpoint, source.name, start, stop, transform), transform), DType.F32.numpy)
+        if not np.isfinite(values).all():
+            return 1.0  # nothing to measure: carrying it out says what is wrong
+        spec = TensorSpec(values.shape, DType.F32)
+        drift.add(values, codec.decode(spec, QUANTIZERS[choice.quantizer](values, codec, spec)))
+    return drift.cosine
 
 
 def _fitted(

@@ -24,7 +24,8 @@ A recipe file is TOML:
     max_perplexity_ratio = 1.2
 
 A parameter may be "row", which stands for the length of the tensor's rows. A rule with the codec `masked` may have a
-`sparsity`: that share of the blocks of each row, those of least energy, is set to zero first.
+`sparsity`: that share of the blocks of each row, those of least energy, is set to zero first. With `cosine = 0.9999` and
+`otherwise = { group = 64 }` a tensor that would not be so near to its source gets these parameters instead.
 
 Every named preset that loses something starts with the default rules: embeddings, output head, norms, biases and other
 vectors are kept, because they are small and errors there cost the most.
@@ -42,6 +43,7 @@ from typing import Any
 
 from flyweight import strict_json
 from flyweight.codecs import CODECS, codec_for
+from flyweight.containers import Floor
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, UnsupportedError
 from flyweight.gate import Gate
@@ -78,6 +80,8 @@ class Choice:
     dtype: DType | None = None
     sparsity: float = 0.0
     """The share of blocks set to zero before the codec, which is `masked`, gets the values."""
+    floor: Floor | None = None
+    """Another codec for a tensor that would not stay near enough to its source in this one."""
 
     def for_columns(self, columns: int) -> Choice:
         """The choice for a tensor with rows of this length."""
@@ -92,6 +96,7 @@ class Choice:
             "quantizer": self.quantizer,
             "dtype": self.dtype.label if self.dtype else None,
             **({"sparsity": self.sparsity} if self.sparsity else {}),
+            **({"cosine": self.floor.cosine, "otherwise": self.floor.otherwise.as_json()} if self.floor else {}),
         }
 
 
@@ -182,11 +187,15 @@ PRESETS = (
 """What `--quant` takes."""
 
 
-def preset(name: str, own: Mapping[str, CodecSpec] | None = None) -> Recipe:
-    """A recipe by name: `q4_0`, `int4`, `int4-g32`, `dense`, `keep`; `own` are names that mean a form of the target's."""
+def preset(name: str, own: Mapping[str, CodecSpec] | None = None, floors: Mapping[str, Floor] | None = None) -> Recipe:
+    """A recipe by name: `q4_0`, `int4`, `int4-g32`, `dense`, `keep`; `own` are names that mean a form of the target's, `floors`
+    what some of them promise.
+    """
     if own and name in own:
         codec = codec_for(own[name])
-        return Recipe(name, (Rule(("*",), Choice(codec.spec, default_for(codec))),), protect=True)
+        return Recipe(
+            name, (Rule(("*",), Choice(codec.spec, default_for(codec), floor=(floors or {}).get(name))),), protect=True
+        )
     if name == "keep":
         return Recipe(name)
     if name in ("dense", "none"):
@@ -206,6 +215,8 @@ def choice(
     quantizer: str | None = None,
     dtype: str | None = None,
     sparsity: float = 0.0,
+    cosine: float | None = None,
+    otherwise: Mapping[str, Any] | None = None,
 ) -> Choice:
     """What a rule that says these things asks for."""
     if sparsity and (codec != "masked" or type(sparsity) is not float or not 0 < sparsity < 1):
@@ -223,7 +234,18 @@ def choice(
     if quantizer is not None and quantizer not in QUANTIZERS:
         raise UnsupportedError(f"no quantizer named '{quantizer}'", code="E_RECIPE", hint=f"known: {', '.join(QUANTIZERS)}")
     spec = CodecSpec(codec, {**made.spec.params, **of_rows}) if of_rows else made.spec
-    return Choice(spec, quantizer or default_for(made), sparsity=sparsity)
+    return Choice(spec, quantizer or default_for(made), sparsity=sparsity, floor=_floor(spec, cosine, otherwise))
+
+
+def _floor(spec: CodecSpec, cosine: float | None, otherwise: Mapping[str, Any] | None) -> Floor | None:
+    if cosine is None and otherwise is None:
+        return None
+    if type(cosine) is not float or not 0 < cosine < 1 or not isinstance(otherwise, Mapping):
+        raise UnsupportedError(
+            "a cosine is between 0 and 1, and goes with `otherwise`, the parameters of a tensor that does not reach it",
+            code="E_RECIPE",
+        )
+    return Floor(cosine, codec_for(CodecSpec(spec.name, {**spec.params, **otherwise})).spec)
 
 
 def load_recipe(path: Path | str) -> Recipe:
@@ -234,11 +256,11 @@ def load_recipe(path: Path | str) -> Recipe:
         _only(document, {"rules", "name", "protect", "gate"})
         rules = []
         for raw in document.get("rules", []):
-            _only(raw, {"match", "codec", "params", "quantizer", "dtype", "sparsity"})
+            _only(raw, {"match", "codec", "params", "quantizer", "dtype", "sparsity", "cosine", "otherwise"})
             match = raw["match"]
             patterns = (match,) if isinstance(match, str) else tuple(map(str, match))
             wish = (str(raw["codec"]), raw.get("params"), raw.get("quantizer"), raw.get("dtype"), raw.get("sparsity", 0.0))
-            rules.append(Rule(patterns, choice(*wish)))
+            rules.append(Rule(patterns, choice(*wish, raw.get("cosine"), raw.get("otherwise"))))
         name, protect = str(document.get("name", path.stem)), bool(document.get("protect", False))
         return Recipe(name, tuple(rules), protect, gate=Gate.of(document["gate"]) if "gate" in document else None)
     except FlyweightError as error:

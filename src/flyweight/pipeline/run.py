@@ -119,7 +119,7 @@ def plan_conversion(
     elif container.name == SQUIZD:
         chosen = recipe_for(quant, extras)
     else:
-        chosen = preset(quant or "keep", container.presets)
+        chosen = preset(quant or "keep", container.presets, container.floors)
     return make_plan(
         checkpoint,
         container,

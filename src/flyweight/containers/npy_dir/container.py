@@ -22,7 +22,7 @@ from typing import Any
 from blake3 import blake3
 
 from flyweight import strict_json
-from flyweight.containers.base import Chunks, Container, Finding, Image, Placement
+from flyweight.containers.base import Chunks, Container, Finding, Floor, Image, Placement
 from flyweight.containers.hf import place_side_files
 from flyweight.containers.npy_dir.forms import FORMS, SHAPE, Stored, arrange
 from flyweight.containers.npy_dir.header import build_header
@@ -67,6 +67,7 @@ class NpyDirectory(Container):
         **{label: FORMS[label].preset() for label in ("int4", "int4-legacy", "int3")},
         "int4-g64": FORMS["int4"].preset(DType.F16),
     }
+    floors = {"int8": Floor(0.99995, FORMS["int8"].spec(64))}
 
     def probe(self, bundle: Bundle) -> bool:
         return bundle.is_directory and (
