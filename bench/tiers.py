@@ -63,8 +63,11 @@ def main(model, started, threads, *_):
 main(*sys.argv[1:])
 """
 )
+OURS = f"""
+import flyweight.codecs.affine, flyweight.codecs.raw, flyweight.containers.hf, flyweight.tiers.decision, flyweight.tiers.opening
+from flyweight.runtime import open_model
+{FLYWEIGHT}"""
 TIERED = """
-import flyweight.runtime, flyweight.tiers
 as_it_is = load
 
 def load(model, threads):
@@ -209,15 +212,14 @@ def ways(source: Path, place: Path, peers: str, llama: str | None) -> list[Way]:
         program = f"import llama_cpp, numpy\n{LLAMA}"
         found.append(Way("llama.cpp", "bf16", made(place / "bf16.gguf", source), program, llama))
         found.append(Way("llama.cpp", "Q4_0", made(place / "q4_0.gguf", source, quant="q4_0"), program, llama))
-    plain = f"import flyweight.runtime\n{FLYWEIGHT}"
-    found.append(Way("flyweight", "native", source, plain))
+    found.append(Way("flyweight", "native", source, OURS))
     for form in ("int8", "int4", "int3"):
         arrays = made(place / form, source, to="npy_dir", quant=form, **(UNGATED if form == "int3" else {}))
-        program = FLYWEIGHT.replace("threads=threads", "threads=threads, **UNGATED") + TIERED.format(tier="arrays")
+        program = OURS.replace("threads=threads", "threads=threads, **UNGATED") + TIERED.format(tier="arrays")
         found.append(Way("flyweight", form, arrays, f"UNGATED = {UNGATED}\n{program}", tier="arrays"))
     for tier in ("finalized", "cache", "packed"):
         build(place / "int4", tier)
-        found.append(Way("flyweight", tier, place / "int4", FLYWEIGHT + TIERED.format(tier=tier), tier=tier))
+        found.append(Way("flyweight", tier, place / "int4", OURS + TIERED.format(tier=tier), tier=tier))
     return found
 
 

@@ -22,7 +22,7 @@ READING = """\
   **cache** and **packed** tiers built once from the int4 arrays. Disk counts a tier alone; the arrays it was built from stay.
 - **The factor 54** compares a warm load of ours with a cold load of others: it says more about page caches than about
   programs. Warm beside warm is the fair one; cold beside cold is in the table.
-- **Not the machine of the published figures.** Those are from Apple silicon with a GPU; here everybody has two cores and no GPU.
+- **Not the machine of the published figures.** Those are from Apple silicon with a GPU; here all have two cores and no GPU.
   Ratios are worth more than seconds.
 - **Perplexity** with f32 activations, so that only the weights differ; transformers and llama.cpp as they compute themselves;
   mlx-lm's files by our runtime, since its CPU takes minutes for them. The 1.5B shape has random weights and none.
