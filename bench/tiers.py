@@ -29,7 +29,7 @@ from typing import Any
 
 from engines import LLAMA, MLX, TRANSFORMERS, llama_python
 from large_model import large_model
-from page_cache import drop, files_of, nbytes_of, read_seconds, write_rate
+from page_cache import drop, files_of, in_one_go, nbytes_of, read_seconds, write_rate
 
 import flyweight
 from flyweight.bench import headline, machine
@@ -161,10 +161,10 @@ class Way:
         return open_best(self.place, tier=self.tier or "auto", build=False)[0]
 
     def needed(self) -> list[Extent]:
-        """What a first token reads."""
+        """What a first token reads of its files."""
         with self.open() as checkpoint:
             tensors = Tensors(checkpoint)
-            return list(windows([[tensors.entry(name) for name in step] for step in tensors.steps()]))
+            return list(in_one_go(windows([[tensors.entry(name) for name in step] for step in tensors.steps()])))
 
 
 TIER_PLACES = {tier.name: tier.place for tier in TIERS}
