@@ -22,7 +22,7 @@ import numpy as np
 
 from flyweight.manifest import Extent
 
-__all__ = ["drop", "files_of", "nbytes_of", "read_seconds", "write_rate"]
+__all__ = ["drop", "files_of", "in_one_go", "nbytes_of", "read_seconds", "write_rate"]
 
 _PAGE = mmap.PAGESIZE
 _PLAIN, _DIRECT, _READERS = 8 << 20, 4 << 20, 2
@@ -71,6 +71,20 @@ def read_seconds(root: Path, extents: Iterable[Extent]) -> dict[str, float]:
     plain = _timed(parts, root, 1, _PLAIN, 0)
     drop(files)
     return {"plain": plain, "direct": _timed(parts, root, _READERS, _DIRECT, os.O_DIRECT)}
+
+
+def in_one_go(extents: Iterable[Extent]) -> Iterator[Extent]:
+    """As they lie on the disk, neighbours together and nothing twice."""
+    run: Extent | None = None
+    for extent in sorted(extents):
+        if run and run.file == extent.file and extent.offset <= run.end + _PAGE:
+            run = Extent(run.file, run.offset, max(run.end, extent.end) - run.offset)
+            continue
+        if run:
+            yield run
+        run = extent
+    if run:
+        yield run
 
 
 def _timed(parts: Sequence[Extent], root: Path, readers: int, piece: int, flags: int) -> float:

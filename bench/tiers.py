@@ -29,7 +29,7 @@ from typing import Any
 
 from engines import LLAMA, MLX, TRANSFORMERS, llama_python
 from large_model import large_model
-from page_cache import drop, files_of, nbytes_of, read_seconds, write_rate
+from page_cache import drop, files_of, in_one_go, nbytes_of, read_seconds, write_rate
 
 import flyweight
 from flyweight.bench import headline, machine
@@ -63,8 +63,11 @@ def main(model, started, threads, *_):
 main(*sys.argv[1:])
 """
 )
+OURS = f"""
+import flyweight.codecs.affine, flyweight.codecs.raw, flyweight.containers.hf, flyweight.tiers.decision, flyweight.tiers.opening
+from flyweight.runtime import open_model
+{FLYWEIGHT}"""
 TIERED = """
-import flyweight.runtime, flyweight.tiers
 as_it_is = load
 
 def load(model, threads):
@@ -158,10 +161,10 @@ class Way:
         return open_best(self.place, tier=self.tier or "auto", build=False)[0]
 
     def needed(self) -> list[Extent]:
-        """What a first token reads."""
+        """What a first token reads of its files."""
         with self.open() as checkpoint:
             tensors = Tensors(checkpoint)
-            return list(windows([[tensors.entry(name) for name in step] for step in tensors.steps()]))
+            return list(in_one_go(windows([[tensors.entry(name) for name in step] for step in tensors.steps()])))
 
 
 TIER_PLACES = {tier.name: tier.place for tier in TIERS}
@@ -209,15 +212,14 @@ def ways(source: Path, place: Path, peers: str, llama: str | None) -> list[Way]:
         program = f"import llama_cpp, numpy\n{LLAMA}"
         found.append(Way("llama.cpp", "bf16", made(place / "bf16.gguf", source), program, llama))
         found.append(Way("llama.cpp", "Q4_0", made(place / "q4_0.gguf", source, quant="q4_0"), program, llama))
-    plain = f"import flyweight.runtime\n{FLYWEIGHT}"
-    found.append(Way("flyweight", "native", source, plain))
+    found.append(Way("flyweight", "native", source, OURS))
     for form in ("int8", "int4", "int3"):
         arrays = made(place / form, source, to="npy_dir", quant=form, **(UNGATED if form == "int3" else {}))
-        program = FLYWEIGHT.replace("threads=threads", "threads=threads, **UNGATED") + TIERED.format(tier="arrays")
+        program = OURS.replace("threads=threads", "threads=threads, **UNGATED") + TIERED.format(tier="arrays")
         found.append(Way("flyweight", form, arrays, f"UNGATED = {UNGATED}\n{program}", tier="arrays"))
     for tier in ("finalized", "cache", "packed"):
         build(place / "int4", tier)
-        found.append(Way("flyweight", tier, place / "int4", FLYWEIGHT + TIERED.format(tier=tier), tier=tier))
+        found.append(Way("flyweight", tier, place / "int4", OURS + TIERED.format(tier=tier), tier=tier))
     return found
 
 
