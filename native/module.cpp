@@ -300,6 +300,7 @@ nb::tuple available() {
 }  // namespace
 
 NB_MODULE(_native, module) {
+    nb::set_leak_warnings(false);  // what an exiting interpreter still holds is for its system to free, not for people to read
     module.def("available", available);
     module.def("active", [] { return flyweight::active_set().name(); });
     module.def("use", [](const char* name) { require(flyweight::use(name), "no such kernel set on this processor"); }, "name"_a);
