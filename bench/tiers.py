@@ -29,7 +29,7 @@ from typing import Any
 
 from engines import LLAMA, MLX, TRANSFORMERS, llama_python
 from large_model import large_model
-from page_cache import drop, files_of, in_one_go, nbytes_of, read_seconds, write_rate
+from page_cache import BACK, drop, files_of, in_one_go, nbytes_of, read_seconds, write_rate
 
 import flyweight
 from flyweight.bench import headline, machine
@@ -51,8 +51,10 @@ SLOW = 60_000
 
 PROBE = (
     MEMORY
+    + BACK
     + r"""
 def main(model, started, threads, *_):
+    back(BACKED)
     before, begun = (memory("Private_Dirty"), memory("Rss")), time.perf_counter()
     engine = load(model, int(threads))
     engine.feed([1])
@@ -246,7 +248,8 @@ def measure(entered: Sequence[Way], runs: int, threads: int) -> dict[str, dict[s
         for way in entered:
             if turn and taken[way.label]["cold"][0] > SLOW:
                 continue
-            contender = Contender(way.place, way.program, way.python, PROBE)
+            program = f"{way.program}\nBACKED = {2 * nbytes_of(way.files)}\n"
+            contender = Contender(way.place, program, way.python, PROBE)
             drop(files_of(way.place))
             note(way, {"cold": contender.run(threads)["ready"]})
             warm = contender.run(threads)

@@ -14,7 +14,8 @@ from typing import Any
 READING = """\
 - **Load** is from the call that loads to the logits of one token; Python and imports are up by then (for transformers they take
   seconds more). *Cold*: the row's own files dropped from the page cache and found dropped, programs not. *Warm*: right after.
-  Medians; a way that takes over a minute was run once.
+  Medians; a way that takes over a minute was run once. Before either, as much memory as the load may take is used and freed:
+  this machine's host takes unused memory away, and pages it has to bring again cost more than the disk.
 - **One token reads every weight**, so a load that only maps a file cannot look fast here: that is why our rows are not nothing.
 - **RAM**: *private* is memory that was written and can only be swapped; *resident* counts the mapped pages of the file too,
   which the machine drops when it needs them.
@@ -26,7 +27,9 @@ READING = """\
   Ratios are worth more than seconds.
 - **Perplexity** with f32 activations, so that only the weights differ; transformers and llama.cpp as they compute themselves;
   mlx-lm's files by our runtime, since its CPU takes minutes for them. The 1.5B shape has random weights and none.
-- **Disk speed** is the better of plain reads and of two readers past the cache, of the bytes that the first token needs.
+- **Disk speed** is the best of reading the bytes that the first token needs with one reader, with two, and with two past the
+  page cache. The last is usually it, and no program that keeps what it reads can have it: finding pages takes a core a second
+  for 3 GB. Past the cache the host's own cache answers, faster than a disk.
 """
 COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "way": lambda row: f"{row['who']}, {row['form']}",

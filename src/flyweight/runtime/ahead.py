@@ -1,14 +1,15 @@
 """Reading ahead: the weights of a model that is going to run, asked for before they are needed.
 
 Mapped weights come by page faults, and at each of them the computation waits for the disk. One token needs every weight once,
-in an order that is known when the model is opened, so two threads ask the machine for them in that order:
+in an order that is known when the model is opened, so a thread asks the machine for them in that order:
 
     all small parts (norms, biases), which opening reads itself and would else wait for behind the large ones
     layer 0, layer 1, … (within a layer as its parts lie in their files), then the output, 4 MB at a time
 
-It holds nothing and changes no result. What exceeds half of the machine's memory is not asked for: it would push out what was.
-A model whose sampled pages are all in memory is left alone, so that a warm start pays for a few system calls. What fails here
-fails again, and is reported, where the bytes are read.
+At most 16 of them are on their way: whatever else is read meanwhile, like the embedding of the first token, would wait behind a
+longer queue for as long as half a second. It holds nothing and changes no result. What exceeds half of the machine's memory is
+not asked for: it would push out what was. A model whose sampled pages are all in memory is left alone, so that a warm start
+pays for a few system calls. What fails here fails again, and is reported, where the bytes are read.
 """
 
 from __future__ import annotations
@@ -29,8 +30,7 @@ __all__ = ["read_ahead", "windows"]
 _SMALL = 1 << 16
 _WINDOW = 4 << 20
 _SAMPLES = 16
-_ASKERS = 2
-"""Finding room for what comes takes one core a second for 3 GB, about as long as the disk takes to bring it."""
+_IN_FLIGHT = 16
 
 
 def read_ahead(checkpoint: Checkpoint, steps: Sequence[Sequence[Entry]]) -> Thread:
@@ -66,24 +66,13 @@ def _joined(extents: Iterable[Extent]) -> Iterator[Extent]:
 
 def _ask(checkpoint: Checkpoint, steps: Sequence[Sequence[Entry]]) -> None:
     wanted = list(windows(steps))
-    if _in_memory(checkpoint, wanted[:: max(len(wanted) // _SAMPLES, 1)]):
-        return
     room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     fitting = bisect_right(list(accumulate(window.nbytes for window in wanted)), room)
-    askers = [Thread(target=_expect, args=(checkpoint, wanted[first:fitting:_ASKERS]), daemon=True) for first in range(_ASKERS)]
-    for asker in askers:
-        asker.start()
-    for asker in askers:
-        asker.join()
-
-
-def _in_memory(checkpoint: Checkpoint, sampled: Iterable[Extent]) -> bool:
     with suppress(OSError, FlyweightError):
-        return all(checkpoint.source(window.file).in_memory(window.offset) for window in sampled)
-    return True
-
-
-def _expect(checkpoint: Checkpoint, asked: Iterable[Extent]) -> None:
-    with suppress(OSError, FlyweightError):
-        for window in asked:
+        if all(checkpoint.source(window.file).in_memory(window.offset) for window in wanted[:: len(wanted) // _SAMPLES + 1]):
+            return
+        for index, window in enumerate(wanted[:fitting]):
             checkpoint.source(window.file).expect(window.offset, window.nbytes)
+            if index >= _IN_FLIGHT:
+                arriving = wanted[index - _IN_FLIGHT]
+                checkpoint.source(arriving.file).read(arriving.end - 1, 1)
