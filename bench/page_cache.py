@@ -1,7 +1,7 @@
 """Files put out of the page cache, memory that is really there, and the rate of the disk itself.
 
-    BACK     memory that the host beneath took back is given again: else whoever needs pages waits for the host (17 µs a page
-             where this was found, not 1), and the same load takes one second or five; source text, for other processes too
+    BACK     memory is used and freed before the clock starts: the first touch of 2 GB took 9 s where this was written, the next
+             1 s, as if the host beneath had taken it back; source text, for other processes too
     drop     written back, then dropped; an error unless at most a hundredth of the pages stayed
     plain    what a program does that reads: 8 MB at a time, through the cache; the better of one reader and of two
     direct   what the disk can do: two readers of 4 MB past the cache, into the same 8 MB of memory again and again

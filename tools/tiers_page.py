@@ -15,7 +15,7 @@ READING = """\
 - **Load** is from the call that loads to the logits of one token; Python and imports are up by then (for transformers they take
   seconds more). *Cold*: the row's own files dropped from the page cache and found dropped, programs not. *Warm*: right after.
   Medians; a way that takes over a minute was run once. Before either, as much memory as the load may take is used and freed:
-  this machine's host takes unused memory away, and pages it has to bring again cost more than the disk.
+  on this machine the first touch of memory costs several times the next, and that varies from run to run.
 - **One token reads every weight**, so a load that only maps a file cannot look fast here: that is why our rows are not nothing.
 - **RAM**: *private* is memory that was written and can only be swapped; *resident* counts the mapped pages of the file too,
   which the machine drops when it needs them.
@@ -26,10 +26,9 @@ READING = """\
 - **Not the machine of the published figures.** Those are from Apple silicon with a GPU; here all have two cores and no GPU.
   Ratios are worth more than seconds.
 - **Perplexity** with f32 activations, so that only the weights differ; transformers and llama.cpp as they compute themselves;
-  mlx-lm's files by our runtime, since its CPU takes minutes for them. The 1.5B shape has random weights and none.
+  mlx-lm's files by our runtime. The 1.5B shape has random weights and none.
 - **Disk speed** is the best of reading the bytes that the first token needs with one reader, with two, and with two past the
-  page cache. The last is usually it, and no program that keeps what it reads can have it: finding pages takes a core a second
-  for 3 GB. Past the cache the host's own cache answers, faster than a disk.
+  page cache. The last is usually it, into the same few MB again and again; a load has to find pages for all of it.
 """
 COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "way": lambda row: f"{row['who']}, {row['form']}",

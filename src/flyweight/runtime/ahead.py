@@ -6,8 +6,8 @@ in an order that is known when the model is opened, so a thread asks the machine
     all small parts (norms, biases), which opening reads itself and would else wait for behind the large ones
     layer 0, layer 1, … (within a layer as its parts lie in their files), then the output, 4 MB at a time
 
-At most 16 of them are on their way: whatever else is read meanwhile, like the embedding of the first token, would wait behind a
-longer queue for as long as half a second. It holds nothing and changes no result. What exceeds half of the machine's memory is
+At most 16 of them are on their way, so that whatever else is read meanwhile, like the embedding of the first token, has no long
+queue before it. It holds nothing and changes no result. What exceeds half of the machine's memory is
 not asked for: it would push out what was. A model whose sampled pages are all in memory is left alone, so that a warm start
 pays for a few system calls. What fails here fails again, and is reported, where the bytes are read.
 """
