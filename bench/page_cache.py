@@ -3,6 +3,7 @@
     BACK     memory is used and freed before the clock starts: the first touch of 2 GB took 9 s where this was written, the next
              1 s, as if the host beneath had taken it back; source text, for other processes too
     drop     written back, then dropped; an error unless at most a hundredth of the pages stayed
+    drop_everything   programs too: needs the right to
     plain    what a program does that reads: 8 MB at a time, through the cache; the better of one reader and of two
     direct   what the disk can do: two readers of 4 MB past the cache, into the same 8 MB of memory again and again
 
@@ -25,7 +26,7 @@ import numpy as np
 
 from flyweight.manifest import Extent
 
-__all__ = ["BACK", "drop", "files_of", "in_one_go", "nbytes_of", "read_seconds", "write_rate"]
+__all__ = ["BACK", "drop", "drop_everything", "files_of", "in_one_go", "nbytes_of", "read_seconds", "write_rate"]
 
 _PAGE = mmap.PAGESIZE
 _MANNERS = (("plain", 1, 8 << 20, 0), ("plain", 2, 8 << 20, 0), ("direct", 2, 4 << 20, os.O_DIRECT))
@@ -74,6 +75,17 @@ def drop(files: Sequence[Path]) -> None:
     stayed = _PAGE * sum(map(_resident, files))
     if stayed > nbytes_of(files) // 100:
         raise RuntimeError(f"{stayed} bytes of {files[0].parent} stay in memory: someone else uses them")
+
+
+def drop_everything(nbytes: int) -> bool:
+    """Programs too, as after a start of the machine, and `nbytes` of memory that is there; False if that is not allowed."""
+    os.sync()
+    try:
+        Path("/proc/sys/vm/drop_caches").write_text("3", encoding="ascii")
+    except OSError:
+        return False
+    _back(nbytes)
+    return True
 
 
 def _back(nbytes: int) -> None:

@@ -123,13 +123,15 @@ def _codes(label: str, array: Array) -> Array:
 
 
 def _check_scales(columns: int, codes: Array, scale: Array, *bias: Array) -> None:
-    _require(scale.dtype in SCALES, TypeError, f"scale must be f32, f16 or bf16, not {scale.dtype}")
+    if scale.dtype not in SCALES:
+        raise TypeError(f"scale must be f32, f16 or bf16, not {scale.dtype}")
     rows, groups = scale.shape
     _require(rows == len(codes), ValueError, f"codes and scale disagree: {len(codes)} and {rows} rows")
     whole = columns == 0 if groups == 0 else columns % groups == 0 and columns // groups % 32 == 0
     _require(whole, ValueError, f"{groups} scales do not cut {columns} columns into groups of a multiple of 32")
     for part in bias:
-        _require(part.dtype == scale.dtype, TypeError, f"scale and bias differ in type: {scale.dtype}, {part.dtype}")
+        if part.dtype != scale.dtype:
+            raise TypeError(f"scale and bias differ in type: {scale.dtype}, {part.dtype}")
         _require(part.shape == scale.shape, ValueError, f"scale and bias differ in shape: {scale.shape}, {part.shape}")
 
 

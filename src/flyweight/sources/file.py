@@ -1,8 +1,8 @@
 """A regular file.
 
-Small reads are copied with pread. Large ones map just the pages they need: views stay
-zero-copy, and the address space in use follows the tensors in use, not the size of the model.
-The mapping lives exactly as long as the views on it.
+Small reads are copied with pread. Large ones are views on a mapping of some megabytes, which
+neighbours share: a thousand tensors need not be a thousand mappings. The address space in use
+follows the tensors in use, not the size of the model: a mapping lives as long as a view on it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from weakref import ref
 
 from flyweight.errors import MalformedError, TruncatedError
 from flyweight.sources.base import Source
@@ -22,6 +24,7 @@ Identity = tuple[int, int, int, int]
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _MAP_FROM = 1 << 16
+_AT_ONCE = 32 << 20
 _HINTS = hasattr(os, "posix_fadvise") and hasattr(os, "RWF_NOWAIT")
 
 
@@ -37,6 +40,7 @@ class FileSource(Source):
             self.close()
             raise MalformedError("not a regular file", code="E_NOT_A_FILE", file=self.name)
         self.size = status.st_size
+        self._last: tuple[int, Callable[[], mmap.mmap | None]] = (0, lambda: None)
         self.identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
     def close(self) -> None:
@@ -54,9 +58,19 @@ class FileSource(Source):
             buffer = memoryview(bytearray(length))
             self.read_into(offset, buffer)
             return buffer.toreadonly()
-        start = offset - offset % mmap.ALLOCATIONGRANULARITY
-        window = mmap.mmap(self._fd, offset - start + length, offset=start, access=mmap.ACCESS_READ)
-        return memoryview(window)[offset - start :]
+        first, window = self._window(offset, length)
+        return memoryview(window)[offset - first : offset - first + length]
+
+    def _window(self, offset: int, length: int) -> tuple[int, mmap.mmap]:
+        """A mapping that holds these bytes, and where it begins: the last one if it does, and if someone still uses it."""
+        first, shared = self._last
+        window = shared()
+        if window is None or not first <= offset <= offset + length <= first + len(window):
+            first = offset - offset % mmap.ALLOCATIONGRANULARITY
+            size = min(max(offset - first + length, _AT_ONCE), self.size - first)
+            window = mmap.mmap(self._fd, size, offset=first, access=mmap.ACCESS_READ)
+            self._last = first, ref(window)
+        return first, window
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         self.check_range(offset, len(buffer))
