@@ -25,7 +25,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +78,6 @@ as_it_is = load
 def load(model, threads):
     return as_it_is(flyweight.tiers.open_best(model, tier={tier!r}, build=False)[0], threads)
 """
-UNGATED = {"allow_ungated": True} if "allow_ungated" in signature(open_model).parameters else {}
-"""What int3 costs is in the table; here it may load whatever its gate says."""
 BUILD = """
 import json, resource, sys
 from flyweight.tiers import build
@@ -220,9 +217,8 @@ def ways(source: Path, place: Path, peers: str, llama: str | None) -> list[Way]:
         found.append(Way("llama.cpp", "Q4_0", made(place / "q4_0.gguf", source, quant="q4_0"), program, llama))
     found.append(Way("flyweight", "native", source, OURS))
     for form in ("int8", "int4", "int3"):
-        arrays = made(place / form, source, to="npy_dir", quant=form, **(UNGATED if form == "int3" else {}))
-        program = OURS.replace("threads=threads", "threads=threads, **UNGATED") + TIERED.format(tier="arrays")
-        found.append(Way("flyweight", form, arrays, f"UNGATED = {UNGATED}\n{program}", tier="arrays"))
+        arrays = made(place / form, source, to="npy_dir", quant=form, allow_ungated=form == "int3")
+        found.append(Way("flyweight", form, arrays, OURS + TIERED.format(tier="arrays"), tier="arrays"))
     for tier in ("finalized", "cache", "packed"):
         build(place / "int4", tier)
         found.append(Way("flyweight", tier, place / "int4", OURS + TIERED.format(tier=tier), tier=tier))
@@ -293,7 +289,7 @@ def perplexities(entered: Sequence[Way], text: Path, threads: int) -> dict[str, 
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
             found[way.label] = float(done.stdout)
         else:
-            with open_model(way.open(), context=CONTEXT, kv="f32", int8=False, **UNGATED) as model:
+            with open_model(way.open(), context=CONTEXT, kv="f32", int8=False, allow_ungated=True) as model:
                 found[way.label] = evaluate(asked, predictor(model)).figures()["perplexity"].value
         print(f"  {way.label:24} perplexity {found[way.label]:8.3f}", flush=True)
     return found

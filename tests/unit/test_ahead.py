@@ -100,22 +100,6 @@ def test_no_more_is_asked_for_than_half_of_memory(asked: Asked, monkeypatch: pyt
     assert asked == [(first.offset, first.nbytes), (second.offset, second.nbytes)]
 
 
-def test_few_are_on_their_way_at_a_time(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    longest = 0
-
-    def arrived(self: FileSource, offset: int, length: int) -> memoryview:
-        nonlocal longest
-        place = next(at for at, (first, nbytes) in enumerate(asked) if first + nbytes == offset + length)
-        longest = max(longest, len(asked) - place)
-        return memoryview(bytes(length))
-
-    with open_checkpoint(LLAMA) as checkpoint:
-        wanted = steps(Tensors(checkpoint))
-        monkeypatch.setattr(FileSource, "read", arrived)
-        read_ahead(checkpoint, wanted).join()
-    assert longest == ahead._IN_FLIGHT + 1 < len(asked)
-
-
 def test_a_file_that_vanished_breaks_nothing(asked: Asked, tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(LLAMA, model)

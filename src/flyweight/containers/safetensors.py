@@ -288,9 +288,10 @@ def regroup(header: Header, file: str) -> dict[str, Entry]:
     if not isinstance(described, dict):
         raise MalformedError(f"{_TENSORS} must be an object", code="E_DESCRIPTION", file=file)
     owners: dict[str, Entry] = {}
+    alike: _Alike = {}
     for name, about in described.items():
         try:
-            entry = _described_entry(check_name(name), about, header.tensors)
+            entry = _described_entry(check_name(name), about, header.tensors, alike)
         except FlyweightError as error:
             raise error.at(file=file, tensor=name) from None
         for key in about["parts"].values():
@@ -307,7 +308,11 @@ def regroup(header: Header, file: str) -> dict[str, Entry]:
     return entries
 
 
-def _described_entry(name: str, about: object, tensors: Mapping[str, Stored]) -> Entry:
+_Alike = dict[str, tuple[TensorSpec, CodecSpec, Layout]]
+"""What layers have in common, by how it is described: looked at once and shared."""
+
+
+def _described_entry(name: str, about: object, tensors: Mapping[str, Stored], alike: _Alike) -> Entry:
     match about:
         case {"shape": shape, "dtype": str(label), "codec": {"name": str(codec), "params": dict(params)}, "parts": dict(parts)}:
             pass
@@ -321,13 +326,11 @@ def _described_entry(name: str, about: object, tensors: Mapping[str, Stored]) ->
         if type(key) is not str or key not in tensors:
             raise MalformedError(f"its part '{part}' is not in the file", code="E_DESCRIPTION")
     stored = {part: tensors[key] for part, key in parts.items()}
-    return Entry(
-        name,
-        TensorSpec(check_shape(shape), DType.parse(label)),
-        CodecSpec(codec, params),
-        {part: s.spec for part, s in stored.items()},
-        {part: s.extent for part, s in stored.items()},
-    )
+    layout = {part: s.spec for part, s in stored.items()}
+    said = repr((shape, label, codec, params, [(part, id(spec)) for part, spec in layout.items()]))
+    if said not in alike:
+        alike[said] = TensorSpec(check_shape(shape), DType.parse(label)), CodecSpec(codec, params), layout
+    return Entry(name, *alike[said], {part: s.extent for part, s in stored.items()})
 
 
 # --- metadata -----------------------------------------------------------------------------------

@@ -6,10 +6,10 @@ in an order that is known when the model is opened, so a thread asks the machine
     all small parts (norms, biases), which opening reads itself and would else wait for behind the large ones
     layer 0, layer 1, … (within a layer as its parts lie in their files), then the output, 4 MB at a time
 
-At most 16 of them are on their way, so that whatever else is read meanwhile, like the embedding of the first token, has no long
-queue before it. It holds nothing and changes no result. What exceeds half of the machine's memory is
-not asked for: it would push out what was. A model whose sampled pages are all in memory is left alone, so that a warm start
-pays for a few system calls. What fails here fails again, and is reported, where the bytes are read.
+It waits for each before it asks for the next, so that whatever else is read meanwhile, like the embedding of the first token,
+has no long queue before it. It holds nothing and changes no result. What exceeds half of the machine's memory is not asked for:
+it would push out what was. A model whose sampled pages are all in memory is left alone, so that a warm start pays for a few
+system calls. What fails here fails again, and is reported, where the bytes are read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ __all__ = ["read_ahead", "windows"]
 _SMALL = 1 << 16
 _WINDOW = 4 << 20
 _SAMPLES = 16
-_IN_FLIGHT = 16
 
 
 def read_ahead(checkpoint: Checkpoint, steps: Sequence[Sequence[Entry]]) -> Thread:
@@ -71,8 +70,5 @@ def _ask(checkpoint: Checkpoint, steps: Sequence[Sequence[Entry]]) -> None:
     with suppress(OSError, FlyweightError):
         if all(checkpoint.source(window.file).in_memory(window.offset) for window in wanted[:: len(wanted) // _SAMPLES + 1]):
             return
-        for index, window in enumerate(wanted[:fitting]):
+        for window in wanted[:fitting]:
             checkpoint.source(window.file).expect(window.offset, window.nbytes)
-            if index >= _IN_FLIGHT:
-                arriving = wanted[index - _IN_FLIGHT]
-                checkpoint.source(arriving.file).read(arriving.end - 1, 1)

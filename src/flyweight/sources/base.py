@@ -43,7 +43,7 @@ class Source(ABC):
         return True
 
     def expect(self, offset: int, length: int) -> None:  # noqa: B027  a hint may be ignored
-        """A hint that these bytes will be read soon; a source that can begins to fetch them."""
+        """A hint that these bytes will be read soon; a source that can fetches them, or begins to."""
 
     def check_range(self, offset: int, length: int) -> None:
         if offset < 0 or length < 0 or offset + length > self.size:

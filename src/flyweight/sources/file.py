@@ -25,6 +25,9 @@ Identity = tuple[int, int, int, int]
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _MAP_FROM = 1 << 16
 _AT_ONCE = 32 << 20
+_POPULATED_FROM = 1 << 20
+_MADV_POPULATE_READ = 22
+"""Linux 5.14."""
 _HINTS = hasattr(os, "posix_fadvise") and hasattr(os, "RWF_NOWAIT")
 
 
@@ -91,8 +94,19 @@ class FileSource(Source):
         return True
 
     def expect(self, offset: int, length: int) -> None:
-        if _HINTS:
+        if _HINTS and (length < _POPULATED_FROM or not self._populate(offset, length)):
             os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_WILLNEED)
+
+    def _populate(self, offset: int, length: int) -> bool:
+        """Have the pages of a mapping brought in: in larger pieces than a hint makes of them, so that finding and mapping them
+        costs a tenth. Returns when they are there, without the interpreter's lock meanwhile; False if the system cannot."""
+        import ctypes
+
+        first = offset - offset % mmap.ALLOCATIONGRANULARITY
+        with mmap.mmap(self._fd, offset - first + length, offset=first, access=mmap.ACCESS_COPY) as window:
+            address = ctypes.addressof(ctypes.c_char.from_buffer(window))
+            advise = ctypes.CDLL(None).madvise
+            return not advise(ctypes.c_void_p(address), ctypes.c_size_t(len(window)), _MADV_POPULATE_READ)
 
     def unchanged(self) -> bool:
         """Whether the file is still, as far as its inode tells, what was opened."""
