@@ -75,10 +75,13 @@ class Decision:
         )  # fmt: skip
 
     def _built(self, tier: Tier, state: State) -> tuple[State, bool]:
-        """The tier built, or its state with the reason why it was not."""
+        """The tier built, or its state with the reason why it was not.
+
+        A gate that is not passed is one too: another tier may be run, and arrays ask their own gate when they are.
+        """
         try:
             return self._build(tier)
-        except (ResourceError, OutputError) as error:
+        except (ResourceError, OutputError, GateError) as error:
             reason = error.message
         except OSError as error:
             reason = f"{error.filename or self.root}: {error.strerror}"
@@ -95,9 +98,9 @@ class Decision:
         return state.standing == "ready" and bool(state.ungated) and not self.allow_ungated
 
     def _open(self, tier: Tier, state: State, built: bool) -> tuple[Checkpoint, Choice] | None:
-        """The tier that was found ready, unless it was replaced since by one that is not."""
+        """The tier that was found ready, unless its gate bars it, or it was replaced since by one that is not."""
         for _ in range(_TRIES):
-            if state.standing != "ready":
+            if state.standing != "ready" or self._is_barred(state):
                 break
             checkpoint = open_tier(self.root, tier)
             if weights_stamps(self.root, tier) == state.files:
