@@ -26,7 +26,7 @@ import numpy as np
 
 from flyweight.manifest import Extent
 
-__all__ = ["BACK", "drop", "drop_everything", "files_of", "in_one_go", "nbytes_of", "read_seconds", "write_rate"]
+__all__ = ["BACK", "drop", "drop_everything", "files_of", "nbytes_of", "read_seconds", "write_rate"]
 
 _PAGE = mmap.PAGESIZE
 _MANNERS = (("plain", 1, 8 << 20, 0), ("plain", 2, 8 << 20, 0), ("direct", 2, 4 << 20, os.O_DIRECT))
@@ -105,20 +105,6 @@ def read_seconds(root: Path, extents: Iterable[Extent]) -> dict[str, float]:
         took = _timed(parts, root, readers, piece, flags)
         found[how] = min(took, found.get(how, took))
     return found
-
-
-def in_one_go(extents: Iterable[Extent]) -> Iterator[Extent]:
-    """As they lie on the disk, neighbours together and nothing twice."""
-    run: Extent | None = None
-    for extent in sorted(extents):
-        if run and run.file == extent.file and extent.offset <= run.end + _PAGE:
-            run = Extent(run.file, run.offset, max(run.end, extent.end) - run.offset)
-            continue
-        if run:
-            yield run
-        run = extent
-    if run:
-        yield run
 
 
 def _timed(parts: Sequence[Extent], root: Path, readers: int, piece: int, flags: int) -> float:

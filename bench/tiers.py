@@ -30,7 +30,7 @@ from typing import Any
 
 from engines import LLAMA, MLX, TRANSFORMERS, llama_python
 from large_model import large_model
-from page_cache import BACK, drop, drop_everything, files_of, in_one_go, nbytes_of, read_seconds, write_rate
+from page_cache import BACK, drop, drop_everything, files_of, nbytes_of, read_seconds, write_rate
 
 import flyweight
 from flyweight.bench import headline, machine
@@ -39,7 +39,7 @@ from flyweight.checkpoint import Checkpoint
 from flyweight.evaluate import evaluate, predictor, windows_of
 from flyweight.manifest import Extent
 from flyweight.runtime import open_model
-from flyweight.runtime.ahead import windows
+from flyweight.runtime.ahead import joined, windows
 from flyweight.runtime.model import usable_cores
 from flyweight.runtime.tensors import Tensors
 from flyweight.tiers import TIERS, open_best
@@ -167,7 +167,7 @@ class Way:
         """What a first token reads of its files."""
         with self.open() as checkpoint:
             tensors = Tensors(checkpoint)
-            return list(in_one_go(windows([[tensors.entry(name) for name in step] for step in tensors.steps()])))
+            return list(joined(sorted(windows([[tensors.entry(name) for name in step] for step in tensors.steps()]))))
 
 
 TIER_PLACES = {tier.name: tier.place for tier in TIERS}

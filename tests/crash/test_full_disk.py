@@ -57,12 +57,18 @@ def namespace(script: list[str], disk: Path, size: str = "64k") -> list[str]:
     return ["unshare", *flags, "sh", "-c", mount, "sh", *script]
 
 
-@pytest.mark.parametrize("mode", ["checked", "blind"])
-def test_full_tmpfs_leaves_nothing(tmp_path: Path, mode: str) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if shutil.which("unshare") is None or subprocess.run(namespace(["true"], disk), capture_output=True).returncode:
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """Where a small tmpfs can be mounted."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if shutil.which("unshare") is None or subprocess.run(namespace(["true"], place), capture_output=True).returncode:
         pytest.skip("no right to mount a tmpfs here")
+    return place
+
+
+@pytest.mark.parametrize("mode", ["checked", "blind"])
+def test_full_tmpfs_leaves_nothing(tmp_path: Path, disk: Path, mode: str) -> None:
     source = write_toy_llama(tmp_path / "toy")
     command = namespace([sys.executable, "-c", SCRIPT, str(source), str(disk), mode], disk)
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -73,11 +79,7 @@ def test_full_tmpfs_leaves_nothing(tmp_path: Path, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["checked", "blind"])
-def test_full_tmpfs_leaves_a_directory_as_it_was(tmp_path: Path, mode: str) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if shutil.which("unshare") is None or subprocess.run(namespace(["true"], disk), capture_output=True).returncode:
-        pytest.skip("no right to mount a tmpfs here")
+def test_full_tmpfs_leaves_a_directory_as_it_was(tmp_path: Path, disk: Path, mode: str) -> None:
     flyweight.convert(write_toy_llama(tmp_path / "toy"), tmp_path / "eights", to="npy_dir", quant="int8")
     command = namespace([sys.executable, "-c", ADDING, str(tmp_path / "eights"), str(disk), mode], disk, "2m")
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

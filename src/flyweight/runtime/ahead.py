@@ -25,7 +25,7 @@ from flyweight.checkpoint import Checkpoint
 from flyweight.errors import FlyweightError
 from flyweight.manifest import Entry, Extent
 
-__all__ = ["read_ahead", "windows"]
+__all__ = ["joined", "read_ahead", "windows"]
 
 _SMALL = 1 << 16
 _WINDOW = 4 << 20
@@ -44,12 +44,12 @@ def windows(steps: Sequence[Sequence[Entry]]) -> Iterator[Extent]:
     extents = [[extent for entry in step for extent in entry.extents.values()] for step in steps]
     yield from (extent for step in extents for extent in step if extent.nbytes < _SMALL)
     for step in extents:
-        for run in _joined(sorted(extent for extent in step if extent.nbytes >= _SMALL)):
+        for run in joined(sorted(extent for extent in step if extent.nbytes >= _SMALL)):
             for at in range(run.offset, run.end, _WINDOW):
                 yield Extent(run.file, at, min(_WINDOW, run.end - at))
 
 
-def _joined(extents: Iterable[Extent]) -> Iterator[Extent]:
+def joined(extents: Iterable[Extent]) -> Iterator[Extent]:
     """Neighbours as one; reading a small gap costs less than going around it."""
     run: Extent | None = None
     for extent in extents:
