@@ -1,21 +1,22 @@
-"""What a token needs is asked for once, in order of use, and asking never breaks or delays anything."""
+"""What a token needs is brought in once, in order of use. Who computes waits for it; nothing else is delayed or broken."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Event, Thread
 
+import numpy as np
 import pytest
 
-from flyweight.checkpoint import open_checkpoint
-from flyweight.dtypes import DType
-from flyweight.manifest import Entry, Extent
-from flyweight.runtime import ahead
-from flyweight.runtime.ahead import read_ahead, windows
+from flyweight.checkpoint import Checkpoint, open_checkpoint
+from flyweight.errors import TruncatedError
+from flyweight.manifest import Extent
+from flyweight.runtime import ahead, open_model, tensors
+from flyweight.runtime.ahead import Ahead, windows
 from flyweight.runtime.tensors import Tensors
 from flyweight.sources import FileSource, MemorySource
-from flyweight.tensor import RAW, TensorSpec
 
 LLAMA = Path(__file__).parent.parent / "golden" / "decoders" / "llama"
 MIB = 1 << 20
@@ -23,30 +24,32 @@ MIB = 1 << 20
 Asked = list[tuple[int, int]]
 
 
-def entry(name: str, file: str, offset: int, nbytes: int) -> Entry:
-    spec = TensorSpec((nbytes,), DType.U8)
-    return Entry(name, spec, RAW, {"data": spec}, {"data": Extent(file, offset, nbytes)})
+def begun(checkpoint: Checkpoint) -> Ahead:
+    held = Tensors(checkpoint)
+    return Ahead(checkpoint, len(held.steps), lambda step: extents(held, step))
 
 
-def steps(tensors: Tensors) -> list[list[Entry]]:
-    return [[tensors.entry(name) for name in step] for step in tensors.steps()]
+def extents(held: Tensors, step: int) -> Iterator[Extent]:
+    return (share.extent for share in held.shares(held.steps[step]))
 
 
-def test_small_parts_come_first_then_every_layer_as_it_lies() -> None:
-    first = [entry("b", "f", 6 * MIB + 512, MIB), entry("norm", "f", 6 * MIB, 512), entry("a", "f", 0, 6 * MIB)]
-    second = [entry("c", "g", 100, 70_000), entry("bias", "g", 50, 50)]
-    assert list(windows([first, second])) == [
-        Extent("f", 6 * MIB, 512),
-        Extent("g", 50, 50),
-        Extent("f", 0, 4 * MIB),
+def finish(reader: Ahead) -> None:
+    if reader.ident is not None:  # it found something to do
+        reader.join()
+
+
+def test_a_step_is_read_as_it_lies_cut_where_windows_end() -> None:
+    step = [Extent("f", 6 * MIB + 512, MIB), Extent("g", 100, 70_000), Extent("f", 6 * MIB, 512), Extent("f", MIB, 5 * MIB)]
+    assert list(windows(step)) == [
+        Extent("f", MIB, 3 * MIB),
         Extent("f", 4 * MIB, 3 * MIB + 512),
         Extent("g", 100, 70_000),
     ]
 
 
 def test_what_lies_far_apart_is_not_joined() -> None:
-    layer = [entry("a", "f", 0, MIB), entry("b", "f", 2 * MIB, MIB), entry("c", "g", 3 * MIB, MIB)]
-    assert list(windows([layer])) == [Extent("f", 0, MIB), Extent("f", 2 * MIB, MIB), Extent("g", 3 * MIB, MIB)]
+    layer = [Extent("f", 0, MIB), Extent("f", 2 * MIB, MIB), Extent("g", 3 * MIB, MIB)]
+    assert list(windows(layer)) == layer
 
 
 @pytest.fixture
@@ -60,54 +63,83 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 def test_every_tensor_of_a_token_is_asked_for_once_layer_by_layer(asked: Asked) -> None:
     with open_checkpoint(LLAMA) as checkpoint:
-        tensors = Tensors(checkpoint)
-        read_ahead(checkpoint, steps(tensors)).join()
-        names = [name for step in tensors.steps() for name in step]
-        wanted = [(extent.offset, extent.nbytes) for name in names for extent in tensors.entry(name).extents.values()]
+        finish(begun(checkpoint))
+        held = Tensors(checkpoint)
+        names = [name for step in held.steps for name, _, _ in step]
+        wanted = [(window.offset, window.nbytes) for step in range(len(held.steps)) for window in windows(extents(held, step))]
     assert asked == wanted
-    assert names[-1] == tensors.output_name
-    layers = [int(name.split(".")[2]) for name in names[:-2]]
+    assert names[-1] == held.output_name
+    layers = [int(name.split(".")[2]) for name in names[:-1]]
     assert layers == sorted(layers)
-    assert set(tensors) - set(names) <= {"model.embed_tokens.weight"}
+    assert set(held) - set(names) <= {"model.embed_tokens.weight", "model.norm.weight"}
 
 
-def test_opening_to_run_reads_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = []
+def test_a_layer_waits_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed, reading = Event(), Event()
 
-    def noted(checkpoint: object, steps: Sequence[Sequence[Entry]]) -> None:
-        begun.append(len(steps))
+    def slow(self: FileSource, offset: int, length: int) -> None:
+        reading.set()
+        allowed.wait()
 
-    monkeypatch.setattr("flyweight.runtime.tensors.read_ahead", noted)
-    with open_checkpoint(LLAMA) as checkpoint:
-        tensors = Tensors(checkpoint)
-        tensors.layers(lambda held, index: index)
-        assert begun == [tensors.blueprint.config.dims.layers + 1]
+    monkeypatch.setattr(FileSource, "in_memory", lambda self, offset: False)
+    monkeypatch.setattr(FileSource, "expect", slow)
+    with open_model(LLAMA) as model:
+        found: list[np.ndarray] = []
+        thread = Thread(target=lambda: found.append(model.decoder.forward([1, 2], model.cache())))
+        thread.start()
+        assert reading.wait(10)
+        thread.join(0.05)
+        assert not found, "it computed with what was not there"
+        allowed.set()
+        thread.join(10)
+        again = model.decoder.forward([1, 2], model.cache())
+    assert np.array_equal(found[0], again)
+
+
+def test_an_output_in_pieces_gives_the_same_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_model(LLAMA) as model:
+        whole = model.decoder.forward([1, 2, 3], model.cache(), every=True)
+    monkeypatch.setattr(tensors, "_OUTPUT_PIECE", 1000)
+    with open_model(LLAMA) as model:
+        assert len(model.decoder.tensors.steps) > model.decoder.config.dims.layers + 1
+        assert np.array_equal(model.decoder.forward([1, 2, 3], model.cache(), every=True), whole)
 
 
 def test_a_model_in_memory_is_left_alone(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FileSource, "in_memory", lambda self, offset: True)
     with open_checkpoint(LLAMA) as checkpoint:
-        read_ahead(checkpoint, steps(Tensors(checkpoint))).join()
+        finish(begun(checkpoint))
     assert asked == []
 
 
 def test_no_more_is_asked_for_than_half_of_memory(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_checkpoint(LLAMA) as checkpoint:
-        wanted = steps(Tensors(checkpoint))
-        first, second, *_ = windows(wanted)
-        monkeypatch.setattr(ahead.os, "sysconf", {"SC_PHYS_PAGES": 2, "SC_PAGE_SIZE": first.nbytes + second.nbytes}.__getitem__)
-        read_ahead(checkpoint, wanted).join()
-    assert asked == [(first.offset, first.nbytes), (second.offset, second.nbytes)]
+        held = Tensors(checkpoint)
+        first = next(windows(extents(held, 0)))
+        monkeypatch.setattr(ahead.os, "sysconf", {"SC_PHYS_PAGES": 2, "SC_PAGE_SIZE": first.nbytes}.__getitem__)
+        reader = begun(checkpoint)
+        reader.wait(len(held.steps) - 1)  # what does not fit is not waited for
+    assert asked == [(first.offset, first.nbytes)]
+
+
+def test_a_reader_that_fails_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(self: FileSource, offset: int, length: int) -> None:
+        raise TruncatedError("the file became shorter", file=self.name)
+
+    monkeypatch.setattr(FileSource, "in_memory", lambda self, offset: False)
+    monkeypatch.setattr(FileSource, "expect", cut)
+    with open_model(LLAMA) as model:
+        assert np.isfinite(model.decoder.forward([1], model.cache())).all()
 
 
 def test_a_file_that_vanished_breaks_nothing(asked: Asked, tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(LLAMA, model)
     with open_checkpoint(model) as checkpoint:
-        wanted = steps(Tensors(checkpoint))
         checkpoint.close()
+        held = Tensors(open_checkpoint(LLAMA))
         shutil.rmtree(model)
-        read_ahead(checkpoint, wanted).join()
+        finish(Ahead(checkpoint, len(held.steps), lambda step: extents(held, step)))
     assert asked == []
 
 

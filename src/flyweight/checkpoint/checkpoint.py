@@ -68,10 +68,12 @@ class Checkpoint(Mapping[str, Array]):
         """One tensor as stored. Aligned parts are read-only views on the mapped file."""
         entry = self.proven(name)
         parts = {}
+        file, source = None, None
         for part, spec in entry.parts.items():
             extent = entry.extents[part]
-            raw = self.source(extent.file).read(extent.offset, extent.nbytes)
-            parts[part] = as_array(raw, spec)
+            if source is None or extent.file != file:
+                file, source = extent.file, self.source(extent.file)
+            parts[part] = as_array(source.read(extent.offset, extent.nbytes), spec)
         return EncodedTensor(entry.spec, entry.codec, parts)
 
     def slab(self, name: str, start: int, stop: int) -> EncodedTensor:

@@ -56,11 +56,24 @@ def known(spec: CodecSpec) -> bool:
 
 def codec_for(spec: CodecSpec) -> Codec:
     """The codec a spec names. Unknown names are unsupported; bad parameters are malformed."""
+    made = _made.get(id(spec))
+    if made is not None:
+        return made[1]
     if spec.name not in CODECS:
         raise UnsupportedError(
             f"no codec named '{spec.name}'", code="E_UNKNOWN_CODEC", hint="the tensor can be copied, not decoded"
         )
     try:
-        return CODECS[spec.name](**spec.params)
+        codec: Codec = CODECS[spec.name](**spec.params)
     except (TypeError, ValueError) as error:
         raise MalformedError(f"bad parameters for codec {spec.name}: {error}", code="E_CODEC_PARAMS") from None
+    if len(_made) >= _MOST_MADE:
+        _made.clear()
+    _made[id(spec)] = spec, codec
+    return codec
+
+
+_MOST_MADE = 256
+_made: dict[int, tuple[CodecSpec, Codec]] = {}
+"""Codecs by the identity of the spec, which is kept with it: the layers of a model share a few. Not by its value, in which
+True is 1 and 4.0 is 4."""

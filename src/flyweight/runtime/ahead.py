@@ -1,59 +1,90 @@
-"""Reading ahead: the weights of a model that is going to run, asked for before they are needed.
+"""Reading ahead: the weights of a model that is going to run, brought in before they are needed.
 
 Mapped weights come by page faults, and at each of them the computation waits for the disk. One token needs every weight once,
-in an order that is known when the model is opened, so a thread asks the machine for them in that order:
+in an order that is known when the model is opened, so a thread brings them in that order: layer 0, layer 1, … (within a layer
+as its parts lie in their files), then the output, 4 MB at a time. The computation waits for a step before it begins with it:
+its own faults would only come between, and cut what is read into small pages.
 
-    all small parts (norms, biases), which opening reads itself and would else wait for behind the large ones
-    layer 0, layer 1, … (within a layer as its parts lie in their files), then the output, 4 MB at a time
-
-It waits for each before it asks for the next, so that whatever else is read meanwhile, like the embedding of the first token,
-has no long queue before it. It holds nothing and changes no result. What exceeds half of the machine's memory is not asked for:
-it would push out what was. A model whose sampled pages are all in memory is left alone, so that a warm start pays for a few
-system calls. What fails here fails again, and is reported, where the bytes are read.
+It holds nothing and changes no result. What exceeds half of the machine's memory is not brought in: it would push out what was.
+A model of which every step begins in memory is left alone, so that a warm start pays for a few system calls. What fails here
+fails again, and is reported, where the bytes are read.
 """
 
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import accumulate
-from threading import Thread
+from itertools import islice
+from threading import Event, Thread
 
 from flyweight.checkpoint import Checkpoint
 from flyweight.errors import FlyweightError
-from flyweight.manifest import Entry, Extent
+from flyweight.manifest import Extent
 
-__all__ = ["joined", "read_ahead", "windows"]
+__all__ = ["Ahead", "joined", "windows"]
 
-_SMALL = 1 << 16
+_GAP = 1 << 16
 _WINDOW = 4 << 20
-_SAMPLES = 16
 
 
-def read_ahead(checkpoint: Checkpoint, steps: Sequence[Sequence[Entry]]) -> Thread:
-    """Have the parts of these tensors read, one step after the other. A daemon: nobody waits for a hint."""
-    thread = Thread(target=_ask, args=(checkpoint, steps), name="read ahead", daemon=True)
-    thread.start()
-    return thread
+class Ahead(Thread):
+    """What each of so many steps needs, brought in one step after the other. A daemon: nobody waits for it who stops."""
+
+    def __init__(self, checkpoint: Checkpoint, steps: int, extents: Callable[[int], Iterable[Extent]]) -> None:
+        super().__init__(name="read ahead", daemon=True)
+        self._checkpoint, self._extents = checkpoint, extents
+        self._there = [Event() for _ in range(steps)]
+        if self._in_memory():
+            self._all_there()
+        else:
+            self.start()
+
+    def wait(self, step: int) -> None:
+        """Return when a step has been brought in, or will not be."""
+        self._there[step].wait()
+
+    def run(self) -> None:
+        room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        try:
+            for step, there in enumerate(self._there):
+                for window in windows(self._extents(step)):
+                    room -= window.nbytes
+                    if room < 0:
+                        return
+                    self._checkpoint.source(window.file).expect(window.offset, window.nbytes)
+                there.set()
+        except (OSError, FlyweightError):
+            pass
+        finally:
+            self._all_there()
+
+    def _in_memory(self) -> bool:
+        with suppress(OSError, FlyweightError):
+            firsts = (extent for step in range(len(self._there)) for extent in islice(self._extents(step), 1))
+            return all(self._checkpoint.source(first.file).in_memory(first.offset) for first in firsts)
+        return True  # whoever reads it will say what is wrong
+
+    def _all_there(self) -> None:
+        for there in self._there:
+            there.set()
 
 
-def windows(steps: Sequence[Sequence[Entry]]) -> Iterator[Extent]:
-    """What to ask for, in this order; large parts and what lies between them are asked for together."""
-    extents = [[extent for entry in step for extent in entry.extents.values()] for step in steps]
-    yield from (extent for step in extents for extent in step if extent.nbytes < _SMALL)
-    for step in extents:
-        for run in joined(sorted(extent for extent in step if extent.nbytes >= _SMALL)):
-            for at in range(run.offset, run.end, _WINDOW):
-                yield Extent(run.file, at, min(_WINDOW, run.end - at))
+def windows(extents: Iterable[Extent]) -> Iterator[Extent]:
+    """What to bring in, in this order: neighbours together, cut where windows of the file end."""
+    for run in joined(sorted(extents)):
+        at = run.offset
+        while at < run.end:
+            end = min((at // _WINDOW + 1) * _WINDOW, run.end)
+            yield Extent(run.file, at, end - at)
+            at = end
 
 
 def joined(extents: Iterable[Extent]) -> Iterator[Extent]:
     """Neighbours as one; reading a small gap costs less than going around it."""
     run: Extent | None = None
     for extent in extents:
-        if run and run.file == extent.file and extent.offset - run.end < _SMALL:
+        if run and run.file == extent.file and extent.offset - run.end < _GAP:
             run = Extent(run.file, run.offset, max(run.end, extent.end) - run.offset)
             continue
         if run:
@@ -61,14 +92,3 @@ def joined(extents: Iterable[Extent]) -> Iterator[Extent]:
         run = extent
     if run:
         yield run
-
-
-def _ask(checkpoint: Checkpoint, steps: Sequence[Sequence[Entry]]) -> None:
-    wanted = list(windows(steps))
-    room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    fitting = bisect_right(list(accumulate(window.nbytes for window in wanted)), room)
-    with suppress(OSError, FlyweightError):
-        if all(checkpoint.source(window.file).in_memory(window.offset) for window in wanted[:: len(wanted) // _SAMPLES + 1]):
-            return
-        for window in wanted[:fitting]:
-            checkpoint.source(window.file).expect(window.offset, window.nbytes)

@@ -45,8 +45,8 @@ class Settings(NamedTuple):
 
 def _vector(tensors: Mapping[str, EncodedTensor], name: str, add: float = 0.0) -> Array:
     tensor = tensors[name]
-    values = codec_for(tensor.codec).decode(tensor.spec, tensor.parts)
-    return np.ascontiguousarray(values, np.float32) + np.float32(add)
+    values = np.ascontiguousarray(codec_for(tensor.codec).decode(tensor.spec, tensor.parts), np.float32)
+    return values + np.float32(add) if add else values
 
 
 class Layer:

@@ -9,17 +9,19 @@ no larger than a layer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from itertools import count
 from threading import Thread
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from flyweight.checkpoint import Checkpoint, as_array
+from flyweight.codecs import take_rows
 from flyweight.errors import FlyweightError
-from flyweight.manifest import Entry
+from flyweight.manifest import Entry, Extent
 from flyweight.models import Blueprint, blueprint
-from flyweight.runtime.ahead import read_ahead
+from flyweight.runtime.ahead import Ahead
 from flyweight.tensor import EncodedTensor, TensorSpec, has_rows
 
 __all__ = ["Streamed", "Tensors"]
@@ -27,8 +29,22 @@ __all__ = ["Streamed", "Tensors"]
 Array = np.ndarray[Any, Any]
 L = TypeVar("L")
 Held = Mapping[str, EncodedTensor]
+Piece = tuple[tuple[str, int, int], ...]
+"""Tensors that are used together: name, first row, last row (both 0: all of it)."""
 
 _ALIGNMENT = 64
+_OUTPUT_PIECE = 64 << 20
+
+
+class Share(NamedTuple):
+    """What a piece has of one part of a tensor."""
+
+    tensor: str
+    part: str
+    rows: TensorSpec
+    """What the piece has of the tensor."""
+    spec: TensorSpec
+    extent: Extent
 
 
 class Tensors(Mapping[str, EncodedTensor]):
@@ -60,61 +76,27 @@ class Tensors(Mapping[str, EncodedTensor]):
     def output_name(self) -> str:
         return "model.embed_tokens.weight" if self.blueprint.config.tied else "lm_head.weight"
 
-    def steps(self) -> list[list[str]]:
-        """The tensors that one token needs, in order: those of each layer, then the output. Of an embedding it needs a row."""
-        steps: list[list[str]] = [[] for _ in range(self.blueprint.config.dims.layers)]
+    # The order of use -----------------------------------------------------------------------------
+
+    @cached_property
+    def _layers(self) -> list[Piece]:
+        layers: list[list[str]] = [[] for _ in range(self.blueprint.config.dims.layers)]
         for name in self:
             if name.startswith("model.layers."):
-                steps[int(name.split(".", 3)[2])].append(name)
-        return [*steps, ["model.norm.weight", self.output_name]]
+                layers[int(name.split(".", 3)[2])].append(name)
+        return [tuple((name, 0, 0) for name in layer) for layer in layers]
 
-    def layers(self, make: Callable[[Held, int], L]) -> Iterable[L]:
-        """What `make` builds of the tensors of each layer, in order, as often as it is iterated over."""
-        read_ahead(self.checkpoint, [[*map(self.entry, step)] for step in self.steps()])
-        return [make(self, index) for index in range(self.blueprint.config.dims.layers)]
-
-    def output(self, make: Callable[[EncodedTensor], L]) -> Iterable[tuple[slice, L]]:
-        """What `make` builds of the output matrix, and which of its rows each has."""
-        tensor = self[self.output_name]
-        return [(slice(0, tensor.spec.rows), make(tensor))]
-
-
-Piece = tuple[tuple[str, int, int], ...]
-"""Tensors to read together: name, first row, last row (both 0: all of it)."""
-
-
-class Streamed(Tensors):
-    """A layer is there while it is used and no longer."""
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        super().__init__(checkpoint)
-        self._pieces: list[Piece] = [tuple((name, 0, 0) for name in step) for step in self.steps()[:-1]]
-        largest = max(map(self._nbytes, self._pieces), default=0)
-        self._outputs = list(self._cut(self.output_name, largest))
-        self.buffer_nbytes = max(largest, *(self._nbytes(((self.output_name, *rows),)) for rows in self._outputs))
-        self._pieces += [((self.output_name, *rows),) for rows in self._outputs]
-        self._buffers = [np.empty(self.buffer_nbytes, np.uint8) for _ in range(2)]
-        self._next: tuple[int, _Reading] | None = None
-        self._turn = count()
+    @cached_property
+    def steps(self) -> list[Piece]:
+        """What one token needs, in order: the tensors of each layer, then the output, piece by piece."""
+        return [*self._layers, *(((self.output_name, *rows),) for rows in self._cut(self.output_name, self._output_piece))]
 
     @property
-    def nbytes(self) -> int:
-        """What one token has read: all layers, and the output."""
-        return sum(map(self._nbytes, self._pieces))
-
-    def layers(self, make: Callable[[Held, int], L]) -> Iterable[L]:
-        return _Stream(lambda index: make(self._take(index), index), self.blueprint.config.dims.layers)
-
-    def output(self, make: Callable[[EncodedTensor], L]) -> Iterable[tuple[slice, L]]:
-        first = self.blueprint.config.dims.layers
-
-        def piece(index: int) -> tuple[slice, L]:
-            start, stop = self._outputs[index]
-            return slice(start, stop or None), make(self._take(first + index)[self.output_name])
-
-        return _Stream(piece, len(self._outputs))
+    def _output_piece(self) -> int:
+        return _OUTPUT_PIECE
 
     def _cut(self, name: str, nbytes: int) -> Iterator[tuple[int, int]]:
+        """The rows of pieces of a tensor."""
         entry = self.entry(name)
         if not has_rows(entry.spec, entry.parts):
             yield 0, 0
@@ -124,46 +106,99 @@ class Streamed(Tensors):
         for start in range(0, rows, step):
             yield start, min(start + step, rows)
 
-    def _parts(self, piece: Piece) -> Iterator[tuple[str, str, TensorSpec, TensorSpec, str, int]]:
-        """For every part: tensor, part, spec of what is read of the tensor, spec of the part's share, file and offset."""
+    def shares(self, piece: Piece) -> Iterator[Share]:
         for name, start, stop in piece:
             entry = self.entry(name)
             for part, whole in entry.parts.items():
                 extent = entry.extents[part]
                 if stop:
-                    spec = TensorSpec((stop - start, *entry.spec.shape[1:]), entry.spec.dtype)
-                    share = TensorSpec((stop - start, *whole.shape[1:]), whole.dtype)
-                    yield name, part, spec, share, extent.file, extent.offset + start * (extent.nbytes // entry.spec.rows)
+                    rows = TensorSpec((stop - start, *entry.spec.shape[1:]), entry.spec.dtype)
+                    spec = TensorSpec((stop - start, *whole.shape[1:]), whole.dtype)
+                    at = extent.offset + start * (extent.nbytes // entry.spec.rows)
+                    yield Share(name, part, rows, spec, Extent(extent.file, at, spec.nbytes))
                 else:
-                    yield name, part, entry.spec, whole, extent.file, extent.offset
+                    yield Share(name, part, entry.spec, whole, extent)
+
+    # What is made of it ---------------------------------------------------------------------------
+
+    def layers(self, make: Callable[[Held, int], L]) -> Iterable[L]:
+        """What `make` builds of the tensors of each layer, in order, as often as it is iterated over."""
+        return _Kept(self._ahead, range(len(self._layers)), lambda step: make(self, step))
+
+    def output(self, make: Callable[[EncodedTensor], L]) -> Iterable[tuple[slice, L]]:
+        """What `make` builds of each piece of the output matrix, and which of its rows that has."""
+
+        def piece(step: int) -> tuple[slice, L]:
+            ((name, start, stop),) = self.steps[step]
+            rows = slice(start, stop or None)
+            return rows, make(take_rows(self[name], rows) if stop else self[name])
+
+        return _Kept(self._ahead, range(len(self._layers), len(self.steps)), piece)
+
+    @cached_property
+    def _ahead(self) -> Ahead:
+        def extents(step: int) -> Iterator[Extent]:
+            return (share.extent for share in self.shares(self.steps[step]))
+
+        return Ahead(self.checkpoint, len(self.steps), extents)
+
+
+class Streamed(Tensors):
+    """A layer is there while it is used and no longer."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(checkpoint)
+        self.buffer_nbytes = max(map(self._nbytes, self.steps))
+        self._buffers = [np.empty(self.buffer_nbytes, np.uint8) for _ in range(2)]
+        self._next: tuple[int, _Reading] | None = None
+        self._turn = count()
+
+    @property
+    def nbytes(self) -> int:
+        """What one token has read: all layers, and the output."""
+        return sum(map(self._nbytes, self.steps))
+
+    @property
+    def _output_piece(self) -> int:
+        return max(map(self._nbytes, self._layers), default=0)
+
+    def layers(self, make: Callable[[Held, int], L]) -> Iterable[L]:
+        return _Stream(range(len(self._layers)), lambda step: make(self._take(step), step))
+
+    def output(self, make: Callable[[EncodedTensor], L]) -> Iterable[tuple[slice, L]]:
+        def piece(step: int) -> tuple[slice, L]:
+            ((name, start, stop),) = self.steps[step]
+            return slice(start, stop or None), make(self._take(step)[name])
+
+        return _Stream(range(len(self._layers), len(self.steps)), piece)
 
     def _nbytes(self, piece: Piece) -> int:
-        return sum(-(-share.nbytes // _ALIGNMENT) * _ALIGNMENT for _, _, _, share, _, _ in self._parts(piece))
+        return sum(-(-share.extent.nbytes // _ALIGNMENT) * _ALIGNMENT for share in self.shares(piece))
 
     def _read(self, piece: Piece, buffer: Array) -> Held:
         held: dict[str, EncodedTensor] = {}
         at = 0
-        for name, part, spec, share, file, offset in self._parts(piece):
-            room = buffer.data[at : at + share.nbytes]
-            self.checkpoint.source(file).read_into(offset, room)
+        for name, part, rows, spec, extent in self.shares(piece):
+            room = buffer.data[at : at + extent.nbytes]
+            self.checkpoint.source(extent.file).read_into(extent.offset, room)
             codec = self.checkpoint.proven(self.blueprint.tensors[name]).codec
-            tensor = held.setdefault(name, EncodedTensor(spec, codec, {}))
-            parts = dict(tensor.parts) | {part: as_array(room, share)}
-            held[name] = EncodedTensor(spec, tensor.codec, parts)
-            at += -(-share.nbytes // _ALIGNMENT) * _ALIGNMENT
+            tensor = held.setdefault(name, EncodedTensor(rows, codec, {}))
+            parts = dict(tensor.parts) | {part: as_array(room, spec)}
+            held[name] = EncodedTensor(rows, tensor.codec, parts)
+            at += -(-extent.nbytes // _ALIGNMENT) * _ALIGNMENT
         return held
 
     def _begin(self, index: int) -> _Reading:
         if self._next:
             self._next[1].join()  # one reader at a time, and none in a buffer that is given away
         buffer = self._buffers[next(self._turn) % 2]
-        return _Reading(lambda: self._read(self._pieces[index], buffer))
+        return _Reading(lambda: self._read(self.steps[index], buffer))
 
     def _take(self, index: int) -> Held:
         """A piece, its buffer kept until the next is asked for; the one that follows is being read meanwhile."""
         pending = self._next[1] if self._next and self._next[0] == index else self._begin(index)
         held = pending.result()
-        following = (index + 1) % len(self._pieces)
+        following = (index + 1) % len(self.steps)
         self._next = following, self._begin(following)
         return held
 
@@ -192,9 +227,26 @@ class _Reading(Thread):
         return self._held
 
 
-class _Stream(Generic[L]):
-    def __init__(self, make: Callable[[int], L], length: int) -> None:
-        self._make, self._length = make, length
+class _Kept(Generic[L]):
+    """Made when first used, each when its weights have been brought in, and kept."""
+
+    def __init__(self, ahead: Ahead, steps: range, make: Callable[[int], L]) -> None:
+        self._ahead, self._steps, self._make = ahead, steps, make
+        self._made: list[L] = []
 
     def __iter__(self) -> Iterator[L]:
-        return map(self._make, range(self._length))
+        yield from self._made
+        for step in self._steps[len(self._made) :]:
+            self._ahead.wait(step)
+            self._made.append(self._make(step))
+            yield self._made[-1]
+
+
+class _Stream(Generic[L]):
+    """Made whenever it is used, and not kept."""
+
+    def __init__(self, steps: range, make: Callable[[int], L]) -> None:
+        self._steps, self._make = steps, make
+
+    def __iter__(self) -> Iterator[L]:
+        return map(self._make, self._steps)

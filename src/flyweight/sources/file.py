@@ -1,8 +1,9 @@
 """A regular file.
 
-Small reads are copied with pread. Large ones are views on a mapping of some megabytes, which
-neighbours share: a thousand tensors need not be a thousand mappings. The address space in use
-follows the tensors in use, not the size of the model: a mapping lives as long as a view on it.
+Large reads are views on a mapping of some megabytes, which neighbours share: a thousand tensors
+need not be a thousand mappings. Small ones are too where there is one, and else copied with pread.
+The address space in use follows the tensors in use, not the size of the model: a mapping lives as
+long as a view on it. It begins and ends where large pages do, which are mapped whole or not at all.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ Identity = tuple[int, int, int, int]
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _MAP_FROM = 1 << 16
 _AT_ONCE = 32 << 20
+_HUGE = 2 << 20
 _POPULATED_FROM = 1 << 20
 _MADV_POPULATE_READ = 22
 """Linux 5.14."""
@@ -57,23 +59,22 @@ class FileSource(Source):
 
     def read(self, offset: int, length: int) -> memoryview:
         self.check_range(offset, length)
-        if length < _MAP_FROM:
-            buffer = memoryview(bytearray(length))
-            self.read_into(offset, buffer)
-            return buffer.toreadonly()
-        first, window = self._window(offset, length)
-        return memoryview(window)[offset - first : offset - first + length]
-
-    def _window(self, offset: int, length: int) -> tuple[int, mmap.mmap]:
-        """A mapping that holds these bytes, and where it begins: the last one if it does, and if someone still uses it."""
         first, shared = self._last
         window = shared()
         if window is None or not first <= offset <= offset + length <= first + len(window):
-            first = offset - offset % mmap.ALLOCATIONGRANULARITY
-            size = min(max(offset - first + length, _AT_ONCE), self.size - first)
-            window = mmap.mmap(self._fd, size, offset=first, access=mmap.ACCESS_READ)
+            if length < _MAP_FROM:
+                buffer = memoryview(bytearray(length))
+                self.read_into(offset, buffer)
+                return buffer.toreadonly()
+            first, size = self._around(offset, length)
+            window = mmap.mmap(self._fd, max(size, min(_AT_ONCE, self.size - first)), offset=first, access=mmap.ACCESS_READ)
             self._last = first, ref(window)
-        return first, window
+        return memoryview(window)[offset - first : offset - first + length]
+
+    def _around(self, offset: int, length: int) -> tuple[int, int]:
+        """The large pages that hold these bytes, as far as the file goes: where they begin and how many bytes they have."""
+        first = offset - offset % _HUGE
+        return first, min(-(-(offset + length) // _HUGE) * _HUGE, self.size) - first
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         self.check_range(offset, len(buffer))
@@ -102,8 +103,8 @@ class FileSource(Source):
         costs a tenth. Returns when they are there, without the interpreter's lock meanwhile; False if the system cannot."""
         import ctypes
 
-        first = offset - offset % mmap.ALLOCATIONGRANULARITY
-        with mmap.mmap(self._fd, offset - first + length, offset=first, access=mmap.ACCESS_COPY) as window:
+        first, size = self._around(offset, length)
+        with mmap.mmap(self._fd, size, offset=first, access=mmap.ACCESS_COPY) as window:
             address = ctypes.addressof(ctypes.c_char.from_buffer(window))
             advise = ctypes.CDLL(None).madvise
             return not advise(ctypes.c_void_p(address), ctypes.c_size_t(len(window)), _MADV_POPULATE_READ)
