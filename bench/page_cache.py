@@ -1,11 +1,14 @@
 """Files put out of the page cache, memory that is really there, and the rate of the disk itself.
 
-    BACK     memory is used and freed before the clock starts: the first touch of 2 GB took 9 s where this was written, the next
-             1 s, as if the host beneath had taken it back; source text, for other processes too
+    BACK     most of the memory that is free is used and freed before the clock starts: the first touch of 2 GB took 9 s where
+             this was written, the next 1 s, as if the host beneath had taken it back; source text, for other processes too
+    ballast  all memory but some is held meanwhile, so that what was used last is what is used next
     drop     written back, then dropped; an error unless at most a hundredth of the pages stayed
     drop_everything   programs too: needs the right to
     plain    what a program does that reads: 8 MB at a time, through the cache; the better of one reader and of two
     direct   what the disk can do: two readers of 4 MB past the cache, into the same 8 MB of memory again and again
+
+    page_cache.py ROOT EXTENTS.json MANNER      milliseconds for these parts of files, in a process of its own
 
 Where the host beneath caches the disk, that is part of all of them.
 """
@@ -13,11 +16,15 @@ Where the host beneath caches the disk, that is part of all of them.
 from __future__ import annotations
 
 import ctypes
+import json
 import mmap
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,20 +33,34 @@ import numpy as np
 
 from flyweight.manifest import Extent
 
-__all__ = ["BACK", "drop", "drop_everything", "files_of", "nbytes_of", "read_seconds", "write_rate"]
+__all__ = ["BACK", "ballast", "drop", "drop_everything", "files_of", "nbytes_of", "read_ms", "write_rate"]
 
 _PAGE = mmap.PAGESIZE
-_MANNERS = (("plain", 1, 8 << 20, 0), ("plain", 2, 8 << 20, 0), ("direct", 2, 4 << 20, os.O_DIRECT))
+_MANNERS = {"plain 1": (1, 8 << 20, 0), "plain 2": (2, 8 << 20, 0), "direct": (2, 4 << 20, os.O_DIRECT)}
 
 
 BACK = """
 import mmap, re
 
-def back(nbytes):
-    # use as much memory and give it back, as far as it is free; the host does not take it within two seconds
-    free = 1024 * int(re.search(r"MemFree: +([0-9]+) kB", open("/proc/meminfo").read())[1])
-    mmap.mmap(-1, min(nbytes, free * 3 // 4), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
+def memory_there(kind):
+    return 1024 * int(re.search(rf"{kind}: +([0-9]+) kB", open("/proc/meminfo").read())[1])
+
+def used(nbytes):
+    # memory that has been written to, in large pages
+    held = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    held.madvise(mmap.MADV_HUGEPAGE)
+    try:
+        held.madvise(23)  # MADV_POPULATE_WRITE, Linux 5.14
+    except OSError:
+        held[:: mmap.PAGESIZE] = bytes(-(-nbytes // mmap.PAGESIZE))
+    return held
+
+def back():
+    # the host does not take it again within two seconds
+    used(memory_there("MemFree") * 3 // 4).close()
 """
+_HERE: dict[str, Any] = {}
+exec(BACK, _HERE)
 
 
 def files_of(place: Path) -> list[Path]:
@@ -77,32 +98,40 @@ def drop(files: Sequence[Path]) -> None:
         raise RuntimeError(f"{stayed} bytes of {files[0].parent} stay in memory: someone else uses them")
 
 
-def drop_everything(nbytes: int) -> bool:
-    """Programs too, as after a start of the machine, and `nbytes` of memory that is there; False if that is not allowed."""
+def drop_everything() -> bool:
+    """Programs too, as after a start of the machine, and memory that is there; False if that is not allowed."""
     os.sync()
     try:
         Path("/proc/sys/vm/drop_caches").write_text("3", encoding="ascii")
     except OSError:
         return False
-    _back(nbytes)
+    _HERE["back"]()
     return True
 
 
-def _back(nbytes: int) -> None:
-    scope: dict[str, Any] = {}
-    exec(BACK, scope)
-    scope["back"](nbytes)
+@contextmanager
+def ballast(leave: int) -> Iterator[None]:
+    """Hold all memory but so much."""
+    most = _HERE["memory_there"]("MemAvailable") - leave
+    held = _HERE["used"](most) if most > 0 else None
+    try:
+        yield
+    finally:
+        if held:
+            held.close()
 
 
-def read_seconds(root: Path, extents: Iterable[Extent]) -> dict[str, float]:
-    """How long the disk takes for these parts of files, which are dropped before."""
+def read_ms(root: Path, extents: Iterable[Extent], scratch: Path) -> dict[str, float]:
+    """How long the disk takes for these parts of files, which are dropped before; each manner in a process of its own."""
     parts = list(extents)
     files = [root / name for name in dict.fromkeys(part.file for part in parts)]
-    found = {}
-    for how, readers, piece, flags in _MANNERS:
+    scratch.write_text(json.dumps(parts), encoding="utf-8")
+    found: dict[str, float] = {}
+    for manner in _MANNERS:
         drop(files)
-        _back(sum(part.nbytes for part in parts))
-        took = _timed(parts, root, readers, piece, flags)
+        command = [sys.executable, __file__, str(root), str(scratch), manner]
+        took = float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        how = manner.split()[0]
         found[how] = min(took, found.get(how, took))
     return found
 
@@ -147,3 +176,13 @@ def write_rate(folder: Path, nbytes: int) -> float:
         return nbytes / (time.perf_counter() - begun) / 1e6
     finally:
         path.unlink()
+
+
+def main(root: str, extents: str, manner: str) -> None:
+    parts = [Extent(*part) for part in json.loads(Path(extents).read_text("utf-8"))]
+    _HERE["back"]()
+    print(1e3 * _timed(parts, Path(root), *_MANNERS[manner]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,7 +1,7 @@
 """The tiers of a model beside the usual ways to load it: from files on disk, and in the page cache, until one token is through.
 
     cold        from the call that loads to the first logits, ms, its files dropped from the page cache; imports are made before
-    warm        the same right after, its files in the page cache
+    warm        the same right after, its files in the page cache; twice
     boot        from the start of the process to the first logits, ms, programs dropped from the page cache too: the first load
                 after a start of the machine; once
     disk        bytes of its files
@@ -30,7 +30,7 @@ from typing import Any
 
 from engines import LLAMA, MLX, TRANSFORMERS, llama_python
 from large_model import large_model
-from page_cache import BACK, drop, drop_everything, files_of, nbytes_of, read_seconds, write_rate
+from page_cache import BACK, ballast, drop, drop_everything, files_of, nbytes_of, read_ms, write_rate
 
 import flyweight
 from flyweight.bench import headline, machine
@@ -39,7 +39,7 @@ from flyweight.checkpoint import Checkpoint
 from flyweight.evaluate import evaluate, predictor, windows_of
 from flyweight.manifest import Extent
 from flyweight.runtime import open_model
-from flyweight.runtime.ahead import joined, windows
+from flyweight.runtime.ahead import joined
 from flyweight.runtime.model import usable_cores
 from flyweight.runtime.tensors import Tensors
 from flyweight.tiers import TIERS, open_best
@@ -49,13 +49,17 @@ PLACE = Path(".bench/tiers")
 SMALL, LARGE = "SmolLM2-135M", "1.5B shape"
 CONTEXT, WINDOWS = 512, 4
 SLOW = 60_000
+ROOM = 8 << 30
+"""Memory that is left for the ways: twice what any of them takes."""
+WARM_RUNS = 2
 
 PROBE = (
     MEMORY
     + BACK
     + r"""
 def main(model, started, threads, *_):
-    back(BACKED)
+    if BACKED:
+        back()
     before, begun = (memory("Private_Dirty"), memory("Rss")), time.perf_counter()
     engine = load(model, int(threads))
     engine.feed([1])
@@ -69,6 +73,7 @@ main(*sys.argv[1:])
 """
 )
 OURS = f"""
+import ml_dtypes
 import flyweight.codecs.affine, flyweight.codecs.raw, flyweight.containers.hf, flyweight.tiers.decision, flyweight.tiers.opening
 from flyweight.runtime import open_model
 {FLYWEIGHT}"""
@@ -167,7 +172,7 @@ class Way:
         """What a first token reads of its files."""
         with self.open() as checkpoint:
             tensors = Tensors(checkpoint)
-            return list(joined(sorted(windows([[tensors.entry(name) for name in step] for step in tensors.steps()]))))
+            return list(joined(sorted(share.extent for step in tensors.steps for share in tensors.shares(step))))
 
 
 TIER_PLACES = {tier.name: tier.place for tier in TIERS}
@@ -244,27 +249,28 @@ def measure(entered: Sequence[Way], runs: int, threads: int) -> dict[str, dict[s
             if value is not None:
                 taken[way.label].setdefault(name, []).append(value)
 
-    for turn in range(runs):
+    everything = sorted({path for way in entered for path in files_of(way.place)})
+    with ballast(ROOM):
+        for turn in range(runs):
+            for way in entered:
+                if turn and taken[way.label]["cold"][0] > SLOW:
+                    continue
+                contender = Contender(way.place, f"{way.program}\nBACKED = True\n", way.python, PROBE)
+                drop(everything)
+                note(way, {"cold": contender.run(threads)["ready"]})
+                for _ in range(WARM_RUNS):
+                    warm = contender.run(threads)
+                    note(way, {"warm": warm["ready"], "private": warm["private"], "resident": warm["resident"]})
+                if way.label in needed:
+                    reading = read_ms(way.place, needed[way.label], PLACE / "needed.json")
+                    note(way, {f"read, {how}": ms for how, ms in reading.items()})
+                seen = [f"{state} {taken[way.label][state][-1]:7.0f}" for state in ("cold", "warm")]
+                print(f"  {way.label:24} {'  '.join(seen)} ms", flush=True)
         for way in entered:
-            if turn and taken[way.label]["cold"][0] > SLOW:
-                continue
-            program = f"{way.program}\nBACKED = {2 * nbytes_of(way.files)}\n"
-            contender = Contender(way.place, program, way.python, PROBE)
-            drop(files_of(way.place))
-            note(way, {"cold": contender.run(threads)["ready"]})
-            warm = contender.run(threads)
-            note(way, {"warm": warm["ready"], "private": warm["private"], "resident": warm["resident"]})
-            if way.label in needed:
-                note(way, {f"read, {how}": 1e3 * s for how, s in read_seconds(way.place, needed[way.label]).items()})
-            print(
-                f"  {way.label:24} cold {taken[way.label]['cold'][-1]:7.0f}  warm {taken[way.label]['warm'][-1]:7.0f} ms",
-                flush=True,
-            )
-    for way in entered:
-        if drop_everything(2 * nbytes_of(way.files)):
-            first = Contender(way.place, f"{way.program}\nBACKED = 1\n", way.python, PROBE).run(threads)
-            note(way, {"boot": first["since start"]})
-            print(f"  {way.label:24} after a start of the machine {first['since start']:7.0f} ms", flush=True)
+            if drop_everything():
+                first = Contender(way.place, f"{way.program}\nBACKED = False\n", way.python, PROBE).run(threads)
+                note(way, {"boot": first["since start"]})
+                print(f"  {way.label:24} after a start of the machine {first['since start']:7.0f} ms", flush=True)
     table: dict[str, dict[str, Any]] = {}
     for way in entered:
         figures: dict[str, Any] = {name: spread(values) for name, values in taken[way.label].items()}

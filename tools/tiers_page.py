@@ -15,8 +15,8 @@ READING = """\
 - **Load** is from the call that loads to the logits of one token; Python and imports are up by then (for transformers they take
   seconds more). *Cold*: the row's own files dropped from the page cache and found dropped, programs not. *Warm*: right after.
   *Boot*: from the start of the process, programs dropped too: the first load after a start of the machine, once. Medians; a way
-  that takes over a minute was run once. Before any, as much memory as the load may take is used and freed: on this machine the
-  first touch of memory costs several times the next, and that varies from run to run.
+  that takes over a minute was run once. Before any, most of the memory that is free is used and freed, and all but 8 GB is held
+  meanwhile: on this machine the first touch of memory costs several times the next, and that varies from run to run.
 - **One token reads every weight**, so a load that only maps a file cannot look fast here: that is why our rows are not nothing.
 - **RAM**: *private* is memory that was written and can only be swapped; *resident* counts the mapped pages of the file too,
   which the machine drops when it needs them.
@@ -29,7 +29,8 @@ READING = """\
   Ratios are worth more than seconds.
 - **Perplexity** with f32 activations, so that only the weights differ; transformers and llama.cpp as they compute themselves;
   mlx-lm's files by our runtime. The 1.5B shape has random weights and none.
-- **Disk speed** is reading what the first token needs into the page cache, with one reader or two, whichever is faster.
+- **Disk speed** is reading what the first token needs into the page cache, with one reader or two, whichever is faster, in a
+  process of its own that has the same memory.
   Past the page cache two readers can be faster still (the targets below have it beside): the host's own cache answers, and no
   pages have to be found for what is read, which takes a core a second for 3 GB. No program that keeps what it reads has that.
 """
