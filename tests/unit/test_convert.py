@@ -173,6 +173,21 @@ def test_overflow_and_nan_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["big", "nan"]
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_only_a_finite_value_that_would_become_infinite_is_refused(dtype: str, tmp_path: Path) -> None:
+    most = {"f32": np.finfo(np.float32).max, "bf16": ml_dtypes.finfo(ml_dtypes.bfloat16).max, "f16": 65504.0}[dtype]
+    kept = {"most": [float(most), -float(most)], "infinite": [np.inf, 1.0], "below": [-np.inf, 0.0], "nan": [np.nan, 1e-9]}
+    arrays = {name: np.array([values], np.float64) for name, values in kept.items()}
+    write_files(tmp_path, {"m.safetensors": safetensors_bytes(arrays)})
+    flyweight.convert(tmp_path / "m.safetensors", tmp_path / "n.safetensors", dtype=dtype)
+    with flyweight.open(tmp_path / "n.safetensors") as made:
+        assert {name: made[name].shape for name in made} == dict.fromkeys(kept, (1, 2))
+        assert float(made["most"][0, 0]) == float(most)
+    write_files(tmp_path, {"m.safetensors": safetensors_bytes({"beyond": np.array([[1.0, -1.1 * float(most)]], np.float64)})})
+    with pytest.raises(MalformedError, match=f"does not fit {dtype}"):
+        flyweight.convert(tmp_path / "m.safetensors", tmp_path / "o.safetensors", dtype=dtype)
+
+
 def test_rows_that_do_not_fit_a_block_stay_dense_and_it_is_said(tmp_path: Path) -> None:
     source = write_files(
         tmp_path / "odd", {"config.json": b"{}", "model.safetensors": safetensors_bytes({"w": np.ones((4, 33), np.float32)})}

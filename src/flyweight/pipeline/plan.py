@@ -85,6 +85,8 @@ class Plan:
     notes: tuple[str, ...]
     draft: Checkpoint | None = None
     """Where an added draft head comes from."""
+    measured: bool = True
+    """Whether values are compared with what they were, for a report."""
 
     @property
     def nbytes(self) -> int:

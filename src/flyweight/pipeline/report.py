@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from math import inf, isfinite, log10, sqrt
+from math import inf, isfinite, log10, nan, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -102,10 +102,11 @@ class TensorReport:
     nbytes: int
     bits_per_weight: float
     relative_error: float
+    """‖x − y‖ / ‖x‖ and the largest |x − y|; NaN where they were not measured."""
     max_error: float
 
     @classmethod
-    def of(cls, step: Step, drift: Drift) -> TensorReport:
+    def of(cls, step: Step, drift: Drift | None) -> TensorReport:
         target = step.target
         return cls(
             name=target.name,
@@ -114,8 +115,8 @@ class TensorReport:
             weights=target.spec.size,
             nbytes=target.nbytes,
             bits_per_weight=round(target.bits_per_weight, 4),
-            relative_error=drift.relative_error,
-            max_error=drift.max_error,
+            relative_error=drift.relative_error if drift else nan,
+            max_error=drift.max_error if drift else nan,
         )
 
 

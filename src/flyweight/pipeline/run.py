@@ -196,8 +196,9 @@ def carry_out_plan(
     resume: bool = False,
     force: bool = False,
     progress: Progress | None = None,
+    approve: Callable[[], object] = lambda: None,
 ) -> Outcome:
-    """Make what the plan says appear at `destination`."""
+    """Make what the plan says appear at `destination`, unless `approve`, which is called right before, raises an error."""
     if len(plan.placement.images) > 1 and not plan.container.is_directory and destination.suffix == plan.container.suffix:
         raise OutputError(
             "several files are needed, which go into a directory", code="E_SHARDS", file=str(destination),
@@ -216,6 +217,7 @@ def carry_out_plan(
         verdict = judge(plan, staged, text=gate_text, threads=jobs, max_ram=max_ram)
         if verdict is not None and not allow_ungated:
             verdict.require(file=str(destination))
+        approve()
         return verdict
 
     return fill_and_publish(plan, staging, workers, progress, judged)
@@ -306,7 +308,7 @@ def _fill(plan: Plan, staging: Staging, workers: int, progress: Progress | None)
 
     def work(step: Step) -> None:
         name = step.target.name
-        report, parts = carry_out(plan.checkpoint, step, staging.write)
+        report, parts = carry_out(plan.checkpoint, step, staging.write, measured=plan.measured)
         line = staging.record(name, parts, asdict(report))
         if name in plan.placement.digests:  # now, while its pages are in memory
             digests[name] = staging.digest(plan.placement.digests[name])

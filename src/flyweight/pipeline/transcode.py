@@ -6,7 +6,9 @@ written before the next are touched. Codecs whose rows do not stand alone take t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
 
 import numpy as np
 from blake3 import blake3
@@ -44,11 +46,13 @@ def step_memory(step: Step) -> int:
     return _WHOLE.get(step.target.codec.name, _MOST_WHOLE) * 4 * source.spec.size
 
 
-def carry_out(checkpoint: Checkpoint, step: Step, write: Writer) -> tuple[TensorReport, dict[str, str]]:
-    """Do one step; returns its report and the BLAKE3 of every part written."""
+def carry_out(
+    checkpoint: Checkpoint, step: Step, write: Writer, *, measured: bool = True
+) -> tuple[TensorReport, dict[str, str]]:
+    """Do one step; returns its report, with errors if they are to be measured, and the BLAKE3 of every part written."""
     checkpoint = checkpoint if step.origin is None else step.origin
     hashers = {part: blake3() for part in step.target.parts}
-    drift = Drift()
+    drift = Drift() if measured else None
     try:
         if step.array is not None:
             _put(step, 0, codec_for(RAW).encode(step.target.spec, step.array), hashers, write)
@@ -66,7 +70,7 @@ def carry_out(checkpoint: Checkpoint, step: Step, write: Writer) -> tuple[Tensor
     return TensorReport.of(step, drift), {part: hasher.hexdigest() for part, hasher in hashers.items()}
 
 
-def _turn(step: Step, tensor: EncodedTensor, drift: Drift) -> Parts:
+def _turn(step: Step, tensor: EncodedTensor, drift: Drift | None) -> Parts:
     """A source slab as the target's parts."""
     if step.action == "remux":
         return tensor.parts
@@ -87,7 +91,8 @@ def _turn(step: Step, tensor: EncodedTensor, drift: Drift) -> Parts:
                 hint="keep this tensor dense with a recipe",
             )  # fmt: skip
         parts = QUANTIZERS[step.quantizer](pruned(values, target.spec, step.sparsity), target, spec)
-    if not (target.exact and same_type and not step.sparsity and not (step.transform and step.transform.add)):
+    unchanged = target.exact and same_type and not step.sparsity and not (step.transform and step.transform.add)
+    if drift is not None and not unchanged:
         flat, at = values.reshape(-1), 0
         for run in target.decoded_runs(spec, parts):
             drift.add(_widened(flat[at : at + run.size]), _widened(run))
@@ -100,12 +105,30 @@ def _cast(values: Array, dtype: DType) -> Array:
     if dtype.numpy == values.dtype:
         return values
     made = astype(values, dtype.numpy)
-    if dtype.is_float and np.isinf(_widened(made)).any() and not np.isinf(_widened(values)).any():
+    if dtype.is_float and _any_infinite(made) and not _any_infinite(values):
         top = float(np.abs(values[np.isfinite(values)]).max())
         raise MalformedError(
             f"a value of magnitude {top:.6g} does not fit {dtype}", code="E_OVERFLOW", hint="use --dtype bf16 or f32"
         )
     return made
+
+
+@cache
+def _infinities() -> Mapping[np.dtype[Any], int]:
+    """The bits of infinity, the largest magnitude but NaN's."""
+    bits = {DType.F16: 0x7C00, DType.BF16: 0x7F80, DType.F32: 0x7F80_0000, DType.F64: 0x7FF0_0000_0000_0000}
+    return {dtype.numpy: infinity for dtype, infinity in bits.items()}
+
+
+def _any_infinite(values: Array) -> bool:
+    """By the bits where they tell: most arrays have neither infinity nor NaN, and need not be widened for that."""
+    infinity = _infinities().get(values.dtype)
+    if infinity is not None:
+        bits, sign = values.reshape(-1), 1 << 8 * values.itemsize - 1
+        positive, negative = (int(bits.view(f"{kind}{values.itemsize}").max(initial=0)) for kind in "iu")
+        if positive < infinity and negative < sign + infinity:
+            return False
+    return bool(np.isinf(_widened(values)).any())
 
 
 def _widened(values: Array) -> Array:

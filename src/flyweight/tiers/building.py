@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,16 +76,17 @@ def build(
         with open_checkpoint(root) as checkpoint:
             ungated = _complaint(checkpoint, allow_ungated)
             plan = plan_tier(checkpoint, root, chosen, max_ram)
-            source = source_digest(root)
             options = {"jobs": jobs, "max_ram": max_ram, "allow_ungated": allow_ungated, "progress": progress}
-            outcome = _carry_out(plan, root / chosen.place, **options)
+            with ThreadPoolExecutor(1, thread_name_prefix="arrays") as beside:
+                source = beside.submit(source_digest, root)  # the disk is busy with writing; damaged arrays end in no tier
+                outcome = _carry_out(plan, root / chosen.place, approve=source.result, **options)
         if source_stamps(root) != before:
             raise OutputError("the arrays changed while they were read", code="E_SOURCE_CHANGED", file=str(root))
         entries = plan.placement.manifest.entries.values()
         weights = Proof(describe(entries, outcome.parts), weights_stamps(root, chosen))
         if outcome.verdict is not None and not outcome.verdict.passed:
             ungated = outcome.verdict.complaint
-        write_seal(root, chosen, Seal(tier, Proof(source, before), weights, ungated))
+        write_seal(root, chosen, Seal(tier, Proof(source.result(), before), weights, ungated))
     return Built(tier, plan.nbytes, time.perf_counter() - began, outcome.resumed)
 
 
@@ -115,7 +117,7 @@ def _carry_out(plan: Plan, destination: Path, **options: Any) -> Outcome:
 
 def plan_tier(checkpoint: Checkpoint, root: Path, tier: Tier, max_ram: int | None = None) -> Plan:
     """What building would do."""
-    return _PLANS[tier.name](checkpoint, root / tier.place, max_ram)
+    return replace(_PLANS[tier.name](checkpoint, root / tier.place, max_ram), measured=False)
 
 
 def _packed(checkpoint: Checkpoint, place: Path, max_ram: int | None) -> Plan:
