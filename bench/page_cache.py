@@ -22,7 +22,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
@@ -33,7 +33,7 @@ import numpy as np
 
 from flyweight.manifest import Extent
 
-__all__ = ["BACK", "ballast", "drop", "drop_everything", "files_of", "nbytes_of", "read_ms", "write_rate"]
+__all__ = ["BACK", "back", "ballast", "drop", "drop_everything", "files_of", "nbytes_of", "read_ms", "write_rate"]
 
 _PAGE = mmap.PAGESIZE
 _MANNERS = {"plain 1": (1, 8 << 20, 0), "plain 2": (2, 8 << 20, 0), "direct": (2, 4 << 20, os.O_DIRECT)}
@@ -57,10 +57,11 @@ def used(nbytes):
 
 def back():
     # the host does not take it again within two seconds
-    used(memory_there("MemFree") * 3 // 4).close()
+    used(memory_there("MemFree") * 15 // 16).close()
 """
 _HERE: dict[str, Any] = {}
 exec(BACK, _HERE)
+back: Callable[[], None] = _HERE["back"]
 
 
 def files_of(place: Path) -> list[Path]:
@@ -105,7 +106,7 @@ def drop_everything() -> bool:
         Path("/proc/sys/vm/drop_caches").write_text("3", encoding="ascii")
     except OSError:
         return False
-    _HERE["back"]()
+    back()
     return True
 
 
@@ -180,7 +181,7 @@ def write_rate(folder: Path, nbytes: int) -> float:
 
 def main(root: str, extents: str, manner: str) -> None:
     parts = [Extent(*part) for part in json.loads(Path(extents).read_text("utf-8"))]
-    _HERE["back"]()
+    back()
     print(1e3 * _timed(parts, Path(root), *_MANNERS[manner]))
 
 
