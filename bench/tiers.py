@@ -25,6 +25,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,13 @@ class Way:
     def open(self) -> Checkpoint:
         return open_best(self.place, tier=self.tier or "auto", build=False)[0]
 
+    def load(self, threads: int, *, backed: bool = True) -> dict[str, float | None]:
+        """The figures of a process that loads it, with memory that is there unless the start itself is measured."""
+        return Contender(self.place, f"{self.program}\nBACKED = {backed}\n", self.python, PROBE).run(threads)
+
+    def reading(self, needed: Iterable[Extent]) -> dict[str, float]:
+        return {f"read, {how}": ms for how, ms in read_ms(self.place, needed, PLACE / "needed.json").items()}
+
     def needed(self) -> list[Extent]:
         """What a first token reads of its files."""
         with self.open() as checkpoint:
@@ -257,20 +265,18 @@ def measure(entered: Sequence[Way], runs: int, threads: int) -> dict[str, dict[s
             for way in entered:
                 if turn and taken[way.label]["cold"][0] > SLOW:
                     continue
-                contender = Contender(way.place, f"{way.program}\nBACKED = True\n", way.python, PROBE)
                 drop(everything)
-                note(way, {"cold": contender.run(threads)["ready"]})
+                note(way, {"cold": way.load(threads)["ready"]})
                 for _ in range(WARM_RUNS):
-                    warm = contender.run(threads)
+                    warm = way.load(threads)
                     note(way, {"warm": warm["ready"], "private": warm["private"], "resident": warm["resident"]})
                 if way.label in needed:
-                    reading = read_ms(way.place, needed[way.label], PLACE / "needed.json")
-                    note(way, {f"read, {how}": ms for how, ms in reading.items()})
+                    note(way, way.reading(needed[way.label]))
                 seen = [f"{state} {taken[way.label][state][-1]:7.0f}" for state in ("cold", "warm")]
                 print(f"  {way.label:24} {'  '.join(seen)} ms", flush=True)
         for way in entered:
             if drop_everything():
-                first = Contender(way.place, f"{way.program}\nBACKED = False\n", way.python, PROBE).run(threads)
+                first = way.load(threads, backed=False)
                 note(way, {"boot": first["since start"]})
                 print(f"  {way.label:24} after a start of the machine {first['since start']:7.0f} ms", flush=True)
     table: dict[str, dict[str, Any]] = {}
@@ -293,15 +299,10 @@ def cold_again(entered: Sequence[Way], table: dict[str, dict[str, Any]], turns: 
         for _ in range(turns):
             for way in held:
                 drop(everything)
-                figures = {
-                    "cold": Contender(way.place, f"{way.program}\nBACKED = True\n", way.python, PROBE).run(threads)["ready"]
-                }
-                reading = read_ms(way.place, way.needed(), PLACE / "needed.json")
-                for name, ms in (figures | {f"read, {how}": ms for how, ms in reading.items()}).items():
+                figures = {"cold": float(way.load(threads)["ready"] or nan)} | way.reading(way.needed())
+                for name, ms in figures.items():
                     taken[way.label].setdefault(name, []).append(ms)
-                print(
-                    f"  {way.label:24}", *(f"{name} {values[-1]:.0f}" for name, values in taken[way.label].items()), flush=True
-                )
+                print(f"  {way.label:24}", *(f"{name} {ms:.0f}" for name, ms in figures.items()), flush=True)
     for label, found in taken.items():
         table[label] |= {name: spread(values) for name, values in found.items()} | {"cold turns": turns}
 

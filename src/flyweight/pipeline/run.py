@@ -198,7 +198,7 @@ def carry_out_plan(
     progress: Progress | None = None,
     approve: Callable[[], object] = lambda: None,
 ) -> Outcome:
-    """Make what the plan says appear at `destination`, unless `approve`, which is called right before, raises an error."""
+    """Make what the plan says appear at `destination`, unless `approve`, called when all is written, raises an error."""
     if len(plan.placement.images) > 1 and not plan.container.is_directory and destination.suffix == plan.container.suffix:
         raise OutputError(
             "several files are needed, which go into a directory", code="E_SHARDS", file=str(destination),
@@ -214,10 +214,10 @@ def carry_out_plan(
     )
 
     def judged(staged: Path) -> Verdict | None:
+        approve()
         verdict = judge(plan, staged, text=gate_text, threads=jobs, max_ram=max_ram)
         if verdict is not None and not allow_ungated:
             verdict.require(file=str(destination))
-        approve()
         return verdict
 
     return fill_and_publish(plan, staging, workers, progress, judged)
