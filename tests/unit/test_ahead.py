@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.errors import TruncatedError
 from flyweight.manifest import Extent
 from flyweight.runtime import ahead, open_model, tensors
-from flyweight.runtime.ahead import Ahead, windows
+from flyweight.runtime.ahead import Ahead, Front, windows
 from flyweight.runtime.tensors import Tensors
 from flyweight.sources import FileSource, MemorySource
 
@@ -39,10 +40,10 @@ def finish(reader: Ahead) -> None:
 
 
 def test_a_step_is_read_as_it_lies_cut_where_windows_end() -> None:
-    step = [Extent("f", 6 * MIB + 512, MIB), Extent("g", 100, 70_000), Extent("f", 6 * MIB, 512), Extent("f", MIB, 5 * MIB)]
+    step = [Extent("f", 18 * MIB + 512, MIB), Extent("g", 100, 70_000), Extent("f", 18 * MIB, 512), Extent("f", MIB, 17 * MIB)]
     assert list(windows(step)) == [
-        Extent("f", MIB, 3 * MIB),
-        Extent("f", 4 * MIB, 3 * MIB + 512),
+        Extent("f", MIB, 15 * MIB),
+        Extent("f", 16 * MIB, 3 * MIB + 512),
         Extent("g", 100, 70_000),
     ]
 
@@ -140,6 +141,35 @@ def test_a_file_that_vanished_breaks_nothing(asked: Asked, tmp_path: Path) -> No
         held = Tensors(open_checkpoint(LLAMA))
         shutil.rmtree(model)
         finish(Ahead(checkpoint, len(held.steps), lambda step: extents(held, step)))
+    assert asked == []
+
+
+# The front of a file -------------------------------------------------------------------------------
+
+
+def test_the_front_is_read_and_no_more(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "_FRONT", 40 * MIB)
+    for size in (50 * MIB, 20 * MIB, 0):
+        with (tmp_path / "f").open("wb") as file:
+            file.truncate(size)
+        asked.clear()
+        Front(tmp_path / "f").join()
+        assert asked == [(at, min(16 * MIB, min(size, 40 * MIB) - at)) for at in range(0, min(size, 40 * MIB), 16 * MIB)]
+
+
+def test_a_front_in_memory_is_left_alone(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FileSource, "in_memory", lambda self, offset: True)
+    (tmp_path / "f").write_bytes(b"front")
+    Front(tmp_path / "f").join()
+    assert asked == []
+
+
+def test_what_is_no_file_of_its_own_has_no_front(asked: Asked, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"front")
+    (tmp_path / "link").symlink_to(tmp_path / "f")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe", "absent"):
+        Front(tmp_path / name).join()
     assert asked == []
 
 

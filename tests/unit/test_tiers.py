@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import namedtuple
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from flyweight.errors import FlyweightError, GateError, MalformedError, Resource
 from flyweight.gate import Gate
 from flyweight.pipeline.recipe import preset
 from flyweight.runtime.linear import form_of
+from flyweight.runtime.tensors import Tensors
 from flyweight.tensor import RAW
 from flyweight.tiers import TIERS, Choice, build, building, open_best, open_model_from, state_of, tier_named
 from flyweight.tiers.seal import read_seal
@@ -68,6 +70,31 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 # What a tier holds --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tier", ["packed", "cache"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_tier_of_one_file_lies_in_the_order_of_use(tier: str, tied: bool, tmp_path: Path) -> None:
+    files = toy_llama_files(layers=3)
+    settings = {**CONFIG, "num_hidden_layers": 3, "tie_word_embeddings": tied}
+    write_files(tmp_path / "toy", files | {"config.json": json.dumps(settings).encode()})
+    flyweight.convert(tmp_path / "toy", tmp_path / "model", to="npy_dir", quant="int4")
+    build(tmp_path / "model", tier)
+    with open_best(tmp_path / "model", tier=tier, build=False)[0] as checkpoint:
+        tensors = Tensors(checkpoint)
+        places = [[share.extent.offset for share in tensors.shares(step)] for step in tensors.steps]
+        unused = checkpoint.manifest.entries["model.embed_tokens.weight"].extents.values()
+    assert len(places) > 3
+    assert all(max(before) < min(after) for before, after in pairwise(places))
+    assert tied or min(extent.offset for extent in unused) > max(places[-1]), "of which a token needs a row"
+
+
+def test_a_tier_of_a_model_that_cannot_be_run_keeps_the_order_of_the_arrays(made: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(made / "int4", tmp_path / "model")
+    (model / "config.json").write_text(json.dumps({**CONFIG, "model_type": "unheard-of"}))
+    build(model, "cache")
+    with flyweight.open(model) as stored, open_best(model, tier="cache", build=False)[0] as cached:
+        assert list(stored) == list(cached)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -13,7 +13,7 @@ All sizes are known here, so the target is laid out in full and written in one p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -127,10 +127,11 @@ def make_plan(
     max_ram: int | None = None,
     draft: Checkpoint | None = None,
     files: Mapping[str, bytes] | None = None,
+    order: Callable[[Entry], int] | None = None,
 ) -> Plan:
     """Decide everything. Raises UnsupportedError listing every tensor that cannot be carried.
 
-    `draft` holds a draft head to add, `files` are side files to add.
+    `draft` holds a draft head to add, `files` are side files to add. Tensors lie as in the source, or sorted by `order`.
     """
     manifest = without_draft(checkpoint.manifest)
     dialect = container.dialect or manifest.dialect
@@ -139,6 +140,8 @@ def make_plan(
     notes = [*translation.notes, *(f"{name} is not carried: {why}" for name, why in translation.dropped.items())]
     as_stored = Wishes(Recipe("keep"), None, None, max_ram)
     jobs = [(checkpoint, manifest.entries[old], renamed, wishes) for old, renamed in translation.tensors.items()]
+    if order is not None:
+        jobs.sort(key=lambda job: order(job[1]))
     jobs += [
         (origin, entry, Renamed(new), as_stored)
         for new, (origin, entry) in draft_tensors(checkpoint, container, draft, notes).items()

@@ -33,7 +33,7 @@ Piece = tuple[tuple[str, int, int], ...]
 """Tensors that are used together: name, first row, last row (both 0: all of it)."""
 
 _ALIGNMENT = 64
-_OUTPUT_PIECE = 64 << 20
+_OUTPUT_PIECE = 32 << 20
 
 
 class Share(NamedTuple):

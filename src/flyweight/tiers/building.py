@@ -20,12 +20,14 @@ from flyweight.containers.npy_dir.finalized import Finalized
 from flyweight.containers.npy_dir.reading import read_keys
 from flyweight.containers.safetensors import Safetensors
 from flyweight.dtypes import DType
-from flyweight.errors import GateError, OutputError, UnsupportedError
+from flyweight.errors import FlyweightError, GateError, OutputError, UnsupportedError
 from flyweight.gate import INT3
+from flyweight.manifest import Entry
 from flyweight.pipeline.plan import Plan, make_plan
 from flyweight.pipeline.recipe import SAME_CODES, ByName, Choice, preset
 from flyweight.pipeline.run import Outcome, Progress, carry_out_plan
 from flyweight.runtime.linear import form_of
+from flyweight.runtime.tensors import Tensors
 from flyweight.tensor import RAW, CodecSpec
 from flyweight.tiers.seal import Proof, Seal, describe, source_digest, source_stamps, write_seal
 from flyweight.tiers.state import locked, state_of, weights_stamps
@@ -123,7 +125,7 @@ def plan_tier(checkpoint: Checkpoint, root: Path, tier: Tier, max_ram: int | Non
 def _packed(checkpoint: Checkpoint, place: Path, max_ram: int | None) -> Plan:
     """Every matrix as a product takes it: as it is; else with the same codes on a grid that has one; else decoded."""
     choices = {name: choice for name in checkpoint if (choice := _packed_choice(checkpoint, name)) is not None}
-    return make_plan(checkpoint, Safetensors(), place.name, recipe=ByName("packed", choices=choices), max_ram=max_ram)
+    return _one_file(checkpoint, place, recipe=ByName("packed", choices=choices), max_ram=max_ram)
 
 
 def _packed_choice(checkpoint: Checkpoint, name: str) -> Choice | None:
@@ -138,7 +140,21 @@ def _packed_choice(checkpoint: Checkpoint, name: str) -> Choice | None:
 
 
 def _cache(checkpoint: Checkpoint, place: Path, max_ram: int | None) -> Plan:
-    return make_plan(checkpoint, Safetensors(), place.name, recipe=preset("dense"), dtype=DType.BF16, max_ram=max_ram)
+    return _one_file(checkpoint, place, recipe=preset("dense"), dtype=DType.BF16, max_ram=max_ram)
+
+
+def _one_file(checkpoint: Checkpoint, place: Path, **how: Any) -> Plan:
+    """Tensors in the order in which a token needs them, so that a start reads the file from front to end."""
+    try:
+        tensors = Tensors(checkpoint)
+    except FlyweightError:  # a model that is kept, not run
+        return make_plan(checkpoint, Safetensors(), place.name, **how)
+    turns = {tensors.blueprint.tensors[name]: turn for turn, step in enumerate(tensors.steps) for name, _, _ in step}
+
+    def turn(entry: Entry) -> int:
+        return turns.get(entry.name, -1 if len(entry.spec.shape) < 2 else len(tensors.steps))
+
+    return make_plan(checkpoint, Safetensors(), place.name, order=turn, **how)
 
 
 def _finalized(checkpoint: Checkpoint, place: Path, max_ram: int | None) -> Plan:

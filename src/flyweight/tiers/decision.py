@@ -8,6 +8,7 @@ from pathlib import Path
 from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.errors import GateError, OutputError, ResourceError, UnsupportedError
 from flyweight.gate import OVERRIDE
+from flyweight.runtime.ahead import Front
 from flyweight.tiers.choosing import Choice, Tell, at_rest
 from flyweight.tiers.opening import open_tier
 from flyweight.tiers.state import State, state_of, weights_stamps
@@ -29,8 +30,7 @@ class Decision:
 
     def best(self) -> tuple[Checkpoint, Choice]:
         for tier in TIERS:
-            state = state_of(self.root, tier)
-            built = False
+            state, built = self._state(tier), False
             if state.standing in ("stale", "damaged") and self.build:
                 self.tell(f"the tier {tier.name} is {state.standing} ({state.reason}): building it again")
                 state, built = self._built(tier, state)
@@ -61,7 +61,7 @@ class Decision:
                     f"its arrays are {choice.tier}, not {name}", code="E_TIER", file=str(self.root), hint="--tier arrays"
                 )
         tier = tier_named(name)
-        state, built = state_of(self.root, tier), False
+        state, built = self._state(tier), False
         if state.standing != "ready" and self.build:
             self.tell(f"building the tier {tier.name} ({state.reason})")
             state, built = self._build(tier)
@@ -73,6 +73,12 @@ class Decision:
             f"the tier {name} is {state.standing}: {state.reason}", code="E_TIER", file=str(self.root),
             hint=f"flyweight cache build --tier {name} {self.root}",
         )  # fmt: skip
+
+    def _state(self, tier: Tier) -> State:
+        """Most likely it is ready, so its weights may as well be read meanwhile."""
+        if not tier.is_folder:
+            Front(self.root / tier.place)
+        return state_of(self.root, tier)
 
     def _built(self, tier: Tier, state: State) -> tuple[State, bool]:
         """The tier built, or its state with the reason why it was not.
