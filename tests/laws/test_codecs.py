@@ -93,6 +93,16 @@ def test_decode_has_the_shape_and_type_of_the_spec(codec: Codec) -> None:
         assert same_bits(out, decoded)
 
 
+@named([codec for codec in INSTANCES if codec.rounds])
+def test_what_rounds_on_its_way_gives_the_nearest(codec: Codec) -> None:
+    for seed, spec in enumerate(specs(codec)):
+        fitted, parts = plausible(codec, spec, seed)
+        out = np.zeros(spec.shape, DType.BF16.numpy)
+        assert fitted.decode(spec, parts, out) is out
+        with np.errstate(over="ignore", invalid="ignore"):
+            assert same_bits(out, fitted.decode(spec, parts).astype(DType.BF16.numpy))
+
+
 @named([codec for codec in ENCODERS if codec.exact])
 def test_exact_codecs_return_every_bit(codec: Codec) -> None:
     """NaN payloads and the sign of zero included."""

@@ -45,6 +45,7 @@ class Affine(Codec):
     axis: int = -1
 
     name = "affine"
+    rounds = True
 
     def __post_init__(self) -> None:
         if type(self.bits) is not int or not 1 <= self.bits <= 8:
@@ -139,7 +140,6 @@ class Affine(Codec):
     # Values
 
     def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
-        """As every codec; an `out` of bf16 gets the same values rounded to nearest."""
         if out is None:
             out = np.empty(spec.shape, np.float32)
         columns = _shape(spec)[self.axis]

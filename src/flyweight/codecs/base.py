@@ -46,6 +46,8 @@ class Codec(ABC):
     name: ClassVar[str]
     encodes: ClassVar[bool] = True
     """Whether `encode` exists."""
+    rounds: ClassVar[bool] = False
+    """Whether `decode` takes an `out` of bf16 too, and rounds its values to nearest on their way there."""
 
     @cached_property
     def spec(self) -> CodecSpec:

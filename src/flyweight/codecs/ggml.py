@@ -32,6 +32,7 @@ __all__ = ["CODECS", "GgmlBlocks", "Searched"]
 class GgmlBlocks(Codec):
     """A type of ggml. `scales` lists the fields that must be finite: (byte offset, type)."""
 
+    rounds = True
     block_size: ClassVar[int]
     block_bytes: ClassVar[int]
     scales: ClassVar[tuple[tuple[int, str], ...]] = ((0, "<f2"),)
@@ -52,7 +53,6 @@ class GgmlBlocks(Codec):
         return {"blocks": TensorSpec((*spec.shape[:-1], spec.columns // self.block_size * self.block_bytes), DType.U8)}
 
     def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
-        """As every codec; an `out` of bf16 gets the same values rounded to nearest."""
         values = np.empty(spec.shape, np.float32) if out is None else out
         getattr(kernels, f"decode_{self.name}")(self._blocks(parts), values.reshape(-1, self.block_size))
         return values

@@ -46,6 +46,7 @@ class Hqq(Codec):
     group: int = 64
 
     name = "hqq"
+    rounds = True
 
     def __post_init__(self) -> None:
         if type(self.bits) is not int or self.bits not in _STORED:
@@ -77,7 +78,6 @@ class Hqq(Codec):
         return {"codes": TensorSpec((-(-self.group // len(shifts)), columns), word), "scale": each, "zero": each}
 
     def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
-        """As every codec; an `out` of bf16 gets the same values rounded to nearest."""
         values = np.empty(spec.shape, np.float32) if out is None else out
         for row, run in zip(values.reshape(self._shape(spec)), self.decoded_runs(spec, parts), strict=True):
             row[...] = astype(run, row.dtype)

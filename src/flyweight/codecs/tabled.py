@@ -41,6 +41,7 @@ class Tabled(Codec):
     id: int = 0
 
     name = "tabled"
+    rounds = True
 
     def __post_init__(self) -> None:
         if type(self.bits) is not int or self.bits not in _HALF:
@@ -121,7 +122,7 @@ class Tabled(Codec):
     # Values
 
     def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
-        """As every codec; MalformedError if an entry belongs to another tensor. An `out` of bf16 gets the values rounded."""
+        """As every codec; MalformedError if an entry belongs to another tensor."""
         self.layout(spec)
         if out is None:
             out = np.empty(spec.shape, np.float32)

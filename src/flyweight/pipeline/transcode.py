@@ -78,6 +78,8 @@ def _turn(step: Step, tensor: EncodedTensor, drift: Drift | None) -> Parts:
     spec = TensorSpec(tensor.spec.shape, step.target.spec.dtype)
     if step.action == "repack":
         return target.from_grid(spec, source.grid(tensor.spec, tensor.parts))
+    if drift is None and spec.dtype is DType.BF16 and (rounded := _rounded(step, tensor)) is not None:
+        return target.encode(spec, rounded)
     values = decode_rows(tensor, step.transform)
     same_type = spec.dtype is tensor.spec.dtype
     del tensor
@@ -98,6 +100,17 @@ def _turn(step: Step, tensor: EncodedTensor, drift: Drift | None) -> Parts:
             drift.add(_widened(flat[at : at + run.size]), _widened(run))
             at += run.size
     return parts
+
+
+def _rounded(step: Step, tensor: EncodedTensor) -> Array | None:
+    """The values in bf16, where dense ones are wanted that nobody compares, straight from a codec that can; None if it cannot,
+    or if there are infinite ones, of which `_cast` knows where they come from."""
+    codec = codec_for(tensor.codec)
+    if step.target.codec != RAW or not codec.rounds or (step.transform and step.transform.add):
+        return None
+    made = np.empty(tensor.spec.shape, DType.BF16.numpy)
+    codec.decode(tensor.spec, tensor.parts, made)
+    return None if _any_infinite(made) else made
 
 
 def _cast(values: Array, dtype: DType) -> Array:
