@@ -81,7 +81,8 @@ def matrix(form: str, *, length: int = 0, block: int = 0, **arrays: Array) -> Ma
         raise TypeError(f"a matrix in {form} is made of {', '.join(names)}, not of {', '.join(arrays) or 'nothing'}")
     parts = [_stored(name, arrays[name]) for name in names]
     if form in FLOATS:
-        _require(parts[0].dtype == FLOATS[form], TypeError, f"weights must be of {form}, not {arrays['weights'].dtype}")
+        if parts[0].dtype != FLOATS[form]:  # here, because NumPy takes its time to spell a type
+            raise TypeError(f"weights must be of {form}, not {arrays['weights'].dtype}")
     else:
         parts[0] = _codes(names[0], parts[0])
     stride = parts[0].shape[1] * parts[0].itemsize

@@ -320,7 +320,8 @@ def _fill(plan: Plan, staging: Staging, workers: int, progress: Progress | None)
     if progress is not None:
         for name in done:
             progress(name, entries[name].nbytes, total)
-    todo = [step for step in plan.steps if step.target.name not in done]
+    share = max(total // (8 * workers), 1)  # what takes longer comes first, lest one worker be alone with it at the end
+    todo = sorted((s for s in plan.steps if s.target.name not in done), key=lambda s: -(s.target.nbytes // share))
     with ThreadPoolExecutor(workers, thread_name_prefix="flyweight") as pool:
         futures: list[Future[None]] = [pool.submit(work, step) for step in todo]
         try:
