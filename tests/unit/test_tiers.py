@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections import namedtuple
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +27,7 @@ from flyweight.pipeline.recipe import preset
 from flyweight.runtime.linear import form_of
 from flyweight.runtime.tensors import Tensors
 from flyweight.tensor import RAW
-from flyweight.tiers import TIERS, Choice, build, building, open_best, open_model_from, state_of, tier_named
+from flyweight.tiers import TIERS, Choice, build, building, listing, open_best, open_model_from, prune, state_of, tier_named
 from flyweight.tiers.seal import read_seal
 from toys import CONFIG, toy_llama_files, write_files
 
@@ -67,6 +68,19 @@ def equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "flyweight", *map(str, arguments)], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("ask", [listing, lambda path: prune(path, tiers=["cache"]), lambda path: build(path, "cache")])
+def test_what_is_no_npy_dir_is_left_as_it_is(ask: Callable[[str], object], made: Path) -> None:
+    before = sorted((made / "toy").iterdir())
+    with pytest.raises(UnsupportedError, match="only an npy-dir has tiers"):
+        ask(str(made / "toy"))
+    assert sorted((made / "toy").iterdir()) == before
+
+
+def test_a_tier_that_does_not_exist_is_not_silently_kept(model: Path) -> None:
+    with pytest.raises(UnsupportedError, match="no tier named 'cahce'"):
+        prune(str(model), tiers=["cahce"])
 
 
 # What a tier holds --------------------------------------------------------------------------------

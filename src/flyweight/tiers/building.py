@@ -20,7 +20,7 @@ from flyweight.containers.npy_dir.finalized import Finalized
 from flyweight.containers.npy_dir.reading import read_keys
 from flyweight.containers.safetensors import Safetensors
 from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, GateError, OutputError, UnsupportedError
+from flyweight.errors import FlyweightError, GateError, OutputError
 from flyweight.gate import INT3
 from flyweight.manifest import Entry
 from flyweight.pipeline.plan import Plan, make_plan
@@ -31,7 +31,7 @@ from flyweight.runtime.tensors import Tensors
 from flyweight.tensor import RAW, CodecSpec
 from flyweight.tiers.seal import Proof, Seal, describe, source_digest, source_stamps, write_seal
 from flyweight.tiers.state import locked, state_of, weights_stamps
-from flyweight.tiers.table import Tier, has_tiers, tier_named
+from flyweight.tiers.table import Tier, home_of_tiers, tier_named
 
 __all__ = ["Built", "build", "plan_tier"]
 
@@ -63,9 +63,7 @@ def build(
 
     GateError if weights of three bits, in the arrays or the tier, have not passed their accuracy gate, unless `allow_ungated`.
     """
-    root, chosen, began = Path(path), tier_named(tier), time.perf_counter()
-    if not has_tiers(root):
-        raise UnsupportedError("only an npy-dir has tiers", code="E_TIER", file=str(path), hint="convert it with --to npy-dir")
+    root, chosen, began = home_of_tiers(path), tier_named(tier), time.perf_counter()
     with locked(root, lambda: tell(f"waiting: another process is at work on the tiers of {root}")):
         state = state_of(root, chosen)
         if state.standing == "ready" and not force and (allow_ungated or not state.ungated):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from flyweight.errors import UnsupportedError
 
-__all__ = ["ARRAYS", "AUTO", "FRESH", "LOCK", "NATIVE", "TIERS", "Tier", "has_tiers", "tier_named"]
+__all__ = ["ARRAYS", "AUTO", "FRESH", "LOCK", "NATIVE", "TIERS", "Tier", "has_tiers", "home_of_tiers", "tier_named"]
 
 AUTO, ARRAYS, NATIVE = "auto", "arrays", "native"
 LOCK, FRESH = ".flyweight_tiers.lock", ".flyweight_tiers.new"
@@ -54,6 +54,14 @@ def tier_named(name: str) -> Tier:
             return tier
     known = ", ".join(tier.name for tier in TIERS)
     raise UnsupportedError(f"no tier named '{name}'", code="E_TIER", hint=f"known: {known}")
+
+
+def home_of_tiers(path: Path | str) -> Path:
+    """The directory that the tiers of a model are in; UnsupportedError if it has none."""
+    root = Path(path)
+    if not has_tiers(root):
+        raise UnsupportedError("only an npy-dir has tiers", code="E_TIER", file=str(path), hint="convert it with --to npy-dir")
+    return root
 
 
 def has_tiers(path: Path) -> bool:

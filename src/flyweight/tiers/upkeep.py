@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from flyweight.errors import OutputError
 from flyweight.tiers.state import State, locked, state_of
-from flyweight.tiers.table import TIERS, Tier, has_tiers
+from flyweight.tiers.table import TIERS, Tier, has_tiers, home_of_tiers, tier_named
 
 __all__ = ["Listing", "listing", "models_below", "prune"]
 
@@ -38,8 +38,9 @@ def models_below(paths: Iterable[Path]) -> Iterator[Path]:
             raise FileNotFoundError(2, "no such directory", str(path))
 
 
-def listing(root: Path, *, deep: bool = False) -> Listing:
+def listing(path: Path | str, *, deep: bool = False) -> Listing:
     """The tiers of a directory; with `deep` every byte of them and of the arrays is read."""
+    root = home_of_tiers(path)
     states = tuple(state_of(root, tier, deep=deep) for tier in TIERS)
     return Listing(root, states, sum(_nbytes(_partial(root, tier)) for tier in TIERS))
 
@@ -56,7 +57,7 @@ def _nbytes(path: Path) -> int:
 
 
 def prune(
-    root: Path, *, tiers: Iterable[str], only_unusable: bool = False, foreign: bool = False, dry_run: bool = False,
+    path: Path | str, *, tiers: Iterable[str], only_unusable: bool = False, foreign: bool = False, dry_run: bool = False,
     told: Callable[[str, int], object] = lambda _what, _nbytes: None,
 ) -> int:  # fmt: skip
     """Remove tiers and unfinished builds; returns the bytes freed. The arrays are never touched.
@@ -64,8 +65,7 @@ def prune(
     Sentinels go first: what is left of a removal that was killed is weights without one. What was not built here stays,
     unless `foreign` tiers are asked for.
     """
-    freed = 0
-    chosen = set(tiers)
+    root, chosen, freed = home_of_tiers(path), {tier_named(name).name for name in tiers}, 0
     with locked(root, None) as alone:
         if not alone:
             raise OutputError("another process is at work on its tiers", code="E_LOCKED", file=str(root))
@@ -78,17 +78,17 @@ def prune(
                 or (state.standing == "ready" and only_unusable)
                 or (state.standing == "foreign" and not foreign)
             )
-            for path, wanted in (
+            for place, wanted in (
                 (root / tier.sentinel, not kept),
                 (root / tier.place, not kept),
                 (_partial(root, tier), True),
             ):
-                if wanted and os.path.lexists(path):
-                    nbytes = _nbytes(path)
-                    told(str(path), nbytes)
+                if wanted and os.path.lexists(place):
+                    nbytes = _nbytes(place)
+                    told(str(place), nbytes)
                     freed += nbytes
                     if not dry_run:
-                        _remove(path)
+                        _remove(place)
     return freed
 
 
