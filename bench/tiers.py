@@ -55,6 +55,7 @@ ROOM = 8 << 30
 WARM_RUNS = 2
 COLD_TURNS = 5
 """Of the cold loads that are held against the disk."""
+BUILD_TURNS = 3
 
 PROBE = (
     MEMORY
@@ -327,27 +328,31 @@ def perplexities(entered: Sequence[Way], text: Path, threads: int) -> dict[str, 
     return found
 
 
-def builds(arrays: Path, runs: int, memory: float) -> Iterable[dict[str, Any]]:
-    """The first load: building a tier from arrays on disk, beside the slower of memory, copying as much, and of the disk, from
-    which the arrays are read and to which as much is written."""
+def builds(arrays: Path, memory: float) -> Iterable[dict[str, Any]]:
+    """The first load: building a tier beside the slower of memory, copying as much, and of the disk: from arrays on it, which
+    are read and as much written; and from arrays in memory, of which as much is written."""
     files = files_of(arrays / "tensors")
     stored = [Extent(str(file.relative_to(arrays)), 0, file.stat().st_size) for file in files]
     for tier in ("packed", "cache"):
-        rates, limits, peaks = [], [], []
-        for _ in range(runs):
-            prune(arrays, tiers=[tier])
-            drop(files)
-            back()
-            command = [sys.executable, "-c", BUILD, str(arrays), tier]
-            made = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-            rates.append(made["nbytes"] / made["seconds"] / 1e6)
-            peaks.append(made["peak"])
-            reading = read_ms(arrays, stored, PLACE / "needed.json")["plain"] / 1e3
-            back()
-            writing = made["nbytes"] / 1e6 / write_rate(PLACE, made["nbytes"])
-            limits.append(min(made["nbytes"] / 1e6 / (reading + writing), memory))
-        figures = {"flyweight": spread(rates), "reading and writing": spread(limits)}
-        yield row(f"{LARGE}, int4 → {tier}, first load", "MB/s", "flyweight", figures, "0.5× reading and writing")
+        peaks = []
+        for state, limit in (("on disk", "reading and writing"), ("in memory", "writing")):
+            rates, limits = [], []
+            for _ in range(BUILD_TURNS):
+                prune(arrays, tiers=[tier])
+                drop(files) if state == "on disk" else [file.read_bytes() for file in files]
+                back()
+                command = [sys.executable, "-c", BUILD, str(arrays), tier]
+                made = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+                back()
+                needed = made["nbytes"] / 1e6 / write_rate(PLACE, made["nbytes"])
+                if state == "on disk":
+                    needed += read_ms(arrays, stored, PLACE / "needed.json")["plain"] / 1e3
+                rates.append(made["nbytes"] / made["seconds"] / 1e6)
+                limits.append(min(made["nbytes"] / 1e6 / needed, memory))
+                peaks.append(made["peak"])
+                print(f"  {tier}, arrays {state}: {rates[-1]:.0f} of {limits[-1]:.0f} MB/s", flush=True)
+            figures = {"flyweight": spread(rates), limit: spread(limits)}
+            yield row(f"{LARGE}, int4 {state} → {tier}, first load", "MB/s", "flyweight", figures, f"0.5× {limit}")
         yield row(f"{LARGE}, int4 → {tier}, peak memory", "MB", "flyweight", {"flyweight": spread(peaks)}, "at most 512 MB")
 
 
@@ -410,7 +415,7 @@ def main() -> None:
                 cold_again(entered, models[name], COLD_TURNS, options.threads)
                 results += targets(models[name])
                 with ballast(ROOM):
-                    results += builds(PLACE / name / "int4", options.runs, about["limits"]["copy"]["median"])
+                    results += builds(PLACE / name / "int4", about["limits"]["copy"]["median"])
     print(*map(show, results), sep="\n")
     report |= {"load_average": max(report["load_average"], os.getloadavg()[0]), "models": models, "results": results}
     RESULTS.mkdir(exist_ok=True)

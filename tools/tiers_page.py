@@ -32,8 +32,12 @@ READING = """\
 - **Disk speed** is reading what the first token needs into the page cache, with one reader or two, whichever is faster, in a
   process of its own that has the same memory. Of the 1.5B shape `native`, `packed` and `cache` were loaded cold, and read, five
   times by turns, after the others.
-  Past the page cache two readers can be faster still (the targets below have it beside): the host's own cache answers, and no
-  pages have to be found for what is read, which takes a core a second for 3 GB. No program that keeps what it reads has that.
+- **First load** is decoding and building, per byte of the tier: from arrays on disk beside reading them and writing as much,
+  and from arrays in memory beside writing as much. What bounds it is the processor: every byte is copied into the page cache
+  and hashed, and the arrays are hashed as well.
+- **Past the page cache** two readers can be faster still (the targets below have it beside): the host's own cache answers, and
+  no pages have to be found for what is read, which takes a core a second for 3 GB. No program that keeps what it reads has
+  that.
 """
 COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "way": lambda row: f"{row['who']}, {row['form']}",
