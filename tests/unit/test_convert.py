@@ -256,3 +256,15 @@ def test_float_types_survive_bit_for_bit(tmp_path: Path) -> None:
     with flyweight.open(tmp_path / "copy.safetensors") as copy:
         assert np.array_equal(copy["b"].view(np.uint16), bits)
         assert np.array_equal(copy["h"].view(np.uint16), bits)
+
+
+def test_what_takes_longest_is_made_first_and_the_rest_in_order(tmp_path: Path) -> None:
+    """One worker would be alone with it at the end."""
+    sizes = {"b": 1, "output": 64, "a": 2, "d": 3, "embedding": 128, "c": 1}
+    source = tmp_path / "model.safetensors"
+    source.write_bytes(safetensors_bytes({name: np.ones((rows, 64), np.float32) for name, rows in sizes.items()}))
+    made: list[str] = []
+    flyweight.convert(source, tmp_path / "made.safetensors", jobs=1, progress=lambda name, nbytes, total: made.append(name))
+    assert made == ["embedding", "output", "b", "a", "d", "c"]
+    with flyweight.open(tmp_path / "made.safetensors") as checkpoint:
+        assert list(checkpoint) == list(sizes)

@@ -5,6 +5,8 @@ in an order that is known when the model is opened, so a thread brings them in t
 as its parts lie in their files), then the output, 16 MB at a time. The computation waits for a step before it begins with it:
 its own faults would only come between, and cut what is read into small pages.
 
+Where a file lies in that order, as our tiers do, its front is brought in while it is still being opened (`Front`).
+
 It holds nothing and changes no result. What exceeds half of the machine's memory is not brought in: it would push out what was.
 A model of which every step begins in memory is left alone, so that a warm start pays for a few system calls. What fails here
 fails again, and is reported, where the bytes are read.
