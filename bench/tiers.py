@@ -339,7 +339,11 @@ def builds(arrays: Path, memory: float) -> Iterable[dict[str, Any]]:
             rates, limits = [], []
             for _ in range(BUILD_TURNS):
                 prune(arrays, tiers=[tier])
-                drop(files) if state == "on disk" else [file.read_bytes() for file in files]
+                if state == "on disk":
+                    drop(files)
+                else:
+                    for file in files:
+                        file.read_bytes()
                 back()
                 command = [sys.executable, "-c", BUILD, str(arrays), tier]
                 made = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
