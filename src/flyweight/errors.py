@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 __all__ = [
+    "CUT_SHORT",
     "FlyweightError",
     "GateError",
     "InterruptedRunError",
@@ -105,6 +106,10 @@ class FlyweightError(Exception):
 class MalformedError(FlyweightError):
     exit_code = 3
     default_code = "E_MALFORMED"
+
+
+CUT_SHORT = "the file seems to be cut short: copy or make it again"
+"""The remedy where a file ends before what it says it holds."""
 
 
 class TruncatedError(MalformedError):

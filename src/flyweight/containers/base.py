@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
+from flyweight.errors import CUT_SHORT, FlyweightError, MalformedError, UnsupportedError
 from flyweight.gate import Verdict
 from flyweight.manifest import Entry, Extent, Manifest, Typed
 from flyweight.sources import Bundle, Source
@@ -178,7 +178,8 @@ def check_cover(spans: Iterable[tuple[str, int, int]], start: int, source: Sourc
         else:
             expected = end + -end % alignment
             continue
-        raise MalformedError(problem, code=code, file=source.name, tensor=name, offset=begin)
+        hint = CUT_SHORT if code == "E_PAST_END" else None
+        raise MalformedError(problem, code=code, file=source.name, tensor=name, offset=begin, hint=hint)
     if source.size > expected:
         raise MalformedError(
             f"{source.size - expected} bytes after the last tensor", code="E_TRAILING", file=source.name, offset=expected

@@ -138,6 +138,7 @@ def test_a_truncated_array_is_an_error_with_its_name(model: Path) -> None:
             open_best(model, **options)
         assert caught.value.code in ("E_PAST_END", "E_DIGEST")
         assert file.name in str(caught.value)
+        assert caught.value.hint, "the remedy"
     assert not list(model.glob("*packed*"))
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from flyweight.cursor import Cursor, check_shape, utf8
 from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, LimitError, MalformedError
+from flyweight.errors import CUT_SHORT, FlyweightError, LimitError, MalformedError
 from flyweight.sources import Source
 from flyweight.tensor import TensorSpec
 
@@ -65,8 +65,9 @@ def read_header(source: Source) -> Header:
     here, there = offset + spec.nbytes, source.size
     if here > there:
         raise MalformedError(
-            f"{spec} needs {spec.nbytes} bytes but {there - offset} follow", code="E_PAST_END", file=source.name, offset=offset
-        )
+            f"{spec} needs {spec.nbytes} bytes but {there - offset} follow", code="E_PAST_END", file=source.name, offset=offset,
+            hint=CUT_SHORT,
+        )  # fmt: skip
     if here < there:
         raise MalformedError(f"{there - here} bytes after the array", code="E_TRAILING", file=source.name, offset=here)
     return Header(spec, offset)
