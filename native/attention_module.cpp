@@ -3,11 +3,12 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 
+#include <algorithm>
 #include <optional>
-#include <vector>
 
 #include "dispatch.hpp"
 #include "parallel.hpp"
+#include "without_gil.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -35,45 +36,44 @@ void require_aligned(const A& array) {
     require(reinterpret_cast<uintptr_t>(array.data()) % 4 == 0, "an array is not aligned");
 }
 
-float* working_memory(size_t floats) {
-    thread_local std::vector<float> room;  // kept: attention comes by the thousand
-    if (room.size() < floats) room.resize(floats);
-    return room.data();
-}
-
 struct Task {
     const AttentionKernels& kernels;
     const AttentionKernels::Kind& kind;
     const Attention& attention;
-    float* partials;
+    float *own, *partials;  // memory of each worker, and of the call
+
+    float* of(unsigned worker) const { return own + worker * attention_room(attention.head); }
 };
 
-void run(const Attention& a, const AttentionKernels::Kind AttentionKernels::*which, size_t threads) {
+// False: no memory.
+bool run(const Attention& a, const AttentionKernels::Kind AttentionKernels::*which, size_t threads) {
     const AttentionKernels& kernels = active().attention;
-    thread_local std::vector<float> partials;
-    Task task = {kernels, kernels.*which, a, nullptr};
-    over_rows(a.tokens, tokens_at_once, unsigned(threads), [](const void* what, size_t first, size_t last) {
+    const bool one = a.tokens == 1;
+    const size_t pieces = (one ? a.chunks() : a.tiles()) * a.kv_heads, seen = a.end() - a.first_key(a.start);
+    const size_t sharing = one && seen * a.heads * a.head * 2 < worth_sharing ? 1 : std::min(threads, pieces);
+    const size_t own = sharing * attention_room(a.head), partials = one ? a.chunks() * a.heads * partial_floats(a.head) : 0;
+    Workspace room((own + partials) * sizeof(float) + 64 * 2);
+    if (!room) return false;
+    const Task task = {kernels, kernels.*which, a, room.take<float>(own), room.take<float>(partials)};
+    over_rows(a.tokens, tokens_at_once, unsigned(threads), [](const void* what, size_t first, size_t last, unsigned) noexcept {
         const Task& t = *static_cast<const Task*>(what);
         t.kind.append(t.attention, first, last);
     }, &task);
     if (a.tail) kernels.close_groups(a);
-    if (a.tokens > 1) {
-        over_rows(a.tiles() * a.kv_heads, 1, unsigned(threads), [](const void* what, size_t first, size_t last) {
+    if (one) {
+        over_rows(pieces, 1, unsigned(sharing), [](const void* what, size_t first, size_t last, unsigned worker) noexcept {
             const Task& t = *static_cast<const Task*>(what);
-            t.kind.block(t.attention, first, last, working_memory(attention_room(t.attention.head)));
-        }, &task);
-    } else {
-        const size_t floats = a.chunks() * a.heads * partial_floats(a.head), seen = a.end() - a.first_key(a.start);
-        if (partials.size() < floats) partials.resize(floats);
-        task.partials = partials.data();
-        if (seen * a.heads * a.head * 2 < worth_sharing) threads = 1;
-        over_rows(a.chunks() * a.kv_heads, 1, unsigned(threads), [](const void* what, size_t first, size_t last) {
-            const Task& t = *static_cast<const Task*>(what);
-            t.kind.one(t.attention, first, last, working_memory(attention_room(t.attention.head)), t.partials);
+            t.kind.one(t.attention, first, last, t.of(worker), t.partials);
         }, &task);
         kernels.combine(a, task.partials);
+    } else {
+        over_rows(pieces, 1, unsigned(sharing), [](const void* what, size_t first, size_t last, unsigned worker) noexcept {
+            const Task& t = *static_cast<const Task*>(what);
+            t.kind.block(t.attention, first, last, t.of(worker));
+        }, &task);
     }
     if (a.tail) kernels.keep_tail(a);
+    return true;
 }
 
 // What both kinds of cache share; keys is (kv_heads, context, head).
@@ -105,19 +105,18 @@ Attention checked(const FloatsOut& qkv, size_t heads, const Keys& keys, const Va
     return a;
 }
 
-void attend(FloatsOut qkv, size_t heads, Stored keys, Stored values, size_t start, Floats cos, Floats sin, FloatsOut out, bool pairs,
-            Gain q_gain, Gain k_gain, float eps, float scale, float cap, size_t window, size_t threads) {
+nb::object attend(FloatsOut qkv, size_t heads, Stored keys, Stored values, size_t start, Floats cos, Floats sin, FloatsOut out, bool pairs,
+                  Gain q_gain, Gain k_gain, float eps, float scale, float cap, size_t window, size_t threads) {
     const bool f32 = keys.dtype() == nb::dtype<float>();
     const bool f16 = keys.dtype() == nb::dlpack::dtype{uint8_t(nb::dlpack::dtype_code::Float), 16, 1};
     if (!(f32 || f16) || values.dtype() != keys.dtype()) throw nb::type_error("keys and values are both f32 or both f16");
     const Attention a = checked(qkv, heads, keys, values, start, cos, sin, out, pairs, q_gain, k_gain, eps, scale, cap, window, threads);
-    nb::gil_scoped_release release;
-    run(a, f32 ? &AttentionKernels::f32 : &AttentionKernels::f16, threads);
+    return without_gil([&] { return run(a, f32 ? &AttentionKernels::f32 : &AttentionKernels::f16, threads); });
 }
 
-void attend_int8(FloatsOut qkv, size_t heads, Array<uint8_t, 3> keys, Array<uint8_t, 3> values, Array<float, 4> key_grid, Array<float, 3> value_grid,
-                 Array<float, 3> tail, size_t start, Floats cos, Floats sin, FloatsOut out, bool pairs, Gain q_gain, Gain k_gain, float eps,
-                 float scale, float cap, size_t window, size_t threads) {
+nb::object attend_int8(FloatsOut qkv, size_t heads, Array<uint8_t, 3> keys, Array<uint8_t, 3> values, Array<float, 4> key_grid,
+                       Array<float, 3> value_grid, Array<float, 3> tail, size_t start, Floats cos, Floats sin, FloatsOut out, bool pairs,
+                       Gain q_gain, Gain k_gain, float eps, float scale, float cap, size_t window, size_t threads) {
     Attention a = checked(qkv, heads, keys, values, start, cos, sin, out, pairs, q_gain, k_gain, eps, scale, cap, window, threads);
     require(a.context % key_group == 0, "an int8 cache holds whole groups of 64 tokens");
     require(key_grid.shape(0) == a.kv_heads && key_grid.shape(1) == a.context / key_group && key_grid.shape(2) == 2 && key_grid.shape(3) == a.head,
@@ -126,8 +125,7 @@ void attend_int8(FloatsOut qkv, size_t heads, Array<uint8_t, 3> keys, Array<uint
     require(tail.shape(0) == a.kv_heads && tail.shape(1) == key_group && tail.shape(2) == a.head, "tail is not (kv_heads, 64, head)");
     require_aligned(key_grid), require_aligned(value_grid), require_aligned(tail);
     a.key_grid = key_grid.data(), a.value_grid = value_grid.data(), a.tail = tail.data();
-    nb::gil_scoped_release release;
-    run(a, &AttentionKernels::int8, threads);
+    return without_gil([&] { return run(a, &AttentionKernels::int8, threads); });
 }
 
 void rms_norm(Floats x, Array<const float, 1> gain, float eps, FloatsOut out, bool add) {

@@ -77,7 +77,7 @@ void reorder_codes(const int8_t* __restrict codes, size_t columns, Order order, 
     });
 }
 
-// e^z for |z| ≤ 87: 2^n · e^r, |r| ≤ ln 2 / 2. Of e^r = 1 + r + r²·p(r), p has degree 4 and is fitted at Chebyshev's nodes: that is
+// e^z for |z| ≤ 87, NaN for NaN: 2^n · e^r, |r| ≤ ln 2 / 2. Of e^r = 1 + r + r²·p(r), p has degree 4 and is fitted at Chebyshev's nodes: that is
 // good to 2^-26, and with the roundings the result is within 2 units in the last place.
 inline F8 exp8(F8 z) {
     const F8 magic = all8(0x1.8p23f), shifted = fused(z, all8(0x1.715476p0f), magic), n = shifted - magic;
@@ -88,7 +88,8 @@ inline F8 exp8(F8 z) {
     p = fused(p, r, all8(0x1.5554eap-5f));
     p = fused(p, r, all8(0x1.5554dcp-3f));
     p = fused(p, r, all8(0.5f));
-    const F8 scaled = F8((EightBits(shifted) << 23) + 0x3f800000);  // the low bits of `shifted` are n
+    using Words = uint32_t __attribute__((vector_size(32)));  // unsigned: the payload of a NaN may carry
+    const F8 scaled = F8((Words(shifted) << 23) + 0x3f800000);  // the low bits of `shifted` are n
     return fused(fused(p, r * r, r), scaled, scaled);
 }
 

@@ -7,10 +7,10 @@
 #include <array>
 #include <cstring>
 #include <string>
-#include <vector>
 
 #include "dispatch.hpp"
 #include "parallel.hpp"
+#include "without_gil.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -165,25 +165,6 @@ struct Call {
     }
 };
 
-// Room for the activations of a call, kept by its thread.
-class Room {
-  public:
-    explicit Room(size_t bytes) {
-        thread_local std::vector<float> kept;
-        if (kept.size() * sizeof(float) < bytes) kept.resize(bytes / sizeof(float) + 1);
-        next_ = reinterpret_cast<uint8_t*>(kept.data());
-    }
-    template <typename T>
-    T* take(size_t count) {
-        T* taken = reinterpret_cast<T*>(next_);
-        next_ += (count * sizeof(T) + 63) / 64 * 64;
-        return taken;
-    }
-
-  private:
-    uint8_t* next_;
-};
-
 struct Preparation {
     const MatvecKernels& kernels;
     const float *x, *gain;
@@ -214,7 +195,8 @@ struct Preparation {
     }
 };
 
-void run(Call& call, const float* x, size_t items, const float* gain, float eps, bool gated, size_t threads) {
+// False: no memory.
+bool run(Call& call, const float* x, size_t items, const float* gain, float eps, bool gated, size_t threads) {
     const size_t columns = call.parts[0].weights->columns, runs = (columns / 32 + 7) / 8 * 8;
     bool wants[types][orders] = {};
     for (size_t i = 0; i < call.count; ++i) {
@@ -222,7 +204,8 @@ void run(Call& call, const float* x, size_t items, const float* gain, float eps,
         wants[call.type(form, items)][facts[form].order] = true;
     }
     const size_t gate_floats = gated ? items * call.parts[0].weights->rows : 0;
-    Room room(items * (columns * (4 * sizeof(float) + 3 + sizeof(uint16_t)) + runs * 4 * sizeof(float)) + gate_floats * sizeof(float) + 64 * 13);
+    Workspace room(items * (columns * (4 * sizeof(float) + 3 + sizeof(uint16_t)) + runs * 4 * sizeof(float)) + gate_floats * sizeof(float) + 64 * 13);
+    if (!room) return false;
     Preparation ready{call.kernels, x, gain, eps, columns, runs, room.take<float>(gain ? items * columns : 0), {}, {}, {}, {}, {}, {}};
     for (Order order : {halves, pairs, fours})
         if (wants[f32][order]) ready.ordered[order] = room.take<float>(items * columns);
@@ -237,7 +220,7 @@ void run(Call& call, const float* x, size_t items, const float* gain, float eps,
         call.parts[1].to.out = room.take<float>(gate_floats);
         call.parts[1].to.stride = call.parts[0].weights->rows;
     }
-    over_rows(items, few_items, unsigned(threads), [](const void* what, size_t first, size_t last) {
+    over_rows(items, few_items, unsigned(threads), [](const void* what, size_t first, size_t last, unsigned) noexcept {
         for (size_t i = first; i < last; ++i) static_cast<const Preparation*>(what)->row(i);
     }, &ready);
 
@@ -259,7 +242,7 @@ void run(Call& call, const float* x, size_t items, const float* gain, float eps,
         call.parts[1].rows = call.parts[0].rows;
         pieces = call.parts[0].pieces;
     }
-    over_rows(pieces, 1, unsigned(threads), [](const void* what, size_t first, size_t last) {
+    over_rows(pieces, 1, unsigned(threads), [](const void* what, size_t first, size_t last, unsigned) noexcept {
         const Call& call = *static_cast<const Call*>(what);
         for (size_t piece = first; piece < last; ++piece) {
             if (call.gate) {
@@ -277,6 +260,7 @@ void run(Call& call, const float* x, size_t items, const float* gain, float eps,
             call.run(*part, at);
         }
     }, &call);
+    return true;
 }
 
 const Weights& weights_of(nb::handle matrix) {
@@ -294,8 +278,8 @@ void check(const Call& call, const Floats& x, const Floats& out, nb::handle gain
     require(threads >= 1 && threads <= most_threads, "threads must be 1 to 256");
 }
 
-void multiply(nb::sequence matrices, nb::handle x_array, nb::handle out_array, nb::handle gain_array, float eps, nb::handle bias_array,
-              bool add, bool int8, size_t threads) {
+nb::object multiply(nb::sequence matrices, nb::handle x_array, nb::handle out_array, nb::handle gain_array, float eps, nb::handle bias_array,
+                    bool add, bool int8, size_t threads) {
     const Floats x(x_array, 2, false), out(out_array, 2, true), gain(gain_array, 1, false), bias(bias_array, 1, false);
     Call call;
     call.rounded = int8;
@@ -310,12 +294,11 @@ void multiply(nb::sequence matrices, nb::handle x_array, nb::handle out_array, n
     for (size_t i = 0; i < call.count; ++i) call.parts[i].to.stride = rows;
     check(call, x, out, gain_array, gain, rows, threads);
     require(bias_array.is_none() || bias.shape(0) == rows, "the bias and the weights disagree in rows");
-    nb::gil_scoped_release release;
-    run(call, x.data(), x.shape(0), gain.data(), eps, false, threads);
+    return without_gil([&] { return run(call, x.data(), x.shape(0), gain.data(), eps, false, threads); });
 }
 
-void gated(nb::handle gate, nb::handle up, nb::handle x_array, nb::handle out_array, const char* activation, nb::handle gain_array,
-           float eps, bool int8, size_t threads) {
+nb::object gated(nb::handle gate, nb::handle up, nb::handle x_array, nb::handle out_array, const char* activation, nb::handle gain_array,
+                 float eps, bool int8, size_t threads) {
     const Floats x(x_array, 2, false), out(out_array, 2, true), gain(gain_array, 1, false);
     const Weights &first = weights_of(gate), &second = weights_of(up);
     Call call;
@@ -327,8 +310,7 @@ void gated(nb::handle gate, nb::handle up, nb::handle x_array, nb::handle out_ar
     require(call.gate, "no such activation");
     require(first.rows == second.rows, "gate and up differ in rows");
     check(call, x, out, gain_array, gain, first.rows, threads);
-    nb::gil_scoped_release release;
-    run(call, x.data(), x.shape(0), gain.data(), eps, true, threads);
+    return without_gil([&] { return run(call, x.data(), x.shape(0), gain.data(), eps, true, threads); });
 }
 
 }  // namespace

@@ -3,13 +3,13 @@
 // waits for one that has not begun: it takes the pieces itself.
 #include "parallel.hpp"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
-#include <mutex>
-#include <system_error>
-#include <thread>
+#include <cstdlib>
+#include <new>
 
 namespace flyweight {
 namespace {
@@ -48,41 +48,45 @@ class Pool {
     const pid_t owner = getpid();
     std::mutex mutex;  // held by the one call that has the helpers
 
-    void run(const Job& next) {
-        while (started_ < next.helpers) {
-            try {
-                std::thread([this, index = started_] { help(index); }).detach();
-            } catch (const std::system_error&) {
-                break;  // the system gives no more threads: the caller does more itself
-            }
-            ++started_;
-        }
+    void run(const Job& next) noexcept {
+        while (started_ < next.helpers && start()) {}  // where the system gives no more threads, the caller does more itself
         job_ = next;
         row_.store(0);
         open_.store(true);
         called_.fetch_add(1);
         called_.notify_all();
-        take();
+        take(0);
         // A helper says it is inside before it looks whether the job is open, so after this none begins and none is missed.
         open_.store(false);
         until_changed(inside_, [](unsigned inside) { return inside == 0; });
     }
 
   private:
-    void take() {
+    // Not by std::thread, which throws when it cannot.
+    bool start() noexcept {
+        pthread_t thread;
+        const auto begin = [](void* pool) -> void* { static_cast<Pool*>(pool)->help(); };
+        if (pthread_create(&thread, nullptr, begin, this)) return false;
+        pthread_detach(thread);
+        ++started_;
+        return true;
+    }
+
+    void take(unsigned worker) noexcept {
         for (;;) {
             const size_t first = row_.fetch_add(job_.piece);
             if (first >= job_.rows) return;
-            job_.work(job_.what, first, job_.rows - first < job_.piece ? job_.rows : first + job_.piece);
+            job_.work(job_.what, first, job_.rows - first < job_.piece ? job_.rows : first + job_.piece, worker);
         }
     }
 
-    [[noreturn]] void help(unsigned index) {
+    [[noreturn]] void help() noexcept {
+        const unsigned worker = numbered_.fetch_add(1) + 1;
         unsigned seen = 0;
         for (;;) {
             seen = until_changed(called_, [seen](unsigned called) { return called != seen; });
             inside_.fetch_add(1);
-            if (open_.load() && index < job_.helpers) take();
+            if (open_.load() && worker <= job_.helpers) take(worker);
             inside_.fetch_sub(1);
             inside_.notify_all();
         }
@@ -92,30 +96,57 @@ class Pool {
     unsigned started_ = 0;
     std::atomic<size_t> row_ = 0;
     std::atomic<bool> open_ = false;
-    std::atomic<unsigned> called_ = 0, inside_ = 0;
+    std::atomic<unsigned> numbered_ = 0, called_ = 0, inside_ = 0;
 };
 
 // Never destroyed: helpers watch it until the process ends. A forked child has none of them and makes its own.
 std::atomic<Pool*> latest = nullptr;
 
-Pool& current() {
+Pool* current() noexcept {  // null: no memory for one
     Pool* found = latest.load();
-    if (found && found->owner == getpid()) return *found;
-    Pool* made = new Pool;
-    if (latest.compare_exchange_strong(found, made)) return *made;
-    delete made;
-    return *found;
+    if (found && found->owner == getpid()) return found;
+    void* memory = std::malloc(sizeof(Pool));
+    if (!memory) return nullptr;
+    Pool* made = new (memory) Pool;
+    if (latest.compare_exchange_strong(found, made)) return made;
+    made->~Pool();
+    std::free(memory);
+    return found;
 }
+
+// The block of memory that is kept. A child forked while another thread has it allocates anew for every call.
+std::mutex keeping;
+unsigned char* block = nullptr;
+size_t block_bytes = 0;
 
 }  // namespace
 
-void over_rows(size_t rows, size_t piece, unsigned threads, RowWork work, const void* what) {
-    if (threads > 1 && rows > piece) {
-        Pool& pool = current();
-        const std::unique_lock<std::mutex> mine(pool.mutex, std::try_to_lock);
-        if (mine.owns_lock()) return pool.run({work, what, rows, piece, threads - 1});
+void over_rows(size_t rows, size_t piece, unsigned threads, RowWork work, const void* what) noexcept {
+    Pool* pool = threads > 1 && rows > piece ? current() : nullptr;
+    if (pool) {
+        const std::unique_lock<std::mutex> mine(pool->mutex, std::try_to_lock);
+        if (mine.owns_lock()) return pool->run({work, what, rows, piece, threads - 1});
     }
-    work(what, 0, rows);
+    work(what, 0, rows, 0);
+}
+
+Workspace::Workspace(size_t bytes) noexcept : kept_(keeping, std::try_to_lock) {
+    bytes = bytes / alignment * alignment + alignment;
+    if (!kept_.owns_lock()) {
+        data_ = static_cast<unsigned char*>(std::aligned_alloc(alignment, bytes));
+    } else {
+        if (block_bytes < bytes) {
+            std::free(block);
+            block = static_cast<unsigned char*>(std::aligned_alloc(alignment, bytes));
+            block_bytes = block ? bytes : 0;
+        }
+        data_ = block;
+    }
+    next_ = data_;
+}
+
+Workspace::~Workspace() {
+    if (!kept_.owns_lock()) std::free(data_);
 }
 
 }  // namespace flyweight
