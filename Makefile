@@ -4,11 +4,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
+SQUISH := .venv-squish
 DEMO_MODEL := .models/SmolLM2-135M-Instruct.Q4_1.gguf
 DEMO_TEXT := .models/text/debian-handbook.txt
 NATIVE := $(wildcard native/*) CMakeLists.txt
 
-.PHONY: setup demo test check check-native format conformance bench quality squizd tiers clean
+.PHONY: setup demo test check resolve check-native format conformance bench quality squizd tiers fuzz clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -30,12 +31,15 @@ $(DEMO_MODEL):
 test: setup  ## Run the tests
 	$(BIN)/python -m pytest -n 2
 
-check: setup  ## Format, lint, types, layers, tests
+check: setup resolve  ## Format, lint, types, layers, dependencies, tests
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n 2
+
+resolve: setup  ## Find out whether every group of dependencies can be installed together
+	$(BIN)/python tools/resolve_groups.py
 
 SANITIZED := .venv-sanitized
 SANITIZERS = $(shell $(CXX) -print-file-name=libasan.so) $(shell $(CXX) -print-file-name=libstdc++.so)
@@ -49,19 +53,33 @@ check-native:  ## Run the law and native tests under the address and undefined-b
 		-C cmake.define.FLYWEIGHT_AVX512=$(AVX512_HERE) -C build-dir=build/sanitized
 	LD_PRELOAD="$(SANITIZERS)" ASAN_OPTIONS=detect_leaks=0 $(SANITIZED)/bin/python -m pytest tests/native tests/laws -n 2
 
+# atheris has wheels for Python 3.11; the NumPy kernels suffice there, and the native ones have a harness of their own.
+FUZZ := .venv-fuzz
+FUZZ_PYTHON ?= python3.11
+$(FUZZ)/.ready: pyproject.toml
+	test -x $(FUZZ)/bin/python || $(FUZZ_PYTHON) -m venv $(FUZZ)
+	$(FUZZ)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(FUZZ)/bin/python -m pip install --quiet --group fuzz --editable . -C cmake.define.FLYWEIGHT_NATIVE=OFF -C build-dir=build/fuzz
+	touch $@
+
+fuzz: setup $(FUZZ)/.ready  ## Fuzz every reader and every verb of the command line, for some minutes
+	$(FUZZ)/bin/python tests/fuzz/fuzz.py all --minutes 0.12
+	$(BIN)/python tests/fuzz/verbs.py --minutes 1 --jobs 2
+
 format: setup  ## Rewrite the code in the project's style
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-$(PEERS)/.ready: pyproject.toml $(NATIVE)
-	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(PEERS)/bin/python -m pip install --quiet 'torch==2.13.0'
-	$(PEERS)/bin/python -m pip install --quiet --group conformance --group bench --editable .
+# An environment of outside tools is named after its dependency group.
+.venv-%/.ready: pyproject.toml $(NATIVE)
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(@D)/bin/python -m pip install --quiet --group $* --editable .
 	touch $@
 
-conformance: $(PEERS)/.ready $(DEMO_MODEL)  ## Check against the tools that own the formats, both ways
-	FLYWEIGHT_DEMO_MODEL=$(DEMO_MODEL) $(PEERS)/bin/python -m pytest tests/conformance
+conformance: $(PEERS)/.ready $(SQUISH)/.ready $(DEMO_MODEL)  ## Check against the tools that own the formats, both ways
+	FLYWEIGHT_DEMO_MODEL=$(DEMO_MODEL) $(PEERS)/bin/python -m pytest tests/conformance --ignore tests/conformance/squish
+	$(SQUISH)/bin/python -m pytest tests/conformance/squish
 
 bench: $(PEERS)/.ready $(DEMO_MODEL)  ## Measure beside the peers, in one run
 	$(PEERS)/bin/python bench/decode.py
@@ -103,4 +121,4 @@ tiers: $(PEERS)/.ready $(DEMO_MODEL) $(DEMO_TEXT)  ## Measure the tiers beside o
 	$(PEERS)/bin/python tools/tiers_page.py bench/results/tiers.json docs/tiers.md
 
 clean:  ## Remove everything built or downloaded
-	rm -rf $(VENV) $(PEERS) $(SANITIZED) build dist .models .demo .bench
+	rm -rf $(VENV) $(PEERS) $(SQUISH) $(SANITIZED) $(FUZZ) build dist .models .demo .bench

@@ -92,7 +92,7 @@ import json, sys
 from flyweight.tiers import build
 from flyweight.runtime import peak_rss
 before = peak_rss()
-built = build(sys.argv[1], sys.argv[2])
+built = build(sys.argv[1], sys.argv[2], in_place=True)
 print(json.dumps({"seconds": built.seconds, "nbytes": built.nbytes, "peak": (peak_rss() - before) / 1e6}))
 """
 SURPRISE = r"""
@@ -244,7 +244,7 @@ def ways(source: Path, place: Path, peers: str, llama: str | None) -> list[Way]:
 def build(arrays: Path, tier: str) -> None:
     from flyweight.tiers import build
 
-    build(arrays, tier)
+    build(arrays, tier, in_place=True)
 
 
 # Measuring --------------------------------------------------------------------------------------

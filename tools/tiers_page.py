@@ -21,7 +21,8 @@ READING = """\
 - **RAM**: *private* is memory that was written and can only be swapped; *resident* counts the mapped pages of the file too,
   which the machine drops when it needs them.
 - **native** is the Hugging Face directory as it is, **int8, int4, int3** the arrays of an npy-dir as they are, **finalized**,
-  **cache** and **packed** tiers built once from the int4 arrays. Disk counts a tier alone; the arrays it was built from stay.
+  **cache** and **packed** tiers built once from the int4 arrays, beside them (`cache build --in-place`). Disk counts a tier
+  alone; the arrays it was built from stay.
 - **The factor 54** of Squish's page compares its warm load with the first load of another program after a start of the machine,
   program and weights from disk; so it does here (*boot*). It says more about page caches than about programs: warm beside warm
   is the fair one, and cold beside cold and boot beside boot are in the table.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flyweight.checkpoint import Checkpoint
     from flyweight.checkpoint import open_checkpoint as open  # noqa: A004
     from flyweight.errors import FlyweightError
-    from flyweight.pipeline import Extras, convert, diff, extract, verify
+    from flyweight.pipeline import Extras, convert, diff, extract, verify  # of the types that `tiers` has them
 
 __version__ = "0.1.0"
 __all__ = ["Checkpoint", "Extras", "FlyweightError", "__version__", "convert", "diff", "extract", "open", "verify"]
@@ -33,10 +33,10 @@ _HOMES = {
     "Extras": ("flyweight.pipeline", "Extras"),
     "FlyweightError": ("flyweight.errors", "FlyweightError"),
     "convert": ("flyweight.pipeline", "convert"),
-    "diff": ("flyweight.pipeline", "diff"),
+    "diff": ("flyweight.tiers.checking", "diff"),
     "extract": ("flyweight.pipeline", "extract"),
     "open": ("flyweight.checkpoint", "open_checkpoint"),
-    "verify": ("flyweight.pipeline", "verify"),
+    "verify": ("flyweight.tiers.checking", "verify"),
 }
 
 

@@ -14,13 +14,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from flyweight.errors import LimitError, MalformedError, TruncatedError
-from flyweight.limits import MAX_NAME_BYTES, MAX_RANK, MAX_SIZE, MAX_STRING_BYTES
+from flyweight.limits import MAX_ELEMENTS, MAX_NAME_BYTES, MAX_PARSE_BYTES, MAX_RANK, MAX_STRING_BYTES
+from flyweight.manifest import NUMBER_CODES, Numbers
 
-__all__ = ["SCALARS", "Cursor", "Readable", "check_name", "check_shape", "utf8"]
+__all__ = ["SCALARS", "Budget", "Cursor", "Readable", "check_name", "check_shape", "utf8"]
 
 _WINDOW = 1 << 20
 _TEXT_NBYTES = 64  # what a string of a long array takes, its length included, rounded up
 _CUT = 1 << 16  # bytes of strings cut at once: arrays this small lie in memory that was used before, larger ones in new pages
+_TEXT_OBJECT_NBYTES = 64  # what a string of a list takes in memory beside its characters
 _SEPARATOR = bytes(8)
 
 
@@ -34,12 +36,32 @@ class Readable(Protocol):
     def read(self, offset: int, length: int) -> memoryview: ...
 
 
-_FORMATS = {
-    "u8": "<B", "i8": "<b", "u16": "<H", "i16": "<h", "u32": "<I", "i32": "<i",
-    "u64": "<Q", "i64": "<q", "f32": "<f", "f64": "<d",
-}  # fmt: skip
-SCALARS = {label: struct.Struct(layout) for label, layout in _FORMATS.items()}
+SCALARS = {label: struct.Struct(f"<{code}") for label, code in NUMBER_CODES.items() if label != "bool"}
 """How a number of each type lies in a file."""
+_LENGTH = SCALARS["u64"]
+
+
+class Budget:
+    """What one parse may still allocate. Whoever makes objects of what a file says charges their bytes here first.
+
+    Small objects are charged at no less than they take, so the budget bounds their number, and with it the time.
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MAX_PARSE_BYTES
+
+    def spend(self, nbytes: int, what: str, *, file: str | None = None, offset: int | None = None) -> None:
+        self.left -= nbytes
+        if self.left < 0:
+            raise LimitError(
+                f"reading {what} would take more than {MAX_PARSE_BYTES >> 20} MB of memory",
+                code="E_BUDGET",
+                file=file,
+                offset=offset,
+                hint="no known model comes near this: get the file from a source you trust, or split it",
+            )
 
 
 def utf8(raw: bytes | memoryview, what: str, *, file: str | None = None, offset: int | None = None) -> str:
@@ -64,7 +86,7 @@ def check_name(name: str, *, file: str | None = None) -> str:
 
 
 def check_shape(shape: object, *, file: str | None = None, tensor: str | None = None) -> tuple[int, ...]:
-    """A shape: at most 8 non-negative integers whose product, zero dimensions counted as one, fits 63 bits."""
+    """A shape: at most 8 non-negative integers whose product, zero dimensions counted as one, is at most 2^59."""
     if not isinstance(shape, list | tuple):
         raise MalformedError("a shape must be a list of integers", code="E_SHAPE", file=file, tensor=tensor)
     if len(shape) > MAX_RANK:
@@ -74,18 +96,19 @@ def check_shape(shape: object, *, file: str | None = None, tensor: str | None = 
         if type(dim) is not int or dim < 0:
             raise MalformedError(f"{dim!r} is not a dimension", code="E_SHAPE", file=file, tensor=tensor)
         product *= max(dim, 1)
-    if product > MAX_SIZE:
-        raise LimitError("the number of elements exceeds 2^63", code="E_SHAPE", file=file, tensor=tensor)
+    if product > MAX_ELEMENTS:
+        raise LimitError("the number of elements exceeds 2^59", code="E_SHAPE", file=file, tensor=tensor)
     return tuple(shape)
 
 
 class Cursor:
     """Reads typed values from `source` between `offset` and `end`, in order."""
 
-    __slots__ = ("_buffer", "_start", "end", "offset", "source")
+    __slots__ = ("_buffer", "_start", "budget", "end", "offset", "source")
 
     def __init__(self, source: Readable, offset: int = 0, end: int | None = None) -> None:
         self.source = source
+        self.budget = Budget()
         self.end = source.size if end is None else min(end, source.size)
         self.offset = offset
         self._buffer = memoryview(b"")
@@ -151,13 +174,30 @@ class Cursor:
         raw = self.take(count * codec.size, what)
         return list(struct.unpack(f"<{count}{codec.format[-1]}", raw))
 
+    def spend(self, nbytes: int, what: str) -> None:
+        """Charge the budget for objects that are about to be made of what lies here."""
+        self.budget.spend(nbytes, what, file=self.source.name, offset=self.offset)
+
+    def numbers(self, label: str, count: int, what: str = "an array") -> Numbers:
+        """`count` numbers or truth values in a row, kept as they lie."""
+        nbytes = count * (1 if label == "bool" else SCALARS[label].size)
+        self.spend(nbytes, what)
+        raw = bytes(self.take(nbytes, what))
+        if label == "bool" and (wrong := raw.translate(None, b"\0\1")):
+            raise self.malformed(f"a bool is {wrong[0]}, neither 0 nor 1", "E_BOOL")
+        return Numbers(label, raw)
+
     def text(self, limit: int = MAX_STRING_BYTES, what: str = "a string") -> str:
         """A string with a 64-bit length before it."""
         start = self.offset
-        length = self.u64(f"the length of {what}")
-        if length > limit and length <= self.remaining:
+        at = self._ensure(8, what)
+        length = _LENGTH.unpack_from(self._buffer, at)[0]
+        if length > limit and length <= self.remaining - 8:
             raise LimitError(f"{what} of {length} bytes exceeds {limit}", file=self.source.name, offset=start)
-        return utf8(self.take(length, what), what, file=self.source.name, offset=start)
+        self.offset += 8
+        text = utf8(self.take(length, what), what, file=self.source.name, offset=start)
+        self.spend(text.__sizeof__(), what)
+        return text
 
     def texts(self, count: int, what: str = "a string") -> list[str]:
         """`count` length-prefixed strings.
@@ -165,11 +205,12 @@ class Cursor:
         Vocabularies are long, so the window's short strings are cut all at once and its others in a tight loop; one that
         does not lie whole in the window, or breaks a rule, goes through `text`, which moves the window or raises.
         """
-        unpack, values = SCALARS["u64"].unpack_from, list[str]()
+        unpack, values = _LENGTH.unpack_from, list[str]()
         while len(values) < count:
             start = self._ensure(8, f"the length of {what}")
             window = bytes(self._buffer[start : start + min(_CUT, _TEXT_NBYTES * (count - len(values)))])
-            short, at = _short_texts(window, count - len(values))
+            made = len(values)
+            short, at = _short_texts(window, count - made)
             values += short
             last = len(window) - 8
             try:
@@ -181,6 +222,7 @@ class Cursor:
                     at = stop
             except UnicodeDecodeError:
                 pass  # `text` says where
+            self.spend((len(values) - made) * _TEXT_OBJECT_NBYTES + at * (1 if window.isascii() else 4), what)
             self.offset += at
             if len(values) < count:
                 values.append(self.text(what=what))

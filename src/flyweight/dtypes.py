@@ -11,7 +11,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from flyweight.errors import UnsupportedError
+from flyweight.errors import UnsupportedError, nearest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,7 +64,9 @@ class DType(Enum):
             return _BY_LABEL[label]
         except KeyError:
             raise UnsupportedError(
-                f"unknown element type '{label}'", code="E_DTYPE", hint=f"known: {', '.join(_BY_LABEL)}"
+                f"unknown element type '{label}'{nearest(label, _BY_LABEL)}",
+                code="E_DTYPE",
+                hint=f"known: {', '.join(_BY_LABEL)}",
             ) from None
 
     @property

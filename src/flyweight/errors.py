@@ -1,4 +1,4 @@
-"""Every error Flyweight raises, and the one escaper for text that came from a file.
+"""Every error Flyweight raises, and the escapers for text that came from a file.
 
     FlyweightError
     ├── MalformedError          the bytes break a rule of their format          exit 3
@@ -9,20 +9,24 @@
     ├── ResourceError           not enough RAM or disk, found before starting   exit 5
     ├── OutputError             the destination exists, is locked, or broke     exit 6
     ├── InterruptedRunError     stopped half-way; `--resume` continues          exit 7
-    └── GateError               less accurate than it has to be, or unmeasured  exit 1
+    ├── GateError               less accurate than it has to be, or unmeasured  exit 1
+    └── ArgumentError           not a value that an argument takes              exit 2
+                                (also a ValueError)
 
-Untrusted bytes may raise only this tree. Mistakes of the caller stay TypeError and
-ValueError, and OSError passes through untouched (exit 6 on the command line).
+Untrusted bytes may raise only this tree. Other mistakes of the caller stay TypeError and
+ValueError, and OSError passes through untouched (exit 6 on the command line). On the command
+line MemoryError is exit 5, and what nobody expected E_INTERNAL, exit 70: `cli/failure.py`.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 __all__ = [
     "CUT_SHORT",
+    "ArgumentError",
     "FlyweightError",
     "GateError",
     "InterruptedRunError",
@@ -33,6 +37,8 @@ __all__ = [
     "TruncatedError",
     "UnknownFormatError",
     "UnsupportedError",
+    "as_utf8",
+    "nearest",
     "printable",
 ]
 
@@ -46,11 +52,31 @@ def printable(text: str, limit: int = 200) -> str:
     if cut.isascii() and cut.isprintable():
         return cut
     return "".join(
-        c
-        if c == " " or unicodedata.category(c)[0] not in "CZ"
-        else c.encode("unicode_escape", "backslashreplace").decode("ascii")
-        for c in cut
+        c if c == " " or unicodedata.category(c)[0] not in "CZ" else c.encode("unicode_escape").decode("ascii")
+        for c in as_utf8(cut)
     )
+
+
+def as_utf8(text: str) -> str:
+    """Text that UTF-8 can hold: a byte of a file name that is no UTF-8 becomes `\\xff`, any other lone surrogate `\\ud800`."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "".join(_escaped_surrogate(c) if "\ud800" <= c <= "\udfff" else c for c in text)
+    return text
+
+
+def _escaped_surrogate(c: str) -> str:
+    """The operating system's names are decoded with `surrogateescape`: byte b is U+DC00 + b."""
+    return f"\\x{ord(c) - 0xDC00:02x}" if "\udc80" <= c <= "\udcff" else f"\\u{ord(c):04x}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean …?` where a known name is close to what was written, else nothing."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(name.lower(), list(known), n=2)
+    return f"; did you mean {' or '.join(found)}?" if found else ""
 
 
 class FlyweightError(Exception):
@@ -157,3 +183,10 @@ class GateError(FlyweightError):
 
     def as_json(self) -> dict[str, object]:
         return super().as_json() | ({"gate": dict(self.gate)} if self.gate is not None else {})
+
+
+class ArgumentError(FlyweightError, ValueError):
+    """An argument or a setting of the caller that means nothing, or names nothing there is."""
+
+    exit_code = 2
+    default_code = "E_ARGUMENT"

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from flyweight.dtypes import DType
+from flyweight.errors import UnsupportedError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,7 +83,34 @@ class CodecSpec:
     def as_json(self) -> dict[str, Any]:
         return {"name": self.name, "params": dict(self.params)}
 
+    @classmethod
+    def foreign(cls, method: str, told_by: str) -> CodecSpec:
+        """Of an array that looks plain but belongs to a quantization method nobody here reads: alone its values mean nothing.
 
+        `told_by` is the file or the tensor that says so. No codec has this name, so such arrays are listed and copied, never
+        decoded.
+        """
+        return cls(_FOREIGN, {"method": method, "told_by": told_by})
+
+    @property
+    def is_foreign(self) -> bool:
+        return self.name == _FOREIGN
+
+    def unreadable(self) -> UnsupportedError:
+        """Why values stored in a codec that is not known here cannot be had."""
+        if not self.is_foreign:
+            hint = "the tensor can be copied, not decoded"
+            return UnsupportedError(f"no codec named '{self.name}'", code="E_UNKNOWN_CODEC", hint=hint)
+        method, told_by = (self.params.get(key, "unknown") for key in ("method", "told_by"))
+        return UnsupportedError(
+            f"the weights are quantized by a method that is not read here: {method} (told by '{told_by}')",
+            code="E_QUANT_METHOD",
+            hint="dequantize the model with the tool that made it; as it is, it can be inspected, and copied to another "
+            "Hugging Face directory",
+        )
+
+
+_FOREIGN = "foreign"
 RAW = CodecSpec("raw")
 
 

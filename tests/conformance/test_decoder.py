@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
 
 from flyweight.checkpoint import open_checkpoint
 from flyweight.pipeline import convert
 from flyweight.runtime.decoder import Decoder, Settings
 from flyweight.runtime.tensors import Streamed, Tensors
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 
 BASE: dict[str, Any] = {
     "vocab_size": 160,

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
 
 from flyweight.evaluate import evaluate, predictor, windows_of
 from flyweight.runtime import open_model
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 
 CONFIG: dict[str, Any] = {
     "vocab_size": 160, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,

@@ -67,6 +67,7 @@ def ours(prompts: list[list[int]]) -> list[list[int]]:
         return [greedy(model, prompt) for prompt in prompts]
 
 
+@pytest.mark.timeout(1500)  # it says some tokens a second in f32
 def test_transformers(prompts: list[list[int]], ours: list[list[int]], tmp_path: Path) -> None:
     flyweight.convert(MODEL, tmp_path / "hf", dtype="f32")
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf", dtype=torch.float32).eval()

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import ml_dtypes
+import mlx.core as mx
 import numpy as np
 import pytest
+from mlx_lm import utils
+from safetensors.torch import load_file as load
 
 import flyweight
 from flyweight.tiers import build
 from toys import write_toy_llama
-
-mx = pytest.importorskip("mlx.core")
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiers")
     flyweight.convert(write_toy_llama(folder / "toy", layers=2), folder / "model", to="npy_dir", quant="int8")
     for tier in ("cache", "int4", "finalized"):
-        build(folder / "model", tier)
+        build(folder / "model", tier, in_place=True)
     return folder / "model"
 
 
@@ -39,7 +40,6 @@ def test_mlx_loads_the_cache(model: Path) -> None:
 
 
 def test_safetensors_loads_the_cache(model: Path) -> None:
-    load = pytest.importorskip("safetensors.torch").load_file
     expected = rounded(model, ml_dtypes.bfloat16)
     found = load(model / "squish_weights.safetensors")
     assert found.keys() == expected.keys()
@@ -47,7 +47,6 @@ def test_safetensors_loads_the_cache(model: Path) -> None:
 
 
 def test_mlx_lm_runs_the_directory_of_four_bits(model: Path) -> None:
-    utils = pytest.importorskip("mlx_lm.utils")
     from flyweight.runtime import open_model
 
     theirs, _ = utils.load_model(model / "squish_4bit")

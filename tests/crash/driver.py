@@ -4,7 +4,7 @@
 Prints one JSON line per point: what the destination looked like afterwards, and whether `resume`
 then ended in the expected bytes.
 
-    python driver.py MODE SOURCE DESTINATION EXPECTED OPTIONS(JSON) [ERRNO]
+    python driver.py MODE SOURCE DESTINATION EXPECTED OLD OPTIONS(JSON) [ERRNO]
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from trap import attempt
+from trap import attempt, make_plain
 
 import flyweight
 
@@ -31,24 +31,18 @@ def tree(path: Path) -> dict[str, str] | None:
 
 
 def main() -> None:
-    mode, source, destination, expected_path, options = sys.argv[1:6]
-    code = getattr(errno, sys.argv[6]) if len(sys.argv) > 6 else 0
+    mode, source, destination, expected_path, old_path, options = sys.argv[1:7]
+    code = getattr(errno, sys.argv[7]) if len(sys.argv) > 7 else 0
     target, expected = Path(destination), tree(Path(expected_path))
     arguments = {"source": source, "destination": destination, "jobs": 1, **json.loads(options)}
-    forced = bool(arguments.get("force"))
-    staged = target.parent / f".{target.name}.partial"
+    if arguments.pop("plain", False):
+        make_plain()
 
     def reset() -> None:
-        for path in (target, staged):
-            if path.is_dir():
-                shutil.rmtree(path)
-            elif path.exists():
-                path.unlink()
-        if forced and Path(expected_path).is_dir():
-            target.mkdir()
-            (target / "old").write_bytes(b"the old state")
-        elif forced:
-            target.write_bytes(b"the old state")
+        for path in target.parent.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if arguments.get("force"):
+            shutil.copytree(old_path, target) if Path(old_path).is_dir() else shutil.copy(old_path, target)
 
     flyweight.open(source).close()
     reset()
@@ -61,11 +55,12 @@ def main() -> None:
         reset()
         status, _ = attempt(mode, point, code, partial(flyweight.convert, **arguments))
         state = tree(target)
-        after = "complete" if normal(state) == normal(expected) else "old" if state == old else "half"
+        aside = state is None and [normal(tree(path)) for path in target.parent.glob(".*.partial-*/replaced")] == [normal(old)]
+        after = "complete" if normal(state) == normal(expected) else "old" if state == old else "aside" if aside else "half"
         again, _ = attempt("kill", 0, 0, partial(flyweight.convert, **arguments, resume=True))
         # Killed in its last breath, a run has published and forgotten its journal: resuming then finds the output complete.
-        ended = (again == 0 and not staged.exists()) or (after == "complete" and again == 6)
-        resumed = ended and normal(tree(target)) == normal(expected)
+        ended = again == 0 or (after == "complete" and again == 6)
+        resumed = ended and list(target.parent.iterdir()) == [target] and normal(tree(target)) == normal(expected)
         print(json.dumps({"point": point, "status": status, "after": after, "resumed": resumed}), flush=True)
 
 

@@ -16,10 +16,10 @@ from toys import write_toy_llama
 DRIVER = Path(__file__).with_name("tier_driver.py")
 
 
-def sweep(memory_path: Path, tier: str, mode: str, *code: str) -> list[dict[str, Any]]:
+def sweep(memory_path: Path, tier: str, where: str, mode: str, *code: str) -> list[dict[str, Any]]:
     root = memory_path / "model"
     flyweight.convert(write_toy_llama(memory_path / "toy", layers=1), root, to="npy_dir", quant="int4-legacy")
-    command = [sys.executable, str(DRIVER), str(root), tier, mode, *code]
+    command = [sys.executable, str(DRIVER), str(root), tier, where, mode, *code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     header, *points = map(json.loads, done.stdout.splitlines())
@@ -27,15 +27,17 @@ def sweep(memory_path: Path, tier: str, mode: str, *code: str) -> list[dict[str,
     return points
 
 
+@pytest.mark.parametrize("where", ["cache", "in-place"])
 @pytest.mark.parametrize("tier", ["packed", "finalized"])
-def test_kill_at_every_write_path_call(memory_path: Path, tier: str) -> None:
-    points = sweep(memory_path, tier, "kill")
+def test_kill_at_every_write_path_call(memory_path: Path, tier: str, where: str) -> None:
+    points = sweep(memory_path, tier, where, "kill")
     assert {p["status"] for p in points} == {-9}
     assert [p for p in points if not p["right"]] == []
     assert {p["ran"] for p in points} <= {"int4", tier}
     assert [p for p in points if not p["resumed"] or p["ended"] != tier] == []
+    assert where == "in-place" or all(p["untouched"] for p in points), "nothing is written into the model's directory"
 
 
 def test_a_full_disk_at_every_write_path_call(memory_path: Path) -> None:
-    points = sweep(memory_path, "packed", "raise", "ENOSPC")
+    points = sweep(memory_path, "packed", "cache", "raise", "ENOSPC")
     assert [p for p in points if not p["right"] or not p["resumed"]] == []

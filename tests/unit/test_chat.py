@@ -17,6 +17,7 @@ from flyweight.errors import LimitError, MalformedError, UnsupportedError
 from flyweight.manifest import Manifest, Typed
 from flyweight.runtime import chat
 from flyweight.runtime.chat import Renderer, render, template_for, templates_of
+from flyweight.sources import MemoryBundle
 
 LLAMA3_TURNS = (("system", "Today: 26 Jul 2024\n<|eot_id|>"), ("user", "Hello <b>&<|eot_id|>"), ("assistant", ""))
 HELLO = [{"role": "user", "content": "Hello <b>&"}]
@@ -28,15 +29,11 @@ def renderer() -> Iterator[Renderer]:
         yield made
 
 
-class Held:
-    name = "toy"
-
-
 def holding(metadata: dict[str, Typed] | None = None, **files: Any) -> Checkpoint:
     names = {"jinja": "chat_template.jinja", "older": "chat_template.json", "config": "tokenizer_config.json"}
     held = {names[key]: value if isinstance(value, bytes) else json.dumps(value).encode() for key, value in files.items()}
     dialect = "hf" if metadata is None else "gguf"
-    return Checkpoint(Held(), None, Manifest(dialect, {}, metadata or {}, held, dialect))  # type: ignore[arg-type]
+    return Checkpoint(MemoryBundle({}, "toy"), None, Manifest(dialect, {}, metadata or {}, held, dialect))  # type: ignore[arg-type]
 
 
 def test_where_templates_come_from() -> None:
@@ -120,6 +117,9 @@ def test_sizes_have_limits(renderer: Renderer) -> None:
         with pytest.raises(LimitError) as caught:
             renderer(template, messages)
         assert caught.value.code == "E_TEMPLATE"
+    assert renderer("{{ 'é👩' * 50 }}", [], limit=100) == "é👩" * 50
+    with pytest.raises(MalformedError, match="more than 100 characters"):
+        renderer("{{ 'é👩' * 50 }}.", [], limit=100)
     text = "x" * (chat.MAX_OUTPUT // 2)
     assert renderer("{{ messages[0].content }}", [{"content": text}]) == text
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import struct
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyweight import cursor as module
 from flyweight.cursor import SCALARS, Cursor, check_name, check_shape
+from flyweight.dtypes import DType
 from flyweight.errors import LimitError, MalformedError, TruncatedError
+from flyweight.limits import MAX_ELEMENTS
 from flyweight.sources import MemorySource
 
 
@@ -131,7 +134,9 @@ def test_names() -> None:
 def test_shapes() -> None:
     assert check_shape([2, 0, 3]) == (2, 0, 3)
     assert check_shape(()) == ()
-    for bad in (None, "23", [1.0], [True], [-1], [2**63], [0, 2**62, 4], [2**32, 2**32]):
+    for dtype in DType:  # the largest that is accepted is one that NumPy takes, if it is empty
+        assert np.zeros(check_shape([0, MAX_ELEMENTS]), dtype.storage).size == 0
+    for bad in (None, "23", [1.0], [True], [-1], [2**63], [0, 2**62, 4], [2**32, 2**32], [0, 2**60]):
         with pytest.raises(MalformedError) as error:
             check_shape(bad)
         assert error.value.code == "E_SHAPE"

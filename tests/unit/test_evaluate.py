@@ -145,6 +145,14 @@ def test_a_paired_change_is_sharper_than_two_perplexities() -> None:
     assert change.error < alone.error / 20
 
 
+def test_a_perplexity_that_no_float_holds_is_infinite() -> None:
+    hopeless, plain = np.full((2, 5), 1000.0), np.ones((2, 5))
+    assert statistics.perplexity(hopeless).value == np.inf
+    for ours, theirs in ((hopeless, plain), (plain, hopeless), (hopeless, hopeless)):
+        change = statistics.perplexity_change(ours, theirs)
+        assert (change.low, change.high) == (-np.inf, np.inf)
+
+
 def test_perplexity_error_is_the_delta_method() -> None:
     surprises = np.random.default_rng(4).gamma(2.0, 1.5, (10, 50))
     found, plain = statistics.perplexity(surprises), statistics.mean(surprises)

@@ -70,8 +70,12 @@ def test_what_is_not_there_is_refused(model: Path, tmp_path: Path) -> None:
             extract(model, part, tmp_path / "there")
         assert exists.value.code == "E_EXISTS"
     assert (tmp_path / "there").read_text() == "precious"
-    extract(model, "config.json", tmp_path / "there", force=True)
-    assert b"model_type" in (tmp_path / "there").read_bytes()
+    with pytest.raises(OutputError, match="not a model"):
+        extract(model, "config.json", tmp_path / "there", force=True)
+    assert (tmp_path / "there").read_text() == "precious"
+    (tmp_path / "config.json").write_text("{}")
+    extract(model, "config.json", tmp_path / "config.json", force=True)
+    assert b"model_type" in (tmp_path / "config.json").read_bytes()
 
 
 def hostile(names: dict[str, bytes], attributes: int = 0) -> bytes:

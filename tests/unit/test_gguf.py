@@ -17,7 +17,7 @@ from flyweight.containers.gguf_types import BLOCKS, PLAIN
 from flyweight.containers.safetensors import Safetensors
 from flyweight.dtypes import DType
 from flyweight.errors import LimitError, UnsupportedError
-from flyweight.manifest import Entry, Manifest, Typed
+from flyweight.manifest import NUMBER_CODES, Entry, Manifest, Numbers, Typed
 from flyweight.sources import MemoryBundle, open_bundle
 from flyweight.tensor import RAW, CodecSpec, TensorSpec
 from materialise import from_bundle, materialise
@@ -246,3 +246,22 @@ def test_what_is_placed_is_what_is_parsed(entries: list[Entry], shard_bytes: int
     read = CONTAINER.parse(MemoryBundle(files))
     assert list(read.entries.items()) == list(placement.manifest.entries.items())
     assert read.metadata == made.metadata
+
+
+@pytest.mark.parametrize("kind", NUMBER_CODES)
+def test_arrays_of_numbers_are_sequences_and_survive_bit_for_bit(kind: str) -> None:
+    size = struct.calcsize(NUMBER_CODES[kind])
+    raw = bytes(i % 2 for i in range(24)) if kind == "bool" else bytes(range(244, 256)) * 2  # NaN among the floats
+    numbers = Numbers(kind, raw)
+    values = list(struct.unpack(f"<{24 // size}{NUMBER_CODES[kind]}", raw))
+    assert repr(numbers.tolist()) == repr(list(numbers)) == repr([numbers[i] for i in range(len(numbers))]) == repr(values)
+    assert len(numbers) == len(values)
+    assert repr(numbers[1:3]) == repr(values[1:3])
+    assert numbers == Numbers(kind, bytes(raw))
+    assert numbers != values[:-1]
+    made = model(4, metadata={"a": Typed(f"[{kind}]", numbers), "b": Typed(f"[[{kind}]]", [numbers, Numbers(kind, b"")])})
+    placed = Gguf().place(made, "model.gguf")
+    file = materialise(placed, payload)
+    read = Gguf().parse(lone(file["model.gguf"]))
+    assert read.metadata == made.metadata
+    assert materialise(Gguf().place(read, "model.gguf"), payload) == file

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import sample_files
-from flyweight.containers.hf import INDEX, HfDirectory, read_index
+from flyweight.containers.hf import INDEX, HfDirectory, read_index, unread_weights
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
 from flyweight.manifest import Entry, Extent, Manifest
@@ -48,13 +48,6 @@ def test_single_file_of_any_name() -> None:
     assert list(parse({"weights.safetensors": WHOLE, "config.json": b"{}"}).entries) == ["a"]
 
 
-def test_quantised_checkpoint_of_another_tool_is_plain_tensors() -> None:
-    table = {"l.qweight": tensor_json("I32", [1], 0, 4), "l.scales": tensor_json("F16", [1], 4, 6)}
-    config = json.dumps({"quantization_config": {"quant_method": "gptq", "bits": 4}}).encode()
-    made = parse({"model.safetensors": safetensors_file(table, bytes(6)), "config.json": config})
-    assert {entry.codec for entry in made.entries.values()} == {RAW}
-
-
 def test_declared_size_is_doubted_not_refused() -> None:
     files = sample_files.hf_directory()
     bundle = MemoryBundle(files)
@@ -62,6 +55,32 @@ def test_declared_size_is_doubted_not_refused() -> None:
     assert list(CONTAINER.doubts(bundle, CONTAINER.parse(bundle))) == []
     wrong = MemoryBundle(files | {INDEX: files[INDEX].replace(b"15", b"16")})
     assert [code for code, _ in CONTAINER.doubts(wrong, CONTAINER.parse(wrong))] == ["E_TOTAL_SIZE"]
+
+
+STRAYS = {
+    "beside an index": ("model.safetensors", True),
+    "an older shard": ("model-00001-of-00009.safetensors", True),
+    "another name": ("consolidated.safetensors", False),
+    "in a folder": ("old/model.safetensors", False),
+    "in another format": ("pytorch_model.bin", False),
+    "a side file": ("notes.md", None),
+}
+
+
+@pytest.mark.parametrize("case", STRAYS)
+@pytest.mark.parametrize("indexed", [True, False])
+def test_weights_that_are_no_part_of_the_model(case: str, indexed: bool) -> None:
+    """A warning where other loaders would take them for a part, a line of `inspect` for all, silence about other files."""
+    name, warned = STRAYS[case]
+    files = sample_files.hf_directory() if indexed else {"model.safetensors": WHOLE, "config.json": b"{}"}
+    assert unread_weights(MemoryBundle(files)) == {}
+    bundle = MemoryBundle(files | {name: WHOLE})
+    added = name not in files
+    found = [message for code, message in CONTAINER.doubts(bundle, CONTAINER.parse(bundle)) if code == "E_STRAY"]
+    assert len(found) == int(bool(warned) and added)
+    assert all(name in message and str(len(WHOLE)) in message for message in found)
+    listed = CONTAINER.facts(bundle).get("weights_not_read", [])
+    assert listed == ([f"{name} ({len(WHOLE)} bytes)"] if added and warned is not None else [])
 
 
 def model(*sizes: int) -> Manifest:

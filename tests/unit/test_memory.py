@@ -54,7 +54,7 @@ def test_disk_holds_no_second_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     publish = staging.Staging.publish
 
     def watched(self: staging.Staging) -> None:
-        allocated.append(sum(f.stat().st_blocks * 512 for f in self.root.rglob("*") if f.is_file()))
+        allocated.append(sum(f.stat().st_blocks * 512 for f in self.root.path.rglob("*") if f.is_file()))
         publish(self)
 
     monkeypatch.setattr(staging.Staging, "publish", watched)

@@ -298,6 +298,7 @@ def test_missing_settings_are_malformed_by_name(key: str) -> None:
         ({"hidden_size": 9}, MalformedError, "9 dimensions"),
         ({"num_hidden_layers": 1000000}, MalformedError, "layers cannot be made"),
         ({"tie_word_embeddings": "yes"}, MalformedError, "tie_word_embeddings"),
+        *(({"rope_theta": value}, MalformedError, "rope_theta") for value in (10**400, -(10**400), 0, 1e39, True)),
         ({"hidden_act": "gelu"}, UnsupportedError, "hidden_act"),
         ({"rope_scaling": []}, MalformedError, "rope_scaling"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2}}, UnsupportedError, "dynamic"),

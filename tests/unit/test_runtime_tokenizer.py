@@ -10,24 +10,20 @@ import pytest
 import tokenizers
 
 from flyweight.checkpoint import Checkpoint
-from flyweight.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
+from flyweight.errors import FlyweightError, LimitError, MalformedError, ResourceError, UnsupportedError
 from flyweight.manifest import Manifest, Typed
 from flyweight.models import tokenizer_json, translate, vocabulary
 from flyweight.models.record import Record
 from flyweight.runtime import tokenizer as runtime_tokenizer
 from flyweight.runtime.text import TextStream
 from flyweight.runtime.tokenizer import Tokenizer
+from flyweight.runtime.tokenizer_build import build
+from flyweight.sources import MemoryBundle
 from tiny_models import as_gguf, hf_manifest, no_read
 
 
-class Held:
-    """A bundle of nothing: everything a manifest of these tests names, it holds itself."""
-
-    name = "toy"
-
-
 def checkpoint(manifest: Manifest) -> Checkpoint:
-    return Checkpoint(Held(), None, manifest)  # type: ignore[arg-type]
+    return Checkpoint(MemoryBundle({}, "toy"), None, manifest)  # type: ignore[arg-type]
 
 
 BYTES = tokenizers.pre_tokenizers.ByteLevel.alphabet()
@@ -115,7 +111,8 @@ def test_the_built_tokenizer_is_the_one_its_json_describes() -> None:
         assert words is not None
         table = tokenizer_json.write(words)
         theirs = tokenizers.Tokenizer.from_str(json.dumps(table))
-        assert json.loads(runtime_tokenizer._build(table).to_str()) == json.loads(theirs.to_str())
+        post_processor = {"post_processor": None}  # ours to read, not the library's to run
+        assert json.loads(build(table)[0].to_str()) == json.loads(theirs.to_str()) | post_processor
 
 
 @pytest.mark.parametrize("odd", ["a q", "q a", "a a", "a", "ab", "a ", " a b c"])
@@ -174,23 +171,23 @@ def refused(manifest: Manifest, text: str = "ab") -> FlyweightError:
 
 
 def test_whatever_the_library_does_is_one_error(capfd: pytest.CaptureFixture[str]) -> None:
-    endless = byte_level()
-    endless["pre_tokenizer"] = {
-        "type": "Split", "pattern": {"Regex": "(a|a)*$"}, "behavior": "Isolated", "invert": False
-    }  # fmt: skip
     broken = byte_level()
     broken["model"]["merges"].append(["no", "token"])
     for manifest, text in (
         (model(b"{"), ""),
         (model(b"\xff"), ""),
         (model({"model": {}}), ""),
+        (model(byte_level() | {"added_tokens": 5}), ""),
+        (model(byte_level() | {"added_tokens": [None]}), ""),
         (model(broken), ""),
-        (model(endless), "a" * 60 + "!"),
     ):
         error = refused(manifest, text)
         assert isinstance(error, MalformedError)
         assert error.code == "E_TOKENIZER"
-    assert isinstance(refused(model(byte_level()), "\ud800"), MalformedError)
+    lone = refused(model(byte_level()), "ab\ud800")
+    assert isinstance(lone, MalformedError)
+    assert lone.code == "E_TEXT"
+    assert "character 2" in lone.message
 
 
 def test_ids_beyond_the_embedding_are_refused() -> None:
@@ -202,6 +199,37 @@ def test_ids_beyond_the_embedding_are_refused() -> None:
 def test_a_text_has_a_longest_length(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime_tokenizer, "MAX_TEXT", 10)
     assert isinstance(refused(model(byte_level()), "a" * 11), LimitError)
+
+
+def test_a_prompt_is_measured_against_its_context() -> None:
+    found = Tokenizer.of(checkpoint(model(byte_level())))
+    longest = found.require_room([], room=4096)
+    assert longest == found.require_room(["é" * (longest // 2)], room=4096) == 32 * 4096
+    assert len(found.encode("a" * 1000, room=1)) == 1000, "few bytes are encoded, so that their tokens can be counted"
+    for text in ("a" * (longest + 1), "é" * (longest // 2 + 1)):
+        with pytest.raises(ResourceError, match="at most 131072") as caught:
+            found.encode(text, room=4096)
+        assert caught.value.code == "E_CONTEXT"
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        ("tokens", lambda tokens: ["x" * 5000, *tokens[1:]]),
+        ("merges", lambda merges: merges * 1000),
+        ("token_type", lambda types: [4] * len(types)),
+    ],
+)
+def test_vocabularies_of_gguf_have_limits_too(key: str, change: Any) -> None:
+    manifest = in_gguf(model(byte_level()))
+    old = manifest.metadata[f"tokenizer.ggml.{key}"]
+    manifest.metadata[f"tokenizer.ggml.{key}"] = Typed(old.type, change(old.value))
+    if key == "token_type":
+        tokens = manifest.metadata["tokenizer.ggml.tokens"]
+        longer = [f"{token}{'y' * 3900}{index}" for index, token in enumerate(tokens.value)]
+        manifest.metadata["tokenizer.ggml.tokens"] = Typed(tokens.type, longer)
+        manifest.metadata["tokenizer.ggml.merges"] = Typed("[str]", [])
+    assert isinstance(refused(manifest), LimitError)
 
 
 def test_ids_that_are_none() -> None:

@@ -241,3 +241,27 @@ def test_the_quick_reader_says_what_the_strict_one_says_or_nothing(
     else:
         usual = set(lines) <= set(LINES) and comma.startswith(",") and "\\" not in "".join(metadata)
         assert quick == strict if usual else quick in (None, strict)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.integers(1, 40), st.integers(70, 400), st.booleans(), st.sampled_from(["", " "]), st.data())
+def test_the_quick_reader_in_any_window_and_with_any_byte_changed(
+    count: int, window: int, sorted_keys: bool, blank: str, data: st.DataObject
+) -> None:
+    """A table as safetensors or MLX writes it is read window by window; with a byte changed, alike or not at all."""
+    about = {f"layer.{i}": {"dtype": "F32", "shape": [i % 3], "data_offsets": [8 * i, 8 * i + i % 3 * 4]} for i in range(count)}
+    text = json.dumps(about, sort_keys=sorted_keys, separators=(f",{blank}", f":{blank}")).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(safetensors, "_AT_ONCE", window)
+        quick = safetensors._read_lines(memoryview(text), "x", 8)
+        strict = safetensors._read_table(json.loads(text), "x", "x", 8)
+        assert quick == strict if window >= 2 * 90 else quick in (None, strict)
+        at = data.draw(st.integers(1, len(text) - 1))
+        broken = text[:at] + data.draw(st.sampled_from([b"0", b"9", b'"', b",", b"}", b"\\", b" ", b"\0"])) + text[at + 1 :]
+        quick = safetensors._read_lines(memoryview(broken), "x", 8)
+    try:
+        strict = safetensors._read_table(safetensors.strict_json.loads(broken, file="x"), "x", "x", 8)
+    except FlyweightError:
+        assert quick is None
+    else:
+        assert quick in (None, strict)

@@ -8,7 +8,7 @@ an error and not a signal.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -17,25 +17,30 @@ import numpy as np
 
 from flyweight.codecs import Array, codec_for, known
 from flyweight.containers import Container, recognise
-from flyweight.errors import FlyweightError
+from flyweight.errors import FlyweightError, MalformedError
 from flyweight.manifest import Entry, Extent, Manifest
-from flyweight.sources import Bundle, Source, open_bundle
+from flyweight.sources import Bundle, Source, Uncopied, open_bundle
 from flyweight.tensor import EncodedTensor, TensorSpec
 
 __all__ = ["Checkpoint", "as_array", "open_checkpoint", "read_checkpoint", "without_collector"]
 
 
-_MOST_SHARED = 4096  # kinds of tensors remembered while a table is checked; no model has a tenth of that
+class Checkpoint(Uncopied, Mapping[str, Array]):
+    """Indexing decodes one tensor; nothing else is read. Use as a context manager or let it be collected.
 
+    After `close` nothing can be read any more (ClosedError, a ValueError); arrays already handed out stay valid. Any number of
+    threads may read.
+    """
 
-class Checkpoint(Mapping[str, Array]):
-    """Indexing decodes one tensor; nothing else is read. Use as a context manager or let it be collected."""
-
-    def __init__(self, bundle: Bundle, container: Container, manifest: Manifest) -> None:
+    def __init__(self, bundle: Bundle, container: Container, manifest: Manifest, *, checks_digests: bool = False) -> None:
+        """With `checks_digests` the bytes of a tensor are held against their recorded digest before they are first read; those
+        of side files always are."""
         self.bundle = bundle
         self.container = container
         self.manifest = manifest
+        self.checks_digests = checks_digests
         self._proven: set[str] = set()
+        self._right: set[Extent] = set()
 
     def __getitem__(self, name: str) -> Array:
         tensor = self.encoded(name)
@@ -54,11 +59,14 @@ class Checkpoint(Mapping[str, Array]):
         return name in self.manifest.entries
 
     def proven(self, name: str) -> Entry:
-        """A tensor's entry, once its container has checked what lies beside the bytes; whoever reads them asks for it here."""
+        """A tensor's entry, once what lies beside its bytes and, if wanted, their digest are checked. Readers come here."""
+        self.check_open()
         entry = self.manifest.entries[name]
         if name not in self._proven:
             try:
                 self.container.prove(self.bundle, entry)
+                if self.checks_digests:
+                    self.check_tensor(name)
             except FlyweightError as error:
                 raise error.at(file=self.bundle.name, tensor=name) from None
             self._proven.add(name)
@@ -79,25 +87,71 @@ class Checkpoint(Mapping[str, Array]):
     def slab(self, name: str, start: int, stop: int) -> EncodedTensor:
         """Rows start..stop of a tensor whose parts all have its rows, copied into memory."""
         entry = self.proven(name)
+        vector = len(entry.spec.shape) == 1  # its one row is the tensor itself: as a matrix its axes would be others
         parts = {}
         for part, spec in entry.parts.items():
             width = spec.dtype.nbytes(spec.columns)
-            rows = TensorSpec((stop - start, spec.columns), spec.dtype)
+            rows = spec if vector else TensorSpec((stop - start, spec.columns), spec.dtype)
             buffer = memoryview(bytearray(rows.nbytes))
             extent = entry.extents[part]
             self.source(extent.file).read_into(extent.offset + start * width, buffer)
             parts[part] = as_array(buffer, rows)
-        return EncodedTensor(TensorSpec((stop - start, entry.spec.columns), entry.spec.dtype), entry.codec, parts)
+        read = entry.spec if vector else TensorSpec((stop - start, entry.spec.columns), entry.spec.dtype)
+        return EncodedTensor(read, entry.codec, parts)
 
     def source(self, file: str) -> Source:
         """The source an extent lies in; the parts of a split file are its siblings."""
+        self.check_open()
         return self.bundle[file] if file in self.bundle else self.bundle.siblings()[file]
 
     def read(self, extent: Extent | bytes) -> bytes:
         """The content of a side file."""
+        self.check_open()
         if isinstance(extent, bytes):
             return extent
+        self.check_digest(extent)
         return bytes(self.source(extent.file).read(extent.offset, extent.nbytes))
+
+    def check_digest(self, extent: Extent, *, after_piece: Callable[[], object] = lambda: None) -> None:
+        """MalformedError if a digest is recorded of this extent and its bytes have another; they are looked at once."""
+        wanted = self.manifest.digests.of.get(extent)
+        if wanted is None or extent in self._right:
+            return
+        source = self.source(extent.file)
+        if source.digest(extent.offset, extent.nbytes, after_piece=after_piece) != wanted:
+            raise MalformedError(
+                "its bytes do not have the digest that is recorded of them", code="E_DIGEST", file=source.name,
+                tensor=self.digested().get(extent), offset=extent.offset, hint=self.manifest.digests.remedy,
+            )  # fmt: skip
+        self._right.add(extent)
+
+    def check_tensor(self, name: str) -> None:
+        """`check_digest` of all that a tensor's bytes lie in."""
+        for extent in self.manifest.digests.tensors.get(name, ()):
+            self.check_digest(extent)
+
+    def check_digests(self) -> None:
+        """Hold everything against its recorded digest, several threads at a time."""
+        from concurrent.futures import ThreadPoolExecutor  # which a start does not need
+
+        with ThreadPoolExecutor(thread_name_prefix="digest") as pool:
+            for _ in pool.map(self.check_digest, dict.fromkeys((*self.digested(), *self.manifest.digests.of))):
+                pass
+
+    def digested(self) -> dict[Extent, str]:
+        """The extents of weights that have a digest, in the order of the tensors, and the first tensor of each."""
+        found: dict[Extent, str] = {}
+        for name, extents in self.manifest.digests.tensors.items():
+            for extent in extents:
+                found.setdefault(extent, name)
+        return found
+
+    def checked(self, extent: Extent) -> bool:
+        """Whether a digest was held against these bytes."""
+        return extent in self._right
+
+    def check_open(self) -> None:
+        self.bundle.check_open()
 
     def close(self) -> None:
         self.bundle.close()
@@ -112,23 +166,12 @@ class Checkpoint(Mapping[str, Array]):
         return f"<Checkpoint {self.bundle.name!r} ({self.manifest.format}, {len(self)} tensors)>"
 
 
-def _check_layouts(entries: Iterable[Entry]) -> None:
+def _check_layouts(manifest: Manifest) -> None:
     """Stored parts are what their codec says, where the codec is known. What tensors share is looked at once."""
-    spec, codec = None, None
-    seen = set[tuple[int, int, int]]()
-    for entry in entries:
-        shared = (id(entry.codec), id(entry.spec), id(entry.parts))
-        if shared in seen:
-            continue
-        if len(seen) >= _MOST_SHARED:
-            seen.clear()
-        seen.add(shared)
+    for entry, _ in manifest.kinds():
         try:
-            if entry.codec is not spec:
-                spec = entry.codec
-                codec = codec_for(spec) if known(spec) else None
-            if codec is not None:
-                codec.check_layout(entry.spec, entry.parts)
+            if known(entry.codec):
+                codec_for(entry.codec).check_layout(entry.spec, entry.parts)
         except FlyweightError as error:
             raise error.at(tensor=entry.name) from None
 
@@ -156,20 +199,20 @@ def without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def read_checkpoint(bundle: Bundle, container: Container) -> Checkpoint:
+def read_checkpoint(bundle: Bundle, container: Container, *, checks_digests: bool = False) -> Checkpoint:
     """A bundle read as one format, with its whole table validated and no weight read. It is closed if that fails."""
     try:
         with without_collector():
             manifest = container.parse(bundle)
-            _check_layouts(manifest.entries.values())
+            _check_layouts(manifest)
     except FlyweightError as error:
         bundle.close()
         raise error.at(file=bundle.name) from None
-    return Checkpoint(bundle, container, manifest)
+    return Checkpoint(bundle, container, manifest, checks_digests=checks_digests)
 
 
-def open_checkpoint(path: Path | str) -> Checkpoint:
-    """Open a file or directory of any known format."""
+def open_checkpoint(path: Path | str, *, checks_digests: bool = False) -> Checkpoint:
+    """Open a file or directory of any known format; `checks_digests` as for `Checkpoint`."""
     bundle = open_bundle(path)
     try:
         container = recognise(bundle)
@@ -177,4 +220,4 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
     except FlyweightError as error:
         bundle.close()
         raise error.at(file=bundle.name) from None
-    return read_checkpoint(bundle, container)
+    return read_checkpoint(bundle, container, checks_digests=checks_digests)

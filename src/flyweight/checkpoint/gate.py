@@ -24,6 +24,8 @@ def require_passed(checkpoint: Checkpoint, *, allow_ungated: bool = False) -> No
         raise GateError(f"{len(gated)} tensors of three bits, whose accuracy was never measured", file=file, hint=OVERRIDE)
     verdict.require(file=file)
     if verdict.subject != subject(checkpoint):
+        for name in gated:
+            checkpoint.check_tensor(name)  # damaged arrays are no question of a gate
         raise GateError("the gate it passed is of other arrays than these", file=file, hint=OVERRIDE, gate=verdict.as_json())
 
 

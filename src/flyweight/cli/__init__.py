@@ -3,11 +3,13 @@
 stdout carries data (a table for people, JSON with `--json`), stderr carries progress and errors.
 
 Exit codes: 0 ok · 1 difference found or verification failed · 2 usage · 3 malformed or hostile input ·
-4 unsupported feature · 5 not enough RAM or disk · 6 I/O · 7 interrupted, resumable · 130 SIGINT.
+4 unsupported feature · 5 not enough RAM or disk · 6 I/O · 7 interrupted, resumable · 70 a fault of Flyweight, with the path of
+a report · 130 SIGINT.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib import import_module
@@ -15,9 +17,11 @@ from importlib import import_module
 import click
 
 from flyweight import __version__
-from flyweight.errors import FlyweightError, printable
+from flyweight.errors import ResourceError, nearest
 
 __all__ = ["cli", "main"]
+
+_OUT_OF_MEMORY = b"flyweight: there is not enough memory [E_RAM]\n"
 
 VERBS = {
     "inspect": "Show what is in a checkpoint.",
@@ -35,7 +39,16 @@ VERBS = {
 }
 
 
-class LazyGroup(click.Group):
+class Verbs(click.Group):
+    """Verbs by name; a misspelt one is told the nearest."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in (known := self.list_commands(ctx)) and not args[0].startswith("-"):
+            ctx.fail(f"there is no verb {args[0]!r}{nearest(args[0], known)}")
+        return super().resolve_command(ctx, args)
+
+
+class LazyVerbs(Verbs):
     """Knows its verbs by name and imports one when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -61,7 +74,7 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(VERBS.items()))
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=LazyVerbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="flyweight")
 def cli() -> None:
     """The ffmpeg of model weights: inspect, convert, verify, compare and run checkpoints of any format.
@@ -77,30 +90,37 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run, and turn every expected failure into one line on stderr and its exit code."""
-    as_json = "--json" in sys.argv[1:]
+    """Run, and turn every failure into a line on stderr and its exit code."""
     try:
-        cli.main(standalone_mode=False, prog_name="flyweight")
-        sys.stdout.flush()
+        _open_streams()
+        try:
+            cli.main(standalone_mode=False, prog_name="flyweight")
+        finally:
+            sys.stdout.flush()
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except FlyweightError as error:
-        _complain(str(error), error.as_json(), as_json)
-        sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        text = "interrupted (a conversion continues with --resume)"
-        _complain(text, {"code": "E_SIGINT", "message": text}, as_json)
-        sys.exit(130)
     except BrokenPipeError:
         _hush()
         sys.exit(0)
-    except OSError as error:
-        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        _complain(message, {"code": "E_IO", "message": message}, as_json)
-        sys.exit(6)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  the last place where anything can be told
+        sys.exit(_told(error))
+
+
+def _open_streams() -> None:
+    """Standard streams that can be written to whatever they are: a closed one is as good as /dev/null.
+
+    A file opened later would otherwise take the place of the closed one, and what is printed would end up in it.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+    sys.stdin = sys.stdin or io.TextIOWrapper(io.FileIO(0, closefd=False), "utf-8")
+    sys.stdout = sys.stdout or io.TextIOWrapper(io.FileIO(1, "w", closefd=False), "utf-8")
+    sys.stderr = sys.stderr or io.TextIOWrapper(io.FileIO(2, "w", closefd=False), "utf-8", "backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr has it: no encoding makes printing fail
 
 
 def _hush() -> None:
@@ -108,10 +128,18 @@ def _hush() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _complain(text: str, document: dict[str, object], as_json: bool) -> None:
-    if as_json:
-        import json
+def _told(error: BaseException) -> int:
+    """Tell of a failure; without memory for that, in the words that are there already."""
+    try:
+        sys.stdout.flush()
+    except OSError:  # the disk is full, say; it would be tried once more at the end
+        _hush()
+    try:
+        if isinstance(error, MemoryError):
+            error.__traceback__ = error.__context__ = error.__cause__ = None  # with the frames goes what they hold
+        from flyweight.cli.failure import tell
 
-        sys.stderr.write(json.dumps({"error": document}) + "\n")
-    else:
-        sys.stderr.write(f"flyweight: {printable(text, 4000)}\n")
+        return tell(error, sys.argv[1:])
+    except MemoryError:
+        os.write(2, _OUT_OF_MEMORY)
+        return ResourceError.exit_code

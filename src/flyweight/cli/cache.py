@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import time
 from pathlib import Path
 
 import click
 
-from flyweight.cli.output import human_bytes, json_option, note, print_json, print_table, progress_bar, size_argument
+from flyweight.cli import Verbs
+from flyweight.cli.output import human_bytes, json_option, note, print_json, print_table, progress_bar, say, size_argument
 from flyweight.cli.run import ungated_option
 
 NAMES = ("packed", "int4", "int3", "cache", "finalized")
+_SECONDS = {"h": 3600, "d": 86400, "w": 7 * 86400}
 
 
-@click.group(name="cache", short_help="Keep the tiers of npy-dirs: built once, mapped at every start.")
+@click.group(name="cache", cls=Verbs, short_help="Keep the tiers of npy-dirs: built once, mapped at every start.")
 def command() -> None:
-    """The tiers of npy-dirs: what is built once beside the arrays and mapped at every later start.
+    """The tiers of npy-dirs: what is built once and mapped at every later start.
+
+    They are kept in your own cache, $XDG_CACHE_HOME/flyweight/tiers, and found by the content of the arrays: a model that is
+    moved or copied keeps them. Together they take at most FLYWEIGHT_CACHE_SIZE (such as 40G; by default 32 GiB, or a quarter
+    of the file system if that is less); what was not used for longest makes room. Nothing is written into a model's
+    directory, unless `build --in-place` says so.
 
     \b
     packed     the arrays as the products take them: the smallest, and what `run` builds by itself
@@ -26,9 +35,9 @@ def command() -> None:
     \b
     Examples:
       flyweight cache ls
-      flyweight cache build model-npy --tier cache
+      flyweight cache build model-npy --tier cache --in-place
       flyweight cache verify model-npy
-      flyweight cache prune model-npy --unusable
+      flyweight cache prune --older-than 30d
     """
 
 
@@ -39,7 +48,7 @@ _paths = click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @_paths
 @json_option
 def ls(paths: tuple[Path, ...], as_json: bool) -> None:
-    """The tiers of the npy-dirs at PATHS, or in them.  [default: here]
+    """What is in your cache; with PATHS, the tiers of the npy-dirs there, or in them, wherever the tiers are.
 
     \b
     Examples:
@@ -53,10 +62,13 @@ def ls(paths: tuple[Path, ...], as_json: bool) -> None:
 @_paths
 @json_option
 def verify(paths: tuple[Path, ...], as_json: bool) -> None:
-    """Check the tiers of the npy-dirs at PATHS, or in them, to the last byte. Exit 1 if one that was built does not hold.
+    """Check what is in your cache, or the tiers of the npy-dirs at PATHS, or in them, to the last byte.
+
+    Exit 1 if one that you built does not hold.
 
     \b
     Examples:
+      flyweight cache verify
       flyweight cache verify model-npy
     """
     if not _report(paths, deep=True, as_json=as_json):
@@ -64,20 +76,26 @@ def verify(paths: tuple[Path, ...], as_json: bool) -> None:
 
 
 def _report(paths: tuple[Path, ...], *, deep: bool, as_json: bool) -> bool:
+    return _report_models(paths, deep, as_json) if paths else _report_cache(deep, as_json)
+
+
+def _report_models(paths: tuple[Path, ...], deep: bool, as_json: bool) -> bool:
     from flyweight.tiers.upkeep import listing, models_below
 
-    found = [listing(root, deep=deep) for root in models_below(paths or (Path(),))]
+    found = [listing(root, deep=deep) for root in models_below(paths)]
     if as_json:
         print_json([entry.as_json() for entry in found])
     else:
         rows = [
-            (entry.path, state.tier, state.standing, human_bytes(state.nbytes) if state.nbytes else "", state.reason)
+            (entry.path, state.tier, "beside the arrays" if state.in_place else "cache", state.standing,
+             human_bytes(state.nbytes) if state.nbytes else "", state.reason)
             for entry in found
             for state in entry.states
             if state.standing != "absent"
-        ]
-        columns = [("model", "left"), ("tier", "left"), ("", "left"), ("size", "right"), ("", "left")]
-        print_table("", columns, rows)
+        ]  # fmt: skip
+        columns = [("model", "left"), ("tier", "left"), ("where", "left"), ("", "left"), ("size", "right"), ("", "left")]
+        if rows:
+            print_table("", columns, rows)
         for entry in found:
             if entry.unfinished:
                 note(f"{entry.path}: {human_bytes(entry.unfinished)} of builds that were stopped")
@@ -86,25 +104,47 @@ def _report(paths: tuple[Path, ...], *, deep: bool, as_json: bool) -> bool:
     return not any(state.standing in ("stale", "damaged") for entry in found for state in entry.states)
 
 
+def _report_cache(deep: bool, as_json: bool) -> bool:
+    from flyweight.tiers.keeping import cache_limit
+    from flyweight.tiers.upkeep import entries
+
+    found = entries(deep=deep)
+    total, limit = sum(entry.item.nbytes for entry in found), cache_limit()
+    if as_json:
+        print_json({"entries": [entry.as_json() for entry in found], "nbytes": total, "limit": limit})
+    else:
+        columns = [("model", "left"), ("tier", "left"), ("", "left"), ("size", "right"), ("last used", "left"), ("", "left")]
+        when = [time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.item.used)) for entry in found]
+        rows = [
+            (entry.path, entry.tier, entry.standing, human_bytes(entry.item.nbytes), used, entry.reason)
+            for entry, used in zip(found, when, strict=True)
+        ]
+        if rows:
+            print_table("", columns, rows)
+        click.echo(f"{human_bytes(total)} of at most {human_bytes(limit)}" if rows else "no tiers in your cache")
+    return not any(entry.standing in ("stale", "damaged") for entry in found)
+
+
 @command.command(name="build", short_help="Build tiers now instead of at the first start.")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--tier", "tiers", multiple=True, type=click.Choice(NAMES), help="Which; may be repeated.  [default: packed]")
-@click.option("--force", is_flag=True, help="Also if it is ready, or was not built here.")
+@click.option("--in-place", is_flag=True, help="Beside the arrays, where other programs find them, instead of in your cache.")
+@click.option("--force", is_flag=True, help="Also if it is ready.")
 @click.option("--jobs", type=click.IntRange(1, 256), help="Workers.  [default: as many as cores]")
 @click.option("--max-ram", callback=size_argument, metavar="SIZE", help="Bound memory.")
 @ungated_option
 @click.option("--quiet", "-q", is_flag=True, help="No progress.")
 @json_option
 def build(
-    model: Path, tiers: tuple[str, ...], force: bool, jobs: int | None, max_ram: int | None, allow_ungated: bool, quiet: bool,
-    as_json: bool,
+    model: Path, tiers: tuple[str, ...], in_place: bool, force: bool, jobs: int | None, max_ram: int | None,
+    allow_ungated: bool, quiet: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Build tiers of the npy-dir MODEL. A build that was stopped goes on where it was.
 
     \b
     Examples:
       flyweight cache build model-npy
-      flyweight cache build model-npy --tier cache --tier finalized
+      flyweight cache build model-npy --tier cache --tier finalized --in-place
     """
     from flyweight.tiers import build as build_tier
 
@@ -113,44 +153,72 @@ def build(
         with progress_bar(tier, quiet=quiet or as_json) as advance:
             made.append(
                 build_tier(
-                    model, tier, force=force, jobs=jobs, max_ram=max_ram, allow_ungated=allow_ungated, progress=advance,
-                    tell=note,
+                    model, tier, in_place=in_place, force=force, jobs=jobs, max_ram=max_ram, allow_ungated=allow_ungated,
+                    progress=advance, tell=note,
                 )
             )  # fmt: skip
         if not as_json:
             done = "was ready" if made[-1].already else f"built in {made[-1].seconds:.1f} s"
-            click.echo(f"{tier}: {done}, {human_bytes(made[-1].nbytes)}")
+            click.echo(f"{tier}: {done}, {human_bytes(made[-1].nbytes)}: {made[-1].path}")
     if as_json:
         print_json([report.as_json() for report in made])
 
 
+def _age(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float:
+    """Seconds from `12h`, `30d` or `2w`."""
+    if value is None:
+        return 0.0
+    said = re.fullmatch(r"(\d{1,6})([hdw])", value.strip().lower())
+    if said is None or not int(said[1]):
+        raise click.BadParameter(f"{value!r} is not an age; write 12h, 30d or 2w")
+    return float(int(said[1]) * _SECONDS[said[2]])
+
+
 @command.command(name="prune", short_help="Remove tiers.")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@_paths
 @click.option("--tier", "tiers", multiple=True, type=click.Choice(NAMES), help="Which; may be repeated.  [default: all]")
-@click.option("--unusable", is_flag=True, help="Only those that no longer hold, and builds that were stopped.")
-@click.option("--foreign", is_flag=True, help="Also those that were not built here.")
+@click.option("--all", "everything", is_flag=True, help="Everything in your cache.")
+@click.option("--unusable", is_flag=True, help="Only those that no longer hold, or whose model is gone, and stopped builds.")
+@click.option("--older-than", callback=_age, metavar="AGE", help="Only what was not used for so long: 12h, 30d, 2w.")
+@click.option("--foreign", is_flag=True, help="With PATHS: also what lies beside the arrays and was not built by you.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @json_option
-def prune(paths: tuple[Path, ...], tiers: tuple[str, ...], unusable: bool, foreign: bool, dry_run: bool, as_json: bool) -> None:
-    """Remove tiers of the npy-dirs at PATHS, or in them. Their arrays stay, so every tier can be built again.
+def prune(
+    paths: tuple[Path, ...], tiers: tuple[str, ...], everything: bool, unusable: bool, older_than: float, foreign: bool,
+    dry_run: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Remove tiers from your cache, or those of the npy-dirs at PATHS, or in them, wherever they are.
+
+    Arrays stay, so every tier can be built again. What a process runs from stays too.
 
     \b
     Examples:
-      flyweight cache prune models --unusable
-      flyweight cache prune model-npy --tier finalized --dry-run
+      flyweight cache prune --unusable
+      flyweight cache prune --older-than 30d --dry-run
+      flyweight cache prune model-npy --tier finalized
+      flyweight cache prune downloaded-npy --foreign
     """
-    from flyweight.tiers.upkeep import models_below, prune
+    from flyweight.tiers.upkeep import models_below, prune, prune_cache
 
     gone: list[dict[str, object]] = []
     freed = 0
+
+    def told(path: str, nbytes: int) -> None:
+        gone.append({"path": path, "nbytes": nbytes})
+
+    if paths and (everything or older_than):
+        raise click.UsageError("--all and --older-than are about your cache: leave PATHS out")
+    if not paths and foreign:
+        raise click.UsageError("--foreign is about what lies beside arrays: name their PATHS")
+    if not paths and not (everything or unusable or older_than):
+        raise click.UsageError("say what: PATHS, or --unusable, --older-than or --all of what is in your cache")
     for root in models_below(paths):
-        freed += prune(
-            root, tiers=tiers or NAMES, only_unusable=unusable, foreign=foreign, dry_run=dry_run,
-            told=lambda path, nbytes: gone.append({"path": path, "nbytes": nbytes}),
-        )  # fmt: skip
+        freed += prune(root, tiers=tiers or NAMES, only_unusable=unusable, foreign=foreign, dry_run=dry_run, told=told)
+    if not paths:
+        freed = prune_cache(tiers=tiers or NAMES, only_unusable=unusable, unused_for=older_than, dry_run=dry_run, told=told)
     if as_json:
         print_json({"freed": freed, "removed": gone, "dry_run": dry_run})
     else:
         for item in gone:
-            click.echo(str(item["path"]))
+            say(str(item["path"]))
         click.echo(f"{human_bytes(freed)} {'would be' if dry_run else 'are'} free")

@@ -11,6 +11,7 @@ import click
 
 from flyweight.cli.output import note
 from flyweight.cli.run import explain, model_options, sampling_options, starting
+from flyweight.cli.streams import lines_from_stdin, require_text, say
 
 
 @click.command(name="chat", short_help="Talk with a model.")
@@ -18,8 +19,9 @@ from flyweight.cli.run import explain, model_options, sampling_options, starting
 @sampling_options
 @model_options
 def command(
-    model: Path, system: str | None, max_tokens: int, context: int | None, kv: str, threads: int | None, exact: bool,
-    max_ram: int | None, allow_ungated: bool, tier: str, no_build: bool, verbose: bool, **sampling: Any,
+    model: Path, system: str | None, raw_special: bool, max_tokens: int, context: int | None, kv: str, threads: int | None,
+    exact: bool, max_ram: int | None, allow_ungated: bool, tier: str, no_build: bool, verbose: bool, verify: bool,
+    **sampling: Any,
 ) -> None:  # fmt: skip
     """Talk with MODEL, line by line. What was said stays in mind until the context is full.
 
@@ -29,27 +31,28 @@ def command(
       flyweight chat model.gguf
       flyweight chat model-hf --system "Answer in rhymes." --temperature 0.7
     """
+    require_text("--system", system)
     opening = [{"role": "system", "content": system}] if system else []
     with ExitStack() as held:
         with starting():
             from flyweight.runtime.chat import Renderer
 
             renderer = held.enter_context(Renderer())
-            from flyweight.runtime import Generation, Sampler
+            from flyweight.runtime import Checking, Generation, Sampler
             from flyweight.tiers import open_model_from
 
             opened, choice = open_model_from(
                 model, tier=tier, build=not no_build, tell=note, context=context, kv=kv, int8=not exact, threads=threads,
-                max_ram=max_ram, allow_ungated=allow_ungated,
+                max_ram=max_ram, allow_ungated=allow_ungated, verify=verify,
             )  # fmt: skip
             held.enter_context(opened)
         if verbose:
             explain(choice)
         sampler, cache, messages = Sampler(**sampling), opened.cache(), list(opening)
         read: list[int] = []  # the tokens in the cache
-        while True:
-            line = _line()
-            if line is None or line.strip() == "/exit":
+        checking = Checking(opened, verified=verify)
+        for line in lines_from_stdin():
+            if line.strip() == "/exit":
                 return
             if line.strip() == "/reset":
                 messages, read = list(opening), []
@@ -58,7 +61,7 @@ def command(
             if not line.strip():
                 continue
             messages.append({"role": "user", "content": line})
-            tokens = opened.prompt(messages, renderer)
+            tokens = opened.prompt(messages, renderer, raw_special=raw_special)
             same = _shared(tokens, read)
             cache.truncate(same)
             answer = Generation(opened, tokens[same:], sampler, max_tokens, cache=cache)
@@ -66,8 +69,8 @@ def command(
             try:
                 for piece in answer.pieces():
                     said.append(piece)
-                    sys.stdout.write(piece)
-                    sys.stdout.flush()
+                    say(piece)
+                    checking.go_on()
             except KeyboardInterrupt:
                 note("…")
             sys.stdout.write("\n")
@@ -75,15 +78,6 @@ def command(
                 note(f"the context of {opened.context} tokens is full; /reset begins anew")
             messages.append({"role": "assistant", "content": "".join(said)})
             read = (tokens + answer.tokens)[: cache.length]
-
-
-def _line() -> str | None:
-    """The next line of the person, or None when there is none."""
-    if sys.stdin.isatty():
-        sys.stderr.write("> ")
-        sys.stderr.flush()
-    line = sys.stdin.readline()
-    return line.rstrip("\n") if line else None
 
 
 def _shared(tokens: list[int], read: list[int]) -> int:

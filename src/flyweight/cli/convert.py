@@ -79,7 +79,7 @@ def _share(_ctx: click.Context, _param: click.Parameter, value: str | None) -> f
 )  # fmt: skip
 @ungated_option
 @click.option("--resume", is_flag=True, help="Continue an interrupted run of the same job.")
-@click.option("--force", is_flag=True, help="Replace the destination if it exists.")
+@click.option("--force", is_flag=True, help="Replace a model that is at the destination; nothing else.")
 @click.option("--tensors", is_flag=True, help="Report every tensor.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no notes.")
 @json_option

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from flyweight.cli.output import json_option, print_json, print_table
+from flyweight.cli.output import json_option, note, print_json, print_table
 
 
 @click.command(name="diff", short_help="Compare two checkpoints, across formats.")
@@ -19,12 +19,14 @@ from flyweight.cli.output import json_option, print_json, print_table
 def command(a: Path, b: Path, everything: bool, as_json: bool) -> None:
     """Compare A and B tensor by tensor, whatever their formats. Exit 0 if every value is equal, 1 if not.
 
+    Tiers beside the arrays of an npy-dir are checked too: one that is not what its arrays give is a difference.
+
     \b
     Examples:
       flyweight diff model.gguf model-hf
       flyweight diff base finetuned --json
     """
-    from flyweight.pipeline import diff
+    from flyweight.tiers import diff
 
     report = diff(a, b)
     if as_json:
@@ -50,6 +52,9 @@ def command(a: Path, b: Path, everything: bool, as_json: bool) -> None:
                 for t in shown
             ]
             print_table("", columns, rows)
+        for side, finding in report.findings:
+            where = f"{a if side == 'a' else b}{f', tensor {finding.tensor}' if finding.tensor else ''}"
+            note(f"{where}: {finding.message} [{finding.code}]")
         counts = Counter(tensor.status for tensor in report.tensors)
         click.echo(f"{'identical' if report.identical else 'different'}: " + ", ".join(f"{n} {s}" for s, n in counts.items()))
     sys.exit(0 if report.identical else 1)

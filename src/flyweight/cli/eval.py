@@ -12,7 +12,6 @@ import click
 
 from flyweight.cli.output import json_option, print_json, print_table
 from flyweight.cli.run import TIERS, engine_options
-from flyweight.errors import MalformedError
 from flyweight.tiers.table import ARRAYS
 
 if TYPE_CHECKING:
@@ -56,10 +55,10 @@ def command(
       flyweight eval model.q4_k.gguf --text book.txt --against model-hf --tokens 20480
       flyweight eval model.gguf --text book.txt --kv int8 --against model.gguf --json
     """
-    from flyweight.evaluate import common_tokens, evaluate, predictor, windows_of
+    from flyweight.evaluate import common_tokens, evaluate, predictor, read_text, windows_of
     from flyweight.tiers import open_model_from
 
-    written = _read(text)
+    written = read_text(text)
     share = max_ram // 2 if max_ram and against else max_ram
     with ExitStack() as opened:
 
@@ -67,7 +66,7 @@ def command(
             window = context or min(DEFAULT_WINDOW, _longest(path))
             held, _ = open_model_from(
                 path, tier=form, build=False, context=window, kv=kv, int8=int8, threads=threads, max_ram=share,
-                allow_ungated=True,
+                allow_ungated=True, verify=True,
             )  # fmt: skip
             return opened.enter_context(held)
 
@@ -83,13 +82,6 @@ def command(
         print_json({"model": str(model), "text": str(text), "against": against and str(against)} | found.as_json())
     else:
         _print(found)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise MalformedError("this is not UTF-8 text", code="E_TEXT", file=path.name, offset=error.start) from None
 
 
 def _longest(path: Path) -> int:

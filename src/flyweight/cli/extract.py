@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from flyweight.cli.output import human_bytes, json_option, print_json, print_table, progress_bar
+from flyweight.cli.output import human_bytes, json_option, print_json, print_table, progress_bar, say
 
 
 @click.command(name="extract", short_help="Write out what rides along in a model.")
@@ -15,7 +15,7 @@ from flyweight.cli.output import human_bytes, json_option, print_json, print_tab
 @click.argument("out", required=False, type=click.Path(path_type=Path))
 @click.option("--list", "listing", is_flag=True, help="Say what there is to extract.")
 @click.option("--zip", "archived", is_flag=True, help="The Core ML package as the archive it is stored as.")
-@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+@click.option("--force", is_flag=True, help="Replace OUT if it is a model, or an earlier extract of the same.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress.")
 @json_option
 def command(
@@ -56,4 +56,4 @@ def command(
     if as_json:
         print_json(report.as_json())
     else:
-        click.echo(f"{report.destination}: {len(report.items)} items, {human_bytes(report.nbytes)}")
+        say(f"{report.destination}: {len(report.items)} items, {human_bytes(report.nbytes)}")

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from flyweight.cli.output import codec_label, gate_label, human_bytes, json_option, print_json, print_table
+from flyweight.cli.output import codec_label, gate_label, human_bytes, json_option, note, print_json, print_table
 from flyweight.errors import printable
-from flyweight.manifest import Manifest
+from flyweight.manifest import Manifest, Numbers
 
 if TYPE_CHECKING:
     from flyweight.runtime.dispatch import Augment, Route
 
 _LONG = 64
 _MANY = 8
+_MOST_KEYS = 1000
 
 
 @click.command(name="inspect", short_help="Show what is in a checkpoint.")
@@ -41,12 +43,16 @@ def command(path: Path, tensors: bool, as_json: bool) -> None:
     with open_checkpoint(path) as checkpoint:
         manifest = checkpoint.manifest
         facts = checkpoint.container.facts(checkpoint.bundle)
+        warnings = [*_unreadable(manifest), *checkpoint.container.doubts(checkpoint.bundle, manifest)]
     routes, added = _dispatch(facts)
     if as_json:
         ways = {"dispatch": [r.as_json() for r in routes], "augments": [a.as_json() for a in added]} if routes else {}
-        print_json(_document(manifest) | ({"facts": dict(facts)} if facts else {}) | ways)
+        warned = {"warnings": [{"code": code, "message": message} for code, message in warnings]} if warnings else {}
+        print_json(_document(manifest) | ({"facts": dict(facts)} if facts else {}) | ways | warned)
         return
     _summary(path, manifest, facts)
+    for code, message in warnings:
+        note(f"warning: {message} [{code}]")
     if routes:
         ways_to_run = [(("→ " if r.chosen else "  ") + r.path, r.reason) for r in routes]
         ways_to_run += [(f"+ {a.flag}", a.reason) for a in added if a.present]
@@ -74,6 +80,13 @@ def command(path: Path, tensors: bool, as_json: bool) -> None:
         print_table("", columns, rows)
 
 
+def _unreadable(manifest: Manifest) -> list[tuple[str, str]]:
+    if (foreign := manifest.foreign) is None:
+        return []
+    error = foreign.unreadable()
+    return [(error.code, error.message)]
+
+
 def _document(manifest: Manifest) -> dict[str, Any]:
     return {
         "format": manifest.format,
@@ -82,7 +95,7 @@ def _document(manifest: Manifest) -> dict[str, Any]:
         "nbytes": manifest.nbytes,
         "metadata": {key: typed.value for key, typed in manifest.metadata.items()},
         "files": list(manifest.files),
-        "tensors": [
+        "tensors": (
             {
                 "name": entry.name,
                 "shape": list(entry.spec.shape),
@@ -92,7 +105,7 @@ def _document(manifest: Manifest) -> dict[str, Any]:
                 "bits_per_weight": round(entry.bits_per_weight, 4),
             }
             for entry in manifest.entries.values()
-        ],
+        ),
     }
 
 
@@ -118,15 +131,17 @@ def _summary(path: Path, manifest: Manifest, facts: Mapping[str, Any]) -> None:
     print_table(str(path), [("", "left"), ("", "left")], rows)
     kinds: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
-    for entry in manifest.entries.values():
+    for entry, count in manifest.kinds():
         key = (codec_label(entry.codec), entry.spec.dtype.label)
-        kinds[key] += 1
-        sizes[key] += entry.nbytes
+        kinds[key] += count
+        sizes[key] += count * entry.nbytes
     columns = [("codec", "left"), ("decodes to", "left"), ("tensors", "right"), ("stored", "right")]
     print_table("", columns, [(*key, count, human_bytes(sizes[key])) for key, count in kinds.most_common()])
     if manifest.metadata:
-        rows = [(key, _short(typed.value)) for key, typed in manifest.metadata.items()]
+        rows = [(key, _short(typed.value)) for key, typed in islice(manifest.metadata.items(), _MOST_KEYS)]
         print_table("", [("metadata", "left"), ("value", "left")], rows)
+        if (more := len(manifest.metadata) - _MOST_KEYS) > 0:
+            note(f"and {more} more keys; --json prints them all")
 
 
 def _fact(value: object) -> str:
@@ -141,7 +156,7 @@ def _fact(value: object) -> str:
 
 
 def _short(value: object) -> str:
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | Numbers):
         head = ", ".join(printable(str(item), 16) for item in value[:3])
         return f"[{head}{', …' if len(value) > 3 else ''}] ({len(value)} items)"
     return printable(str(value), _LONG)

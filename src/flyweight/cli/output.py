@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from math import isfinite
 from typing import Any
 
 import click
 
-from flyweight.errors import printable
+from flyweight.errors import as_utf8, printable
+from flyweight.limits import parse_size
+from flyweight.manifest import Numbers
 from flyweight.tensor import CodecSpec
 
 __all__ = [
@@ -19,13 +23,16 @@ __all__ = [
     "gate_label",
     "human_bytes",
     "json_option",
+    "json_text",
     "note",
     "print_json",
     "print_table",
     "progress_bar",
+    "say",
     "size_argument",
 ]
 
+_AT_ONCE = 4096
 _OF_ONE_TENSOR = {"id", "base", "escapes", "stored"}
 """Parameters that a codec finds for each tensor."""
 _GATE = {"kl": "KL", "perplexity_ratio": "perplexity ratio"}
@@ -34,18 +41,61 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON o
 
 
 def print_json(document: Any) -> None:
-    """Strict JSON: numbers that are not finite become null."""
-    sys.stdout.write(json.dumps(_finite(document), ensure_ascii=False, allow_nan=False) + "\n")
+    """`json_text` of a document; what is long is written piece by piece."""
+    for piece in _json_pieces(document):
+        sys.stdout.write(piece)
+    sys.stdout.write("\n")
 
 
-def _finite(value: Any) -> Any:
+def _json_pieces(value: Any) -> Iterator[str]:
+    """The text of a document. Values that are iterators are lists; like arrays they are never in memory whole."""
+    if isinstance(value, dict):
+        yield "{"
+        for number, (key, item) in enumerate(value.items()):
+            yield f"{', ' if number else ''}{json_text(str(key))}: "
+            yield from _json_pieces(item)
+        yield "}"
+    elif isinstance(value, Numbers | Iterator):
+        yield "["
+        items, separator = iter(value), ""
+        while batch := list(islice(items, _AT_ONCE)):
+            yield separator + json_text(batch)[1:-1]
+            separator = ", "
+        yield "]"
+    else:
+        yield json_text(value)
+
+
+def json_text(document: Any) -> str:
+    """Strict JSON that is safe to show: numbers that are not finite become null, what a terminal might obey is escaped.
+
+    A byte of a file name that is no UTF-8 becomes the text `\\xff`, as in tables: JSON has no other way to hold it that every
+    reader takes.
+    """
+    return _UNUSUAL.sub(_escaped, json.dumps(_plain(document), ensure_ascii=False, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return as_utf8(value)
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return {as_utf8(key) if isinstance(key, str) else key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | Numbers):
+        return [_plain(item) for item in value]
     return value
+
+
+_UNUSUAL = re.compile("[^ -~\n]+")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    """JSON's own escapes for what is not printable or not in the encoding of stdout; they can only stand within strings."""
+    text = found.group()
+    if text.isprintable() and (sys.stdout.encoding or "utf-8").lower() == "utf-8":
+        return text
+    return json.dumps(text)[1:-1]
 
 
 def print_table(title: str, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]]) -> None:
@@ -54,7 +104,13 @@ def print_table(title: str, columns: Sequence[tuple[str, str]], rows: Iterable[S
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title) if title else None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table = Table(
+        title=Text(printable(title, 2000)) if title else None,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+    )
     for heading, side in columns:
         table.add_column(heading, justify="right" if side == "right" else "left", overflow="fold", no_wrap=side == "right")
     for row in rows:
@@ -84,6 +140,11 @@ def gate_label(gate: Mapping[str, Any]) -> str:
     return f"{outcome}: {'; '.join(found)}; {gate['predicted']} tokens beside {gate['source']}"
 
 
+def say(text: str) -> None:
+    """A line of the answer, on stdout."""
+    click.echo(printable(text, 4000))
+
+
 def note(text: str) -> None:
     """A line for people, on stderr."""
     click.echo(printable(text, 2000), err=True)
@@ -98,19 +159,11 @@ def human_bytes(count: float) -> str:
 
 
 def size_argument(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
-    """Parse `500M`, `4G`, `2GiB` or plain bytes."""
-    if value is None:
-        return None
-    text = value.strip().upper().removesuffix("IB").removesuffix("B")
-    factor = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}.get(text[-1:], 1)
-    digits = text[:-1] if factor > 1 else text
+    """An option that takes `500M`, `4G`, `2GiB` or plain bytes."""
     try:
-        number = float(digits)
+        return None if value is None else parse_size(value)
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a size; write 500M or 4G") from None
-    if not isfinite(number) or number <= 0:
-        raise click.BadParameter(f"{value!r} is not a size; write 500M or 4G")
-    return int(number * factor)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from flyweight.cli.output import json_option, note, print_json, size_argument
+from flyweight.cli.streams import require_text, say, text_from_stdin
 
 if TYPE_CHECKING:
     from flyweight.runtime.chat import Renderer
@@ -56,9 +57,13 @@ engine_options = _all(
 TIERS = ("auto", "packed", "int4", "int3", "cache", "finalized", "int8", "arrays", "native")
 tier_options = _all(
     click.option(
-        "--tier", type=click.Choice(TIERS), default="auto", show_default=True, help="Which form of an npy-dir to run."
+        "--tier",
+        type=click.Choice(TIERS),
+        default="auto",
+        show_default=True,
+        help="Which form of an npy-dir to run; built in your cache if need be.",
     ),
-    click.option("--no-build", is_flag=True, help="Build no tier; run what is there."),
+    click.option("--no-build", is_flag=True, help="Build no tier in your cache; run what is there."),
     click.option("--verbose", "-v", is_flag=True, help="Say which tier is run, and why."),
 )
 ungated_option = click.option(
@@ -69,6 +74,7 @@ model_options = _all(
     engine_options,
     tier_options,
     ungated_option,
+    click.option("--verify", is_flag=True, help="Check all digests before the first token, not beside the answer."),
 )
 sampling_options = _all(
     click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="The longest answer."),
@@ -83,6 +89,7 @@ sampling_options = _all(
         "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same text."
     ),
     click.option("--system", metavar="TEXT", help="What the model is told beforehand."),
+    click.option("--raw-special", is_flag=True, help="Special tokens written in messages are those tokens, not text."),
 )
 
 
@@ -135,18 +142,26 @@ def leave_promptly(seconds: float = 0.05) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
+def _stop_texts(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    if not all(texts):
+        raise click.BadParameter("an empty text stops everything; leave the option out")
+    return texts
+
+
 @click.command(name="run", short_help="Let a model answer a prompt.")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("prompt", required=False)
 @click.option("--raw", is_flag=True, help="Continue the prompt as it is, without the chat template.")
-@click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated.")
+@click.option(
+    "--stop", multiple=True, metavar="TEXT", callback=_stop_texts, help="End the answer before this text; may be repeated."
+)
 @sampling_options
 @model_options
 @json_option
 def command(
-    model: Path, prompt: str | None, raw: bool, stop: tuple[str, ...], system: str | None, max_tokens: int, context: int | None,
-    kv: str, threads: int | None, exact: bool, max_ram: int | None, allow_ungated: bool, tier: str, no_build: bool,
-    verbose: bool, as_json: bool, **sampling: Any,
+    model: Path, prompt: str | None, raw: bool, stop: tuple[str, ...], system: str | None, raw_special: bool, max_tokens: int,
+    context: int | None, kv: str, threads: int | None, exact: bool, max_ram: int | None, allow_ungated: bool, tier: str,
+    no_build: bool, verbose: bool, verify: bool, as_json: bool, **sampling: Any,
 ) -> None:  # fmt: skip
     """Answer PROMPT (or standard input) with MODEL, any checkpoint of a known family. Text appears as it is made.
 
@@ -158,7 +173,9 @@ def command(
       flyweight run model-npy "Hello" --tier cache -v
       cat question.txt | flyweight run model.gguf
     """
-    text = prompt if prompt is not None else sys.stdin.read()
+    require_text("PROMPT", prompt)
+    require_text("--system", system)
+    text = prompt if prompt is not None else text_from_stdin()
     if not text:
         raise click.UsageError("there is no prompt: give PROMPT, or text on standard input")
     if raw and system:
@@ -167,28 +184,34 @@ def command(
     with ExitStack() as held:
         with starting():
             renderer = None if raw else held.enter_context(_renderer())
-            from flyweight.runtime import Generation, Sampler
+            from flyweight.runtime import Checking, Generation, Sampler
             from flyweight.tiers import open_model_from
 
             opened, choice = open_model_from(
                 model, tier=tier, build=not no_build, tell=note, context=context, kv=kv, int8=not exact, threads=threads,
-                max_ram=max_ram, allow_ungated=allow_ungated,
+                max_ram=max_ram, allow_ungated=allow_ungated, verify=verify,
             )  # fmt: skip
             held.enter_context(opened)
             loaded_at = time.time()
-            tokens = opened.prompt(_messages(system, text), renderer) if renderer else opened.tokenizer.encode(text)
+            if renderer:
+                tokens = opened.prompt(_messages(system, text), renderer, raw_special=raw_special)
+            else:
+                tokens = opened.raw_prompt(text)
         if renderer:
             renderer.close()
         if verbose:
             explain(choice)
-        answer = Generation(opened, tokens, Sampler(**sampling), max_tokens, stop)
+        answer, checking = Generation(opened, tokens, Sampler(**sampling), max_tokens, stop), Checking(opened, verified=verify)
         begun, clock = time.time(), time.perf_counter()
         said = []
         for piece in answer.pieces():
             said.append(piece)
             if not as_json:
-                sys.stdout.write(piece)
-                sys.stdout.flush()
+                say(piece)
+            checking.go_on()
+        checking.go_on()
+        if verbose:
+            note(checking.summary)
         if not as_json:
             sys.stdout.write("\n")
             if answer.finish == "context":
@@ -200,7 +223,7 @@ def command(
         print_json(
             {"text": "".join(said)}
             | figures
-            | {"streamed": opened.streamed, "context": opened.context, "tier": choice.as_json()}
+            | {"streamed": opened.streamed, "context": opened.context, "tier": choice.as_json(), "digests": checking.as_json()}
         )
 
 

@@ -17,6 +17,7 @@ from flyweight.cli.output import human_bytes, json_option, print_json, print_tab
 def command(path: Path, strict: bool, as_json: bool) -> None:
     """Read all of PATH: structure, scales and values. Exit 0 if sound, 1 if doubtful, 3 if malformed.
 
+    Tiers beside the arrays of an npy-dir are made again, without being written, and compared with what is there.
     A SQUIZD file is checked to its last rule: what is broken is listed with its place, all of it.
 
     \b
@@ -25,7 +26,7 @@ def command(path: Path, strict: bool, as_json: bool) -> None:
       flyweight verify model-hf --strict --json
       flyweight verify model.squizd --json | jq '.findings[] | [.code, .offset]'
     """
-    from flyweight.pipeline import verify
+    from flyweight.tiers import verify
 
     with progress_bar("verifying", quiet=False) as advance:
         report = verify(path, strict=strict, progress=advance)

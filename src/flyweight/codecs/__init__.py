@@ -7,7 +7,7 @@ whose codec is not in the table still survives a remux.
 from __future__ import annotations
 
 from flyweight.codecs.base import Array, Codec, Grid, Parts, take_rows
-from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.errors import MalformedError
 from flyweight.table import Table
 from flyweight.tensor import CodecSpec
 
@@ -60,9 +60,7 @@ def codec_for(spec: CodecSpec) -> Codec:
     if made is not None:
         return made[1]
     if spec.name not in CODECS:
-        raise UnsupportedError(
-            f"no codec named '{spec.name}'", code="E_UNKNOWN_CODEC", hint="the tensor can be copied, not decoded"
-        )
+        raise spec.unreadable()
     try:
         codec: Codec = CODECS[spec.name](**spec.params)
     except (TypeError, ValueError) as error:

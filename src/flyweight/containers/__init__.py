@@ -7,7 +7,7 @@ lines before it have not recognised a file.
 from __future__ import annotations
 
 from flyweight.containers.base import Container, Finding, Floor, Image, Placement
-from flyweight.errors import UnknownFormatError
+from flyweight.errors import UnknownFormatError, nearest
 from flyweight.sources import Bundle
 from flyweight.table import Table
 
@@ -30,7 +30,8 @@ CONTAINERS: Table[Container] = Table(
 def container_named(name: str) -> Container:
     key = name.replace("-", "_")
     if key not in CONTAINERS:
-        raise UnknownFormatError(f"no container named '{name}'", hint=f"known: {', '.join(CONTAINERS.lines)}")
+        known = CONTAINERS.lines
+        raise UnknownFormatError(f"no container named '{name}'{nearest(key, known)}", hint=f"known: {', '.join(known)}")
     return CONTAINERS[key]
 
 
@@ -39,6 +40,6 @@ def recognise(bundle: Bundle) -> Container:
     for container in CONTAINERS:
         if container.probe(bundle):
             return container
-    raise UnknownFormatError(
-        "not a format Flyweight knows", file=bundle.name, hint="`flyweight formats` lists what can be read"
-    )
+    from flyweight.containers.unknown import unknown
+
+    raise unknown(bundle).at(file=bundle.name)

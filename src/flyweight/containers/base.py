@@ -13,14 +13,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from flyweight.cursor import Readable
 from flyweight.dtypes import DType
 from flyweight.errors import CUT_SHORT, FlyweightError, MalformedError, UnsupportedError
 from flyweight.gate import Verdict
 from flyweight.manifest import Entry, Extent, Manifest, Typed
-from flyweight.sources import Bundle, Source
+from flyweight.sources import Bundle
 from flyweight.tensor import CodecSpec, TensorSpec
 
-__all__ = ["Chunks", "Container", "Finding", "Floor", "Image", "Placement", "check_cover"]
+__all__ = ["ENTRY_KIND_NBYTES", "ENTRY_NBYTES", "Chunks", "Container", "Finding", "Floor", "Image", "Placement", "check_cover"]
+
+ENTRY_NBYTES = 128
+ENTRY_KIND_NBYTES = 1024
+"""What a row of a table of tensors is charged to the budget of a parse, beside its name, and what a shape not met before is:
+at least the objects they are kept as and those they are read through."""
 
 Chunks = Sequence[tuple[int, bytes]]
 """Bytes at their offsets in a file."""
@@ -78,6 +84,8 @@ class Container(ABC):
     suffix: ClassVar[str] = ""
     holds_files: ClassVar[bool] = False
     """Whether one file of it holds the side files too. A directory always does."""
+    expert_layout: ClassVar[str] = ""
+    """Whose arrangement of experts its loaders want (see `models.experts`); empty when any is as good."""
     vector_dtype: ClassVar[DType | None] = None
     """The element type its readers demand of dense vectors, if they do."""
     exactly: ClassVar[Mapping[DType, DType]] = {}
@@ -159,7 +167,7 @@ class Container(ABC):
                 raise UnsupportedError(f"{self.name} cannot hold {entry.spec} as {entry.codec}", tensor=entry.name)
 
 
-def check_cover(spans: Iterable[tuple[str, int, int]], start: int, source: Source, alignment: int = 1) -> None:
+def check_cover(spans: Iterable[tuple[str, int, int]], start: int, source: Readable, alignment: int = 1) -> None:
     """Tensors (name, offset, bytes) fill a file: each begins at the aligned end of the one before, the first at `start`.
 
     No overlap, no hole, nothing after the last but its padding, which may be missing.

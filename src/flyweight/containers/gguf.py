@@ -20,14 +20,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from flyweight.containers.base import Container, Image, Placement, check_cover
+from flyweight.containers.base import ENTRY_KIND_NBYTES, ENTRY_NBYTES, Container, Image, Placement, check_cover
 from flyweight.containers.gguf_types import BLOCKS, FILE_TYPES, PLAIN
 from flyweight.containers.gguf_values import pack_text, read_metadata, write_metadata
 from flyweight.cursor import Cursor, check_name, check_shape
 from flyweight.dtypes import DType
 from flyweight.errors import LimitError, MalformedError, UnsupportedError
 from flyweight.limits import MAX_ALIGNMENT, MAX_NAME_BYTES, MAX_SHARDS, MAX_TENSORS, MAX_TENSORS_PER_FILE
-from flyweight.manifest import Entry, Extent, Manifest, Typed
+from flyweight.manifest import Entries, Entry, Extent, Manifest, Typed
 from flyweight.sources import Bundle, Source
 from flyweight.tensor import RAW, CodecSpec, Layout, TensorSpec
 
@@ -45,6 +45,8 @@ SPLIT_KEYS = frozenset({SPLIT_NO, SPLIT_COUNT, SPLIT_TENSORS})
 
 _PLAIN_IDS = {dtype: number for number, dtype in PLAIN.items()}
 _BLOCK_IDS = {block.codec: number for number, block in BLOCKS.items()}
+_LINES = [struct.Struct(f"<{rank}QIQ") for rank in range(MAX_GGUF_RANK + 1)]
+"""What follows the rank of a tensor: dimensions, type, offset."""
 _SPLIT_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 
 
@@ -82,15 +84,9 @@ def _stored_as(number: int, shape: tuple[int, ...]) -> tuple[TensorSpec, CodecSp
     return TensorSpec(shape, DType.F32), CodecSpec(block.codec), {"blocks": stored}
 
 
-def _read_tensor(cursor: Cursor, file: str) -> Entry:
-    """One line of the table; its extent counts from the start of the data, which is not known yet."""
-    name = check_name(cursor.text(MAX_NAME_BYTES, "a tensor name"), file=cursor.source.name)
-    rank = cursor.u32("the rank")
-    if rank > MAX_GGUF_RANK:
-        raise cursor.malformed(f"rank {rank} exceeds {MAX_GGUF_RANK}", "E_RANK", tensor=name)
-    dims = cursor.scalars("u64", rank, "the dimensions")
+def _checked_kind(cursor: Cursor, name: str, number: int, dims: list[int]) -> tuple[TensorSpec, CodecSpec, Layout]:
+    """What a tensor of this ggml type and these dimensions, fastest-varying first, is."""
     shape = check_shape(dims[::-1], file=cursor.source.name, tensor=name)
-    number = cursor.u32("the tensor type")
     if number not in PLAIN and number not in BLOCKS:
         raise UnsupportedError(f"ggml type {number} is not known", code="E_GGUF_TYPE", file=cursor.source.name, tensor=name)
     stored = _stored_as(number, shape)
@@ -100,26 +96,45 @@ def _read_tensor(cursor: Cursor, file: str) -> Entry:
             "E_ROW",
             tensor=name,
         )
-    spec, codec, parts = stored
-    offset = cursor.u64("the tensor offset")
-    ((part, layout),) = parts.items()
-    return Entry(name, spec, codec, parts, {part: Extent(file, offset, layout.nbytes)})
+    return stored
 
 
-def _locate(table: list[Entry], start: int, alignment: int, source: Source) -> dict[str, Entry]:
-    """Move extents from the data area to the file; each must follow the one before, as ggml demands."""
-    located: dict[str, Entry] = {}
-    for entry in table:
-        if entry.name in located:
-            raise MalformedError("appears twice", code="E_DUPLICATE", file=source.name, tensor=entry.name)
-        extents = {part: extent._replace(offset=start + extent.offset) for part, extent in entry.extents.items()}
-        located[entry.name] = Entry(entry.name, entry.spec, entry.codec, entry.parts, extents)
-    spans = ((entry.name, extent.offset, extent.nbytes) for entry in located.values() for extent in entry.extents.values())
-    check_cover(spans, start, source, alignment)
-    return located
+def _read_tensors(cursor: Cursor, count: int, alignment: int, file: str) -> Entries:
+    """The table; each tensor must follow the one before, as ggml demands, and together they fill the file."""
+    entries = Entries()
+    names: list[str] = []
+    offsets: list[int] = []
+    kinds: list[int] = []
+    known: dict[tuple[int, ...], int] = {}
+    sizes: list[int] = []
+    for _ in range(count):
+        name = check_name(cursor.text(MAX_NAME_BYTES, "a tensor name"), file=cursor.source.name)
+        rank = cursor.u32("the rank")
+        if rank > MAX_GGUF_RANK:
+            raise cursor.malformed(f"rank {rank} exceeds {MAX_GGUF_RANK}", "E_RANK", tensor=name)
+        line = _LINES[rank]
+        *kind, offset = line.unpack(cursor.take(line.size, "the dimensions, type and offset of a tensor"))
+        number = known.get(tuple(kind))
+        if number is None:
+            cursor.spend(ENTRY_KIND_NBYTES, "tensors of so many shapes")
+            stored = _checked_kind(cursor, name, kind[-1], kind[:-1])
+            number = known[tuple(kind)] = entries.add_kind(file, *stored)
+            sizes += (spec.nbytes for spec in stored[2].values())
+        names.append(name)
+        kinds.append(number)
+        offsets.append(offset)
+    cursor.spend(count * ENTRY_NBYTES, "the table of tensors")
+    if len(set(names)) != count:
+        [(name, _)] = Counter(names).most_common(1)
+        raise MalformedError("appears twice", code="E_DUPLICATE", file=cursor.source.name, tensor=name)
+    start = _padded(cursor.offset, alignment)
+    spans = ((name, start + offset, sizes[kind]) for name, kind, offset in zip(names, kinds, offsets, strict=True))
+    check_cover(spans, start, cursor.source, alignment)
+    entries.extend(names, kinds, (start + offset for offset in offsets))
+    return entries
 
 
-def _read_file(source: Source, file: str) -> tuple[dict[str, Typed], dict[str, Entry]]:
+def _read_file(source: Source, file: str) -> tuple[dict[str, Typed], Entries]:
     cursor = Cursor(source)
     if bytes(cursor.take(4, "the magic")) != MAGIC:
         raise MalformedError("does not start with 'GGUF'", code="E_MAGIC", file=source.name, offset=0)
@@ -129,8 +144,7 @@ def _read_file(source: Source, file: str) -> tuple[dict[str, Typed], dict[str, E
     metadata = read_metadata(cursor, key_count)
     alignment = _alignment(metadata, source.name)
     cursor.count(tensor_count, 25, MAX_TENSORS_PER_FILE, "tensors")
-    table = [_read_tensor(cursor, file) for _ in range(tensor_count)]
-    return metadata, _locate(table, _padded(cursor.offset, alignment), alignment, source)
+    return metadata, _read_tensors(cursor, tensor_count, alignment, file)
 
 
 def _check_version(version: int, file: str) -> None:
@@ -168,7 +182,7 @@ def _split_number(metadata: Mapping[str, Typed], key: str, file: str) -> int:
     return int(typed.value)
 
 
-def _join(bundle: Bundle, first: str, count: int) -> tuple[dict[str, Typed], dict[str, Entry]]:
+def _join(bundle: Bundle, first: str, count: int) -> tuple[dict[str, Typed], Entries]:
     """All parts as one model; none may be missing, repeated or foreign."""
     match = _SPLIT_NAME.fullmatch(first)
     if match is None or int(match[3]) != count:
@@ -190,7 +204,7 @@ def _join(bundle: Bundle, first: str, count: int) -> tuple[dict[str, Typed], dic
             hint="put all parts into one directory",
         )
     metadata: dict[str, Typed] = {}
-    entries: dict[str, Entry] = {}
+    entries = Entries()
     for number, name in enumerate(names):
         source = siblings[name]
         own, tensors = _read_file(source, name)
@@ -203,7 +217,7 @@ def _join(bundle: Bundle, first: str, count: int) -> tuple[dict[str, Typed], dic
                 raise MalformedError(f"parts disagree about '{key}'", code="E_SPLIT", file=source.name)
         for tensor in tensors.keys() & entries.keys():
             raise MalformedError("is in two parts", code="E_DUPLICATE", file=source.name, tensor=tensor)
-        entries |= tensors
+        entries.absorb(tensors)
         if len(entries) > MAX_TENSORS:
             raise LimitError(f"more than {MAX_TENSORS} tensors", code="E_TENSORS", file=bundle.name)
     if len(entries) != total:

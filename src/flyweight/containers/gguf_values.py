@@ -3,7 +3,8 @@
     string key   u32 value type   value
     string = u64 length, UTF-8 bytes;  array = u32 element type, u64 count, elements;  bool = one byte, 0 or 1
 
-The type of a value is its label here: `u32`, `str`, `[str]`, `[[i32]]`.
+The type of a value is its label here: `u32`, `str`, `[str]`, `[[i32]]`. Arrays of numbers stay as they lie in the file
+(`manifest.Numbers`); strings and nested arrays are made at once, as many as the cursor's budget allows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from flyweight.containers.gguf_types import VALUE_TYPES
 from flyweight.cursor import SCALARS, Cursor
 from flyweight.errors import LimitError, UnsupportedError
 from flyweight.limits import MAX_ARRAY_DEPTH, MAX_ARRAY_ITEMS, MAX_METADATA_BYTES, MAX_METADATA_KEYS
-from flyweight.manifest import Typed
+from flyweight.manifest import Numbers, Typed
 
 __all__ = ["pack_text", "read_metadata", "write_metadata"]
 
@@ -28,6 +29,11 @@ _ITEM_NBYTES = {label: codec.size for label, codec in SCALARS.items()} | {"bool"
 """The least an element of an array takes."""
 
 
+_ARRAY_HEAD = struct.Struct("<IQ")
+_OBJECTS_NBYTES = 512
+"""What a key or a nested array is charged: more than its objects take, because it also takes a microsecond or two."""
+
+
 def read_metadata(cursor: Cursor, count: int) -> dict[str, Typed]:
     metadata: dict[str, Typed] = {}
     start = cursor.offset
@@ -37,17 +43,21 @@ def read_metadata(cursor: Cursor, count: int) -> dict[str, Typed]:
             raise cursor.malformed("a metadata key is empty", "E_KEY")
         if key in metadata:
             raise cursor.malformed(f"metadata key '{key}' appears twice", "E_DUPLICATE_KEY")
+        cursor.spend(_OBJECTS_NBYTES, "metadata")
         metadata[key] = Typed(*_read_value(cursor, _read_value_type(cursor), MAX_ARRAY_DEPTH))
         if cursor.offset - start > MAX_METADATA_BYTES:
             raise LimitError(f"metadata exceed {MAX_METADATA_BYTES} bytes", file=cursor.source.name, offset=cursor.offset)
     return metadata
 
 
-def _read_value_type(cursor: Cursor) -> str:
-    number = cursor.u32("a value type")
+def _value_type(cursor: Cursor, number: int) -> str:
     if number >= len(VALUE_TYPES):
         raise cursor.malformed(f"{number} is not a value type", "E_GGUF_VALUE_TYPE")
     return VALUE_TYPES[number]
+
+
+def _read_value_type(cursor: Cursor) -> str:
+    return _value_type(cursor, cursor.u32("a value type"))
 
 
 def _read_value(cursor: Cursor, kind: str, depth: int) -> tuple[str, Any]:
@@ -55,20 +65,20 @@ def _read_value(cursor: Cursor, kind: str, depth: int) -> tuple[str, Any]:
     if kind == "str":
         return kind, cursor.text(what="a metadata string")
     if kind == "bool":
-        return kind, _boolean(cursor, cursor.u8("a bool"))
+        return kind, cursor.numbers("bool", 1, "a bool")[0]
     if kind != "array":
         return kind, cursor.scalar(kind, f"a {kind} value")
     if not depth:
         raise cursor.malformed(f"arrays nested deeper than {MAX_ARRAY_DEPTH}", "E_ARRAY_DEPTH")
-    item = _read_value_type(cursor)
-    count = cursor.count(cursor.u64("an array length"), _ITEM_NBYTES[item], MAX_ARRAY_ITEMS, f"array items of type {item}")
+    number, count = _ARRAY_HEAD.unpack(cursor.take(_ARRAY_HEAD.size, "the type and length of an array"))
+    item = _value_type(cursor, number)
+    cursor.count(count, _ITEM_NBYTES[item], MAX_ARRAY_ITEMS, f"array items of type {item}")
     if item == "str":
         return "[str]", cursor.texts(count, "a string of an array")
-    if item == "bool":
-        return "[bool]", [_boolean(cursor, value) for value in cursor.take(count, "an array of bools")]
     if item != "array":
-        return f"[{item}]", cursor.scalars(item, count, f"an array of {item}")
+        return f"[{item}]", cursor.numbers(item, count, f"an array of {item}")
     # Each inner array names its own type. We have one type per value, so they must agree.
+    cursor.spend(count * _OBJECTS_NBYTES, "nested arrays")
     label, values = "[u8]", []
     for index in range(count):
         inner, value = _read_value(cursor, "array", depth - 1)
@@ -77,12 +87,6 @@ def _read_value(cursor: Cursor, kind: str, depth: int) -> tuple[str, Any]:
         label = inner
         values.append(value)
     return f"[{label}]", values
-
-
-def _boolean(cursor: Cursor, value: int) -> bool:
-    if value > 1:
-        raise cursor.malformed(f"a bool is {value}, neither 0 nor 1", "E_BOOL")
-    return bool(value)
 
 
 def pack_text(text: str) -> bytes:
@@ -103,6 +107,8 @@ def _pack_value(kind: str, value: Any) -> Iterator[bytes]:
         elif item.startswith("["):
             for inner in value:
                 yield from _pack_value(item, inner)
+        elif isinstance(value, Numbers) and value.type == item:
+            yield value.raw
         else:
             yield bytes(value) if item == "bool" else struct.pack(f"<{len(value)}{SCALARS[item].format[-1]}", *value)
 

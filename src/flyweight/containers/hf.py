@@ -6,20 +6,22 @@
     config.json, tokenizer.json, ...         side files, kept byte for byte
 
 The index is the truth: only shards it names are read, each must hold exactly the tensors mapped
-to it, and other weight files lying around (of any format) are not part of the model.
+to it, and other weight files lying around (of any format) are not part of the model. Where the files
+tell of a quantization method that nobody here reads, every tensor is `foreign` (see `quantization`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from flyweight import strict_json
 from flyweight.containers.base import Container, Image, Placement
+from flyweight.containers.quantization import BESIDE, as_foreign, method_in_config, method_in_file, method_in_tensors
 from flyweight.containers.safetensors import (
     Header,
-    Stored,
     build_image,
     header_metadata,
     holds,
@@ -29,13 +31,24 @@ from flyweight.containers.safetensors import (
     stored_parts,
     with_extents,
 )
-from flyweight.errors import LimitError, MalformedError, UnsupportedError
+from flyweight.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
 from flyweight.limits import MAX_JSON_BYTES, MAX_SHARDS, MAX_TENSORS
-from flyweight.manifest import Extent, Manifest
+from flyweight.manifest import Entries, Entry, Extent, Manifest
 from flyweight.sources import Bundle
 from flyweight.tensor import RAW, CodecSpec, TensorSpec
 
-__all__ = ["HfDirectory", "Index", "is_model_directory", "place_tensors", "read_index", "read_tensors", "side_files"]
+__all__ = [
+    "HfDirectory",
+    "Index",
+    "is_model_directory",
+    "place_tensors",
+    "read_index",
+    "read_tensors",
+    "side_files",
+    "stray_weights",
+    "unread_weights",
+    "with_method",
+]
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -44,6 +57,7 @@ CONFIG = "config.json"
 _WEIGHT_SUFFIXES = (
     ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".h5", ".msgpack", ".pkl", ".pickle",
 )  # fmt: skip
+_TAKEN = "model*.safetensors"
 _LEFT_OUT = _WEIGHT_SUFFIXES + tuple(f"{suffix}.index.json" for suffix in _WEIGHT_SUFFIXES)
 
 
@@ -101,16 +115,14 @@ def _total_size(metadata: object, file: str) -> float | None:
 
 def is_model_directory(bundle: Bundle) -> bool:
     """Whether it looks like a model, complete or not; the parser says what is missing."""
-    return bundle.is_directory and (
-        CONFIG in bundle or INDEX in bundle or any("/" not in name and name.endswith(".safetensors") for name in bundle)
-    )
+    return bundle.is_directory and (CONFIG in bundle or INDEX in bundle or any(map(_is_lone, bundle)))
 
 
 def read_tensors(bundle: Bundle) -> Header:
     """All plain tensors of the model, whatever number of files they are in."""
     if INDEX in bundle:
         return _read_shards(bundle, read_index(bundle))
-    lone = [name for name in bundle if "/" not in name and name.endswith(".safetensors")]
+    lone = [name for name in bundle if _is_lone(name)]
     if WEIGHTS in lone:
         return read_header(bundle[WEIGHTS], WEIGHTS)
     if len(lone) == 1:
@@ -122,12 +134,14 @@ def read_tensors(bundle: Bundle) -> Header:
             file=bundle.name,
             hint="add the index, or open one file by its path",
         )
-    raise MalformedError("no safetensors weights in the directory", code="E_NO_WEIGHTS", file=bundle.name)
+    from flyweight.containers.unknown import without_weights
+
+    raise without_weights(bundle)
 
 
 def _read_shards(bundle: Bundle, index: Index) -> Header:
     metadata: dict[str, str] = {}
-    tensors: dict[str, Stored] = {}
+    tensors = Entries()
     for shard, expected in sorted(index.shards.items()):  # the order they were written in
         header = read_header(bundle[shard], shard)
         for name in expected ^ header.tensors.keys():
@@ -141,13 +155,68 @@ def _read_shards(bundle: Bundle, index: Index) -> Header:
                 tensor=name,
             )
         metadata = header.metadata | metadata
-        tensors |= header.tensors
+        tensors.absorb(header.tensors)
     return Header(metadata, tensors)
+
+
+def with_method(bundle: Bundle, entries: Mapping[str, Entry], config: object) -> Mapping[str, Entry]:
+    """The tensors as what they are: foreign, if `config` or a file or tensor tells of a quantization method."""
+    if method := method_in_config(config):
+        return as_foreign(entries, method, CONFIG)
+    for name in BESIDE:
+        if name in bundle and (method := method_in_file(name, _read_leniently(bundle, name))):
+            return as_foreign(entries, method, name)
+    found = method_in_tensors(entries)
+    return entries if found is None else as_foreign(entries, *found)
+
+
+def _read_leniently(bundle: Bundle, name: str) -> object:
+    """JSON of a file that may be missing or broken; one that is broken and speaks of quantization is refused."""
+    if name not in bundle:
+        return None
+    try:
+        return read_json(bundle, name)
+    except LimitError:
+        raise
+    except FlyweightError:
+        if b"quant" in bytes(bundle[name].read(0, bundle[name].size)):
+            raise
+        return None
 
 
 def side_files(bundle: Bundle) -> dict[str, Extent]:
     """Everything that is neither weights nor their index, known to us or not."""
     return {name: Extent(name, 0, bundle[name].size) for name in bundle if not name.endswith(_LEFT_OUT)}
+
+
+def stray_weights(bundle: Bundle) -> Iterable[tuple[str, str]]:
+    """A warning of files that are no part of the model, though some loaders take every file so named."""
+    stray = [name for name in _not_read(bundle) if "/" not in name and fnmatchcase(name, _TAKEN)]
+    if stray:
+        listed = ", ".join(stray[:4]) + (", ..." if len(stray) > 4 else "")
+        why = "not named by the index" if INDEX in bundle else f"beside {WEIGHTS}"
+        nbytes = sum(bundle[name].size for name in stray)
+        yield "E_STRAY", f"{listed} ({nbytes} bytes), {why}: not read here, but by loaders that take every {_TAKEN}"
+
+
+def unread_weights(bundle: Bundle) -> dict[str, Any]:
+    """Weight files that are left aside, such as the same model in other formats; empty if there are none."""
+    unread = [f"{name} ({bundle[name].size} bytes)" for name in _not_read(bundle)]
+    return {"weights_not_read": unread} if unread else {}
+
+
+def _not_read(bundle: Bundle) -> list[str]:
+    """The weight files that `read_tensors` leaves aside."""
+    weights = sorted(name for name in bundle if name.endswith(_WEIGHT_SUFFIXES))
+    if INDEX in bundle:
+        read = set(read_index(bundle).shards)
+    else:
+        read = {WEIGHTS if WEIGHTS in bundle else name for name in weights if _is_lone(name)}
+    return [name for name in weights if name not in read]
+
+
+def _is_lone(name: str) -> bool:
+    return "/" not in name and name.endswith(".safetensors")
 
 
 def place_tensors(
@@ -199,10 +268,26 @@ def place_side_files(files: Mapping[str, Extent | bytes]) -> tuple[dict[str, Ima
     return images, copies
 
 
+def _require_true_method(manifest: Manifest) -> None:
+    """What tells of a quantization method and the tensors stored by it go together, or not at all."""
+    config = manifest.files.get(CONFIG)
+    if manifest.foreign is not None:
+        told_by = manifest.foreign.params["told_by"]
+        if told_by not in manifest.files and told_by not in manifest.entries:
+            raise manifest.foreign.unreadable()
+    elif isinstance(config, bytes) and (method := method_in_config(strict_json.loads(config, file=CONFIG))):
+        raise UnsupportedError(
+            f"config.json says that the weights are quantized by {method}, and they are plain",
+            code="E_QUANT_METHOD",
+            file=CONFIG,
+        )
+
+
 class HfDirectory(Container):
     name = "hf"
     title = "Hugging Face directory"
     dialect = "hf"
+    expert_layout = "hf"
     is_directory = True
 
     def probe(self, bundle: Bundle) -> bool:
@@ -211,18 +296,24 @@ class HfDirectory(Container):
     def parse(self, bundle: Bundle) -> Manifest:
         header = read_tensors(bundle)
         metadata, dialect = metadata_of(header, bundle.name)
-        return Manifest(self.name, regroup(header, bundle.name), metadata, side_files(bundle), dialect)
+        entries = with_method(bundle, regroup(header, bundle.name), _read_leniently(bundle, CONFIG))
+        return Manifest(self.name, entries, metadata, side_files(bundle), dialect)
 
     def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
-        return codec == RAW and holds(spec)
+        return (codec == RAW or codec.is_foreign) and holds(spec)
+
+    def facts(self, bundle: Bundle) -> Mapping[str, Any]:
+        return unread_weights(bundle)
 
     def doubts(self, bundle: Bundle, manifest: Manifest) -> Iterable[tuple[str, str]]:
+        yield from stray_weights(bundle)
         declared = read_index(bundle).total_size if INDEX in bundle else None
         if declared is not None and declared != manifest.nbytes:
             yield "E_TOTAL_SIZE", f"the index says {declared:g} bytes of tensors, there are {manifest.nbytes}"
 
     def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
         self.require_carried(manifest)
+        _require_true_method(manifest)
         keys = stored_parts(manifest.entries)
         parts = {key: manifest.entries[tensor].parts[part] for key, (tensor, part) in keys.items()}
         images, extents = place_tensors(parts, header_metadata(manifest), shard_bytes)

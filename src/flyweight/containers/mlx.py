@@ -12,6 +12,7 @@ How many bits a code has is not in the weights; config.json says it:
 
 A triple is one tensor here, named "<path>.weight". Everything else is plain. The same object is
 written under "quantization_config", where other tools look for it; it is never read from there.
+In another mode than affine, or where other files tell of a method, all tensors are `foreign` (see `quantization`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ from flyweight.containers.hf import (
     read_json,
     read_tensors,
     side_files,
+    stray_weights,
+    unread_weights,
+    with_method,
 )
+from flyweight.containers.quantization import as_foreign
 from flyweight.containers.safetensors import header_metadata, metadata_of, regroup, with_extents
 from flyweight.cursor import check_shape
 from flyweight.dtypes import DType
@@ -117,16 +122,20 @@ def _settings(config: object, file: str) -> Settings:
     return Settings(default, modules)
 
 
+def _method(config: object) -> str:
+    """The mode of `quantization` or of a module in it that is not affine, the only one that is read; or nothing."""
+    table = config.get(_KEY) if isinstance(config, dict) else None
+    tables = [table, *table.values()] if isinstance(table, dict) else []
+    modes = [str(part["mode"]) for part in tables if isinstance(part, dict) and "mode" in part]
+    return next((f"MLX's mode {mode[:80]!r}" for mode in modes if mode != "affine"), "")
+
+
 def _allowed(value: object, allowed: tuple[int, ...]) -> bool:
     """True and 4.0 equal members, but are none."""
     return type(value) is int and value in allowed
 
 
 def _grid(table: Mapping[str, Any], what: str, file: str) -> Grid:
-    if (mode := table.get("mode", "affine")) != "affine":
-        raise UnsupportedError(
-            f"{what} has mode {mode!r}", code="E_MLX_MODE", file=file, hint="the only mode read so far is 'affine'"
-        )
     if unknown := table.keys() - _SETTINGS:
         raise UnsupportedError(f"{what} has an unknown setting '{min(unknown)}'", code="E_QUANTIZATION", file=file)
     for key, allowed in (("bits", BITS), ("group_size", GROUPS)):
@@ -163,6 +172,13 @@ def _contradicts(settings: Settings, entry: Entry) -> bool:
     if entry.codec == RAW:
         return entry.name.endswith(_CODES) and isinstance(settings.modules.get(_path(entry)), Grid)
     return settings.of(_path(entry)) != _grid_of(entry.codec)
+
+
+def _others(config: dict[str, Any]) -> dict[str, Any]:
+    """The config without the mirror of `quantization`; what names another method is no mirror."""
+    mirror = config.get(_MIRROR)
+    mirrors = not isinstance(mirror, dict) or "quant_method" not in mirror
+    return {key: value for key, value in config.items() if key != _MIRROR} if mirrors else config
 
 
 # --- triples --------------------------------------------------------------------------------------
@@ -251,6 +267,7 @@ class MlxDirectory(Container):
     name = "mlx"
     title = "MLX directory"
     dialect = "hf"
+    expert_layout = "mlx"
     is_directory = True
 
     def probe(self, bundle: Bundle) -> bool:
@@ -267,13 +284,17 @@ class MlxDirectory(Container):
     def parse(self, bundle: Bundle) -> Manifest:
         """A directory without triples is a dense model, as it is to MLX."""
         file = bundle[CONFIG].name if CONFIG in bundle else bundle.name
-        settings = _settings(read_json(bundle, CONFIG) if CONFIG in bundle else {}, file)
+        config = read_json(bundle, CONFIG) if CONFIG in bundle else {}
+        method = _method(config)
+        settings = _settings(config, file) if not method else Settings(None, {})
         header = read_tensors(bundle)
         metadata, dialect = metadata_of(header, bundle.name)
+        entries = regroup(header, bundle.name)
         try:
-            entries = _collect(regroup(header, bundle.name), settings, file)
+            entries = as_foreign(entries, method, CONFIG) if method else _collect(entries, settings, file)
         except FlyweightError as error:
             raise error.at(file=bundle.name) from None
+        entries = with_method(bundle, entries, _others(config))
         return Manifest(self.name, entries, metadata, side_files(bundle), dialect)
 
     def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
@@ -285,6 +306,12 @@ class MlxDirectory(Container):
         grid = _grid_of(codec)
         whole = len(spec.shape) >= 2 and spec.columns % grid.group == 0
         return whole and any(codec == grid.codec(scale) for scale in SCALES)
+
+    def facts(self, bundle: Bundle) -> Mapping[str, Any]:
+        return unread_weights(bundle)
+
+    def doubts(self, bundle: Bundle, manifest: Manifest) -> Iterable[tuple[str, str]]:
+        return stray_weights(bundle)
 
     def adapt(self, codec: CodecSpec, name: str = "") -> CodecSpec:
         if codec.name != "affine":

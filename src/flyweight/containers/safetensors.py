@@ -11,30 +11,35 @@ so this file carries any codec, also one we do not know:
     flyweight.tensors   {"<tensor>": {"shape", "dtype", "codec": {"name", "params"}, "parts": {"<part>": "<key>"}}}
     flyweight.metadata  [[key, type, value], ...] when a value is not plain text (see `typed_json`)
     flyweight.dialect   the tensor naming, when it is not "hf"
+
+Plain tensors that are codes and companions of another quantization method are `foreign` (see `quantization`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from flyweight import strict_json
 from flyweight.containers import typed_json
-from flyweight.containers.base import Container, Image, Placement, check_cover
-from flyweight.cursor import Cursor, check_name, check_shape, utf8
+from flyweight.containers.base import ENTRY_KIND_NBYTES, ENTRY_NBYTES, Container, Image, Placement, check_cover
+from flyweight.containers.quantization import as_foreign, method_in_tensors
+from flyweight.cursor import Budget, Cursor, check_name, check_shape, utf8
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
-from flyweight.limits import MAX_JSON_BYTES, MAX_TENSORS_PER_FILE
-from flyweight.manifest import Entry, Extent, Manifest, Typed
+from flyweight.limits import MAX_JSON_BYTES, MAX_SIZE, MAX_TENSORS_PER_FILE
+from flyweight.manifest import Entries, Entry, Extent, Manifest, Typed
 from flyweight.sources import Bundle, Source
 from flyweight.tensor import RAW, CodecSpec, Layout, TensorSpec
 
 __all__ = [
     "Header",
     "Safetensors",
-    "Stored",
     "build_image",
     "header_metadata",
     "holds",
@@ -61,28 +66,37 @@ _RESERVED = frozenset({_TENSORS, _TYPED, _DIALECT})
 _TENSOR_FIELDS = frozenset({"dtype", "shape", "data_offsets"})
 _DATA_ALIGNMENT = 8
 
-_NEXT = r'(?:, ?(?=")|(?=\}))'  # another line, or the end of the table
-_OPENING = re.compile(r'\{(?:"__metadata__": ?(\{(?:[^"{}]++|"(?:[^"\\]++|\\.)*+")*+\})' + _NEXT + ")?")
-_LINE = re.compile(
-    r'"([^"\\\x00-\x1f]{1,256})": ?\{("dtype": ?"\w+", ?"shape": ?\[[0-9, ]*\]), ?'
-    r'"data_offsets": ?\[(0|[1-9][0-9]{0,18}), ?(0|[1-9][0-9]{0,18})\]\}' + _NEXT
-)
+_AT_ONCE = 1 << 18
+_OPENING = re.compile(rb'\{(?:"__metadata__": ?(\{(?:[^"{}]++|"(?:[^"\\]++|\\.)*+")*+\})(?:, ?(?=")|(?=\})))?', re.DOTALL)
+_NUMBER = r"(?:0|[1-9][0-9]{0,18})"
+_SHAPE = re.compile(rf'"dtype": ?"(\w+)", ?"shape": ?\[({_NUMBER}(?:, ?{_NUMBER})*)?\]')
+_POWERS = 10 ** np.arange(1, 19)
 
 
-class Stored(NamedTuple):
-    """A plain tensor of a file: what it is and where it lies."""
+def _line(fields: str) -> re.Pattern[str]:
+    """A line of the table with its fields in this order, up to the comma after it or the end.
 
-    spec: TensorSpec
-    extent: Extent
+    What is written alike in many lines (element type and shape) is only found here and looked at once, in `_read_spec`.
+    An offset has up to 18 digits: it is also in a machine word when the length of the header is added.
+    """
+    about = r'(?P<about>"dtype"[^\]]++\])'
+    offsets = r'"data_offsets": ?\[(?P<begin>[0-9]{1,18}+), ?(?P<end>[0-9]{1,18}+)\]'
+    inner = fields.format(about=about, offsets=offsets)
+    return re.compile(rf'(?P<line>"(?P<name>[^"\\\x00-\x1f]{{1,256}}+)": ?\{{{inner}\}}(?:, ?|\Z))')
+
+
+_LINES = [_line("{about}, ?{offsets}"), _line("{offsets}, ?{about}")]
+"""As safetensors writes them, and as MLX does, which sorts its keys."""
 
 
 class Header(NamedTuple):
     metadata: dict[str, str]
-    tensors: dict[str, Stored]
+    tensors: Entries
+    """Plain tensors, one part `data` each."""
 
 
-_Specs = dict[tuple[object, ...], tuple[TensorSpec, int]]
-"""What was met before, by element type and shape, and its bits: the tensors of a model have few shapes."""
+_Specs = dict[tuple[object, ...], tuple[int, TensorSpec, int]]
+"""What was met before, by element type and shape: its kind, its spec and its bits. The tensors of a model have few shapes."""
 
 
 # --- the file ---------------------------------------------------------------------------------
@@ -101,42 +115,86 @@ def read_header(source: Source, file: str) -> Header:
         raise MalformedError("the header must start with '{'", code="E_HEADER", file=source.name, offset=8)
     start = cursor.offset
     header = _read_lines(raw, file, start) or _read_table(strict_json.loads(raw, file=source.name), source.name, file, start)
-    spans = [(name, extent.offset, extent.nbytes) for name, (_, extent) in header.tensors.items()]
-    check_cover(sorted(spans, key=itemgetter(1, 2)), start, source)
+    if not header.tensors.fill(start, source.size):
+        check_cover(sorted(header.tensors.spans(), key=itemgetter(1, 2)), start, source)  # says what is wrong
     return header
 
 
 def _read_lines(raw: memoryview, file: str, start: int) -> Header | None:
     """The header if it is written as everyone writes it. None if anything is unusual or wrong: `_read_table` says what.
 
-    A million lines are read without a tree of them in memory, which would take ten times the file.
+    A million lines are read some thousands at a time and never are a tree in memory, which would take ten times the file.
     """
     try:
-        text = utf8(raw, "the header")
-        opening = _OPENING.match(text)
+        opening = _OPENING.match(raw)
         assert opening, "the caller has seen the first character"
-        metadata = _check_metadata(strict_json.loads((opening[1] or "{}").encode(), file=file), file)
-        at, lines = opening.end(), 0
-        tensors: dict[str, Stored] = {}
-        specs: dict[str, tuple[TensorSpec, int]] = {}
-        for line in _LINE.finditer(text, at):
-            name, about, begin, end = line.groups()
-            if about not in specs:
-                fields = strict_json.loads(f"{{{about}}}".encode(), file=file)
-                spec = _check_spec(name, fields["dtype"], fields["shape"], file)
-                specs[about] = spec, spec.size * spec.dtype.bits
-            spec, bits = specs[about]
-            offset = int(begin)
-            nbytes = int(end) - offset
-            first, last = line.span()
-            if first != at or bits != 8 * nbytes:
-                return None
-            tensors[name] = Stored(spec, Extent(file, start + offset, nbytes))
-            at, lines = last, lines + 1
+        metadata = _check_metadata(strict_json.loads(opening[1] or b"{}", file=file), file)
+        tensors = _read_windows(raw, opening.end(), file, start)
     except FlyweightError:
         return None
-    whole = text[at:].rstrip(" \t\r\n") == "}" and lines == len(tensors) <= MAX_TENSORS_PER_FILE and _METADATA not in tensors
-    return Header(metadata, tensors) if whole else None
+    return None if tensors is None else Header(metadata, tensors)
+
+
+def _read_windows(raw: memoryview, at: int, file: str, start: int) -> Entries | None:
+    """The lines from `at` on, window by window; each window ends with a line."""
+    entries, budget = Entries(), Budget()
+    names: list[str] = []
+    kinds, offsets = array("I"), array("q")
+    known: dict[str, int] = {}
+    sizes = array("q")
+    pattern, last = None, False
+    while not last:
+        window = bytes(raw[at : at + _AT_ONCE])
+        if last := at + len(window) == len(raw):
+            window = window.rstrip(b" \t\r\n")
+            cut = len(window) - 1 if window.endswith(b"}") and not window.endswith(b",}") else -1
+        else:
+            cut = window.rfind(b"},", 0, -1) + 2
+            cut = cut + (window[cut] == ord(" ")) if cut > 1 else -1
+        if cut < 0:
+            return None
+        text = utf8(window[:cut], "the header")
+        pattern = pattern or next((known for known in _LINES if known.match(text)), _LINES[0])
+        rows = pattern.findall(text)
+        if not rows:
+            return entries if not text and not names else None
+        budget.spend(len(window) + len(rows) * (ENTRY_NBYTES + 64), "the header")
+        columns = dict(zip(pattern.groupindex, zip(*rows, strict=True), strict=True))
+        if sum(map(len, columns["line"])) != len(text):
+            return None
+        for about in dict.fromkeys(columns["about"]):
+            if about not in known:
+                budget.spend(ENTRY_KIND_NBYTES, "tensors of so many shapes")
+                spec = _read_spec(about, file)
+                if spec is None or not _whole_bytes(spec):
+                    return None
+                known[about] = entries.add_kind(file, spec, RAW, {"data": spec})
+                sizes.append(spec.nbytes)
+        names += columns["name"]
+        fresh = array("I", map(known.__getitem__, columns["about"]))
+        begins, ends = _integers(columns["begin"]), _integers(columns["end"])
+        if begins is None or ends is None or not np.array_equal(ends - begins, np.array(sizes)[np.array(fresh)]):
+            return None
+        kinds += fresh
+        offsets.frombytes((begins + start).tobytes())
+        at += cut
+    unique = len(names) <= MAX_TENSORS_PER_FILE and entries.extend(names, kinds, offsets)
+    return entries if unique and _METADATA not in entries else None
+
+
+def _integers(digits: Sequence[str]) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+    """Numbers from their digits; None if one begins with a zero that JSON does not allow."""
+    values = np.array(list(map(int, digits)), np.int64)
+    fewest = len(values) + int(np.searchsorted(_POWERS, values, "right").sum())
+    return values if sum(map(len, digits)) == fewest else None
+
+
+def _read_spec(about: str, file: str) -> TensorSpec | None:
+    found = _SHAPE.fullmatch(about)
+    if found is None:
+        return None
+    shape = [int(dim) for dim in (found[2] or "").split(",") if dim]
+    return _check_spec("", found[1], shape, file)
 
 
 def _read_table(table: Any, name: str, file: str, start: int) -> Header:
@@ -144,13 +202,19 @@ def _read_table(table: Any, name: str, file: str, start: int) -> Header:
     metadata = _check_metadata(table.pop(_METADATA, {}), name)
     if len(table) > MAX_TENSORS_PER_FILE:
         raise LimitError(f"{len(table)} tensors exceed the limit of {MAX_TENSORS_PER_FILE}", code="E_TENSORS", file=name)
-    tensors: dict[str, Stored] = {}
+    entries = Entries()
+    kinds, offsets = array("I"), array("q")
+    names = list(table)
     specs: _Specs = {}
-    for key in list(table):
+    for key in names:
         # Popped, so that a table of a million lines is never in memory twice.
-        spec, begin, nbytes = _check_tensor(key, table.pop(key), name, specs)
-        tensors[key] = Stored(spec, Extent(file, start + begin, nbytes))
-    return Header(metadata, tensors)
+        kind, begin = _check_tensor(key, table.pop(key), name, file, specs, entries)
+        if start + begin > MAX_SIZE:
+            raise MalformedError(f"begins at byte {begin}, which no file has", code="E_PAST_END", file=name, tensor=key)
+        kinds.append(kind)
+        offsets.append(start + begin)
+    entries.extend(names, kinds, offsets)
+    return Header(metadata, entries)
 
 
 def _check_metadata(metadata: object, file: str) -> dict[str, str]:
@@ -159,27 +223,27 @@ def _check_metadata(metadata: object, file: str) -> dict[str, str]:
     return metadata
 
 
-def _check_tensor(name: str, fields: object, file: str, specs: _Specs) -> tuple[TensorSpec, int, int]:
-    """What a line of the table says: the tensor, where it begins, its bytes."""
-    check_name(name, file=file)
+def _check_tensor(name: str, fields: object, source: str, file: str, specs: _Specs, entries: Entries) -> tuple[int, int]:
+    """What a line of the table says: the kind of tensor, and where it begins. `source` is what errors call the file."""
+    check_name(name, file=source)
     if not isinstance(fields, dict) or fields.keys() != _TENSOR_FIELDS:
         raise MalformedError(
-            f"a tensor is described by {sorted(_TENSOR_FIELDS)} and nothing else", code="E_HEADER", file=file, tensor=name
+            f"a tensor is described by {sorted(_TENSOR_FIELDS)} and nothing else", code="E_HEADER", file=source, tensor=name
         )
     label, shape = fields["dtype"], fields["shape"]
     known = type(label) is str and type(shape) is list and [*map(type, shape)].count(int) == len(shape)  # True is not 1
     found = specs.get((label, *shape)) if known else None
     if found is None:
-        spec = _check_spec(name, label, shape, file)
-        found = specs[label, *shape] = spec, spec.size * spec.dtype.bits
-    spec, bits = found
-    begin, end = _check_offsets(fields["data_offsets"], name, file)
-    nbytes = end - begin
-    if bits != 8 * nbytes:
+        spec = _check_spec(name, label, shape, source)
+        found = entries.add_kind(file, spec, RAW, {"data": spec}), spec, spec.size * spec.dtype.bits
+        specs[label, *shape] = found
+    kind, spec, bits = found
+    begin, end = _check_offsets(fields["data_offsets"], name, source)
+    if bits != 8 * (end - begin):
         raise MalformedError(
-            f"{spec} takes {bits / 8:g} bytes but data_offsets span {nbytes}", code="E_SIZE", file=file, tensor=name
+            f"{spec} takes {bits / 8:g} bytes but data_offsets span {end - begin}", code="E_SIZE", file=source, tensor=name
         )
-    return spec, begin, nbytes
+    return kind, begin
 
 
 def _check_spec(name: str, label: object, shape: object, file: str) -> TensorSpec:
@@ -281,12 +345,14 @@ def _describe(entries: Mapping[str, Entry], keys: Mapping[str, tuple[str, str]])
     return described
 
 
-def regroup(header: Header, file: str) -> dict[str, Entry]:
+def regroup(header: Header, file: str) -> Mapping[str, Entry]:
     """Tensors from the plain ones, in the order of the file; each described tensor where its first part is."""
     text = header.metadata.get(_TENSORS)
     described = {} if text is None else strict_json.loads(text.encode(), file=file)
     if not isinstance(described, dict):
         raise MalformedError(f"{_TENSORS} must be an object", code="E_DESCRIPTION", file=file)
+    if not described:
+        return header.tensors
     owners: dict[str, Entry] = {}
     alike: _Alike = {}
     for name, about in described.items():
@@ -299,10 +365,8 @@ def regroup(header: Header, file: str) -> dict[str, Entry]:
                 raise MalformedError(f"'{key}' is a part of two tensors", code="E_DESCRIPTION", file=file, tensor=name)
             owners[key] = entry
     entries: dict[str, Entry] = {}
-    layouts: dict[int, Layout] = {}  # one for all tensors that share a spec
-    for key, (spec, extent) in header.tensors.items():
-        layout = layouts.get(id(spec)) or layouts.setdefault(id(spec), {"data": spec})
-        entry = owners.get(key) or Entry(key, spec, RAW, layout, {"data": extent})
+    for key in header.tensors:
+        entry = owners.get(key) or header.tensors[key]
         if entries.setdefault(entry.name, entry) is not entry:
             raise MalformedError("is both a plain and a described tensor", code="E_DUPLICATE", file=file, tensor=entry.name)
     return entries
@@ -312,7 +376,7 @@ _Alike = dict[str, tuple[TensorSpec, CodecSpec, Layout]]
 """What layers have in common, by how it is described: looked at once and shared."""
 
 
-def _described_entry(name: str, about: object, tensors: Mapping[str, Stored], alike: _Alike) -> Entry:
+def _described_entry(name: str, about: object, tensors: Mapping[str, Entry], alike: _Alike) -> Entry:
     match about:
         case {"shape": shape, "dtype": str(label), "codec": {"name": str(codec), "params": dict(params)}, "parts": dict(parts)}:
             pass
@@ -326,11 +390,11 @@ def _described_entry(name: str, about: object, tensors: Mapping[str, Stored], al
         if type(key) is not str or key not in tensors:
             raise MalformedError(f"its part '{part}' is not in the file", code="E_DESCRIPTION")
     stored = {part: tensors[key] for part, key in parts.items()}
-    layout = {part: s.spec for part, s in stored.items()}
+    layout = {part: entry.spec for part, entry in stored.items()}
     said = repr((shape, label, codec, params, [(part, id(spec)) for part, spec in layout.items()]))
     if said not in alike:
         alike[said] = TensorSpec(check_shape(shape), DType.parse(label)), CodecSpec(codec, params), layout
-    return Entry(name, *alike[said], {part: s.extent for part, s in stored.items()})
+    return Entry(name, *alike[said], {part: entry.extents["data"] for part, entry in stored.items()})
 
 
 # --- metadata -----------------------------------------------------------------------------------
@@ -377,7 +441,10 @@ class Safetensors(Container):
         file = bundle.single or next(iter(bundle))
         header = read_header(bundle[file], file)
         metadata, dialect = metadata_of(header, bundle[file].name)
-        return Manifest(self.name, regroup(header, bundle[file].name), metadata, dialect=dialect)
+        entries = regroup(header, bundle[file].name)
+        if (found := method_in_tensors(entries)) is not None:
+            entries = as_foreign(entries, *found)
+        return Manifest(self.name, entries, metadata, dialect=dialect)
 
     def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
         return codec != RAW or holds(spec)

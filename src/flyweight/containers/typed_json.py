@@ -15,8 +15,8 @@ from struct import pack, unpack
 from typing import Any
 
 from flyweight import strict_json
-from flyweight.errors import MalformedError
-from flyweight.limits import MAX_ARRAY_DEPTH
+from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.limits import MAX_ARRAY_DEPTH, MAX_JSON_BYTES
 from flyweight.manifest import Typed
 
 __all__ = ["dumps", "loads"]
@@ -31,8 +31,18 @@ _LARGEST_F32 = (2 - 2**-23) * 2.0**127
 
 
 def dumps(metadata: Mapping[str, Typed]) -> str:
-    rows = [[key, typed.type, _plain(typed.type, typed.value)] for key, typed in metadata.items()]
-    return strict_json.dumps(rows).decode()
+    """Row by row, so that long arrays are numbers in memory one at a time, and given up when no reader would take the text."""
+    rows, nbytes = [], 0
+    for key, typed in metadata.items():
+        rows.append(strict_json.dumps([key, typed.type, _plain(typed.type, typed.value)]).decode())
+        nbytes += len(rows[-1])
+        if nbytes > MAX_JSON_BYTES:
+            raise UnsupportedError(
+                f"the metadata take more than {MAX_JSON_BYTES} bytes as JSON",
+                code="E_METADATA",
+                hint="write a format that keeps them typed, such as gguf",
+            )
+    return f"[{','.join(rows)}]"
 
 
 def _plain(kind: str, value: Any) -> Any:

@@ -10,6 +10,6 @@ with open_model("model.gguf", context=1024) as model, open_model("model-hf", con
 
 from flyweight.evaluate.evaluation import Evaluation, evaluate
 from flyweight.evaluate.predict import Predictor, predictor
-from flyweight.evaluate.windows import common_tokens, windows_of
+from flyweight.evaluate.windows import common_tokens, read_text, windows_of
 
-__all__ = ["Evaluation", "Predictor", "common_tokens", "evaluate", "predictor", "windows_of"]
+__all__ = ["Evaluation", "Predictor", "common_tokens", "evaluate", "predictor", "read_text", "windows_of"]

@@ -23,7 +23,7 @@ from flyweight.errors import MalformedError, ResourceError, UnsupportedError
 from flyweight.evaluate import statistics
 from flyweight.evaluate.evaluation import evaluate
 from flyweight.evaluate.predict import predictor
-from flyweight.evaluate.windows import windows_of
+from flyweight.evaluate.windows import read_text, windows_of
 from flyweight.gate import LEAST_WINDOWS, Gate, Interval, Verdict
 from flyweight.runtime import Model, Sampler, open_model
 from flyweight.runtime.lanes import Lanes
@@ -47,7 +47,7 @@ def measure(
 ) -> Verdict:
     """What it costs to take the artefact for its source. What cannot be run is a verdict too, one that does not pass."""
     found = Verdict(gate, text="own" if text is None else "file", source=Path(source).name)
-    written = None if text is None else _read(Path(text))
+    written = None if text is None else read_text(Path(text))
     try:
         return _measured(source, artefact, found, written, threads, max_ram)
     except (UnsupportedError, MalformedError, ResourceError) as error:
@@ -103,10 +103,3 @@ def _first_token(model: Model) -> int:
     settings, metadata = model.decoder.config.extra, model.checkpoint.manifest
     first = metadata.value("tokenizer.ggml.bos_token_id", settings.get("bos_token_id"))
     return first if type(first) is int and 0 <= first < model.decoder.vocabulary else 0
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise MalformedError("this is not UTF-8 text", code="E_TEXT", file=path.name, offset=error.start) from None

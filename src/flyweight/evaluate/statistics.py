@@ -70,14 +70,26 @@ def share(scores: Array) -> Estimate:
     return Estimate(found.value, max(found.low, 0.0), min(found.high, 1.0), found.error)
 
 
+def _perplexity(surprises: Array) -> float:
+    """Infinite where no float holds it: a model that is off by hundreds of nats a token."""
+    try:
+        return exp(surprises.mean())
+    except OverflowError:
+        return inf
+
+
 def perplexity(surprises: Array) -> Estimate:
-    value = exp(surprises.mean())
+    value = _perplexity(surprises)
+    if value == inf:
+        return Estimate(inf, inf, inf)
     return _around(value, value * (surprises - surprises.mean()))
 
 
 def perplexity_change(surprises: Array, reference: Array) -> Estimate:
     """Perplexity beyond the reference's on the same tokens; paired, so the text's own difficulty cancels out."""
-    ours, theirs = exp(surprises.mean()), exp(reference.mean())
+    ours, theirs = _perplexity(surprises), _perplexity(reference)
+    if inf in (ours, theirs):
+        return Estimate(ours - theirs, -inf, inf)
     influence = ours * (surprises - surprises.mean()) - theirs * (reference - reference.mean())
     return _around(ours - theirs, influence)
 

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flyweight.errors import UnsupportedError
-from flyweight.runtime.tokenizer import Tokenizer
+from flyweight.errors import LimitError, MalformedError, UnsupportedError
+from flyweight.runtime.tokenizer import MAX_TEXT, Tokenizer
 
-__all__ = ["common_tokens", "windows_of"]
+__all__ = ["common_tokens", "read_text", "windows_of"]
 
 Array = np.ndarray[Any, Any]
+
+
+def read_text(path: Path) -> str:
+    """A UTF-8 text file, with line ends as they are in memory."""
+    most = 4 * MAX_TEXT  # bytes of the longest text that is encoded
+    with path.open("rb") as file:
+        raw = file.read(most + 1)
+    if len(raw) > most:
+        raise LimitError(f"more than {most} bytes of text", code="E_TEXT", file=path.name, hint="give a shorter text")
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedError("this is not UTF-8 text", code="E_TEXT", file=path.name, offset=error.start) from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def windows_of(tokens: Sequence[int] | Array, length: int, limit: int | None = None) -> Array:

@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from flyweight.dtypes import DType
+from flyweight.errors import ArgumentError
 from flyweight.kernels import reference_casts
 from flyweight.kernels.reference_words import WORDS
 
@@ -191,7 +192,9 @@ def use(name: str) -> None:
     """Switch every kernel of the process to the named set."""
     global _set
     if name not in available():
-        raise ValueError(f"no kernel set '{name}' in this build on this processor: choose one of {', '.join(available())}")
+        raise ArgumentError(
+            f"no kernel set '{name}' in this build on this processor", hint=f"choose one of {', '.join(available())}"
+        )
     if name == "reference":
         quiet = np.errstate(all="ignore")  # NaN and infinity are results, not news
         running.update({kernel: quiet(definition(kernel)) for kernel in KERNELS})
@@ -205,8 +208,8 @@ def _choose() -> None:
     wanted = os.environ.get(VARIABLE)
     try:
         use(wanted or available()[-1])
-    except ValueError as error:
-        raise ValueError(f"{VARIABLE}={wanted}: {error}") from None
+    except ArgumentError as error:
+        raise ArgumentError(f"{VARIABLE}={wanted}: {error.message}", hint=error.hint) from None
 
 
 _choose()

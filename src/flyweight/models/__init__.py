@@ -6,6 +6,7 @@ says how their values move, and rewrites settings, tokenizer and chat template; 
 
 from flyweight.models.blueprint import Blueprint, blueprint
 from flyweight.models.config import Config
+from flyweight.models.experts import expert_layout
 from flyweight.models.family import Family
 from flyweight.models.names import Renamed, dense_by_default
 from flyweight.models.transform import Transform
@@ -21,6 +22,7 @@ __all__ = [
     "Translation",
     "blueprint",
     "dense_by_default",
+    "expert_layout",
     "family_of",
     "rename_tensors",
     "translate",

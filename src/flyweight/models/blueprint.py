@@ -33,9 +33,9 @@ class Blueprint(NamedTuple):
         if config.family.window:
             return int(config.values["sliding_window"]) if (layer + 1) % config.period else 0
         if "use_sliding_window" in config.family.unheld:
-            windowed = bool(extra.get("use_sliding_window")) and layer >= _whole(extra.get("max_window_layers"))
-            return _whole(extra.get("sliding_window")) if windowed else 0
-        return _whole(config.values.get("sliding_window") or extra.get("sliding_window"))
+            windowed = extra.get("use_sliding_window") and layer >= (extra.get("max_window_layers") or 0)
+            return int(extra.get("sliding_window") or 0) if windowed else 0
+        return int(config.values.get("sliding_window") or extra.get("sliding_window") or 0)
 
     @property
     def attention_scale(self) -> float:
@@ -44,16 +44,12 @@ class Blueprint(NamedTuple):
             return 1 / sqrt(config.dims.head)
         given = config.extra.get("query_pre_attn_scalar")
         implied = implied_scalar(config.family, config.dims)
-        return 1 / sqrt(given if isinstance(given, int | float) and given > 0 else implied)
+        return 1 / sqrt(implied if given is None else given)
 
     def theta(self, layer: int) -> float:
         """The base of a layer's RoPE."""
         local = self.config.values.get("rope_local_base_freq")
         return float(local) if local is not None and self.window(layer) else self.config.theta
-
-
-def _whole(value: object) -> int:
-    return value if type(value) is int and value > 0 else 0
 
 
 def blueprint(manifest: Manifest, read: Read) -> Blueprint:

@@ -19,7 +19,7 @@ from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.manifest import Typed
 from flyweight.models import rope
 from flyweight.models.family import Dims, Family, Field
-from flyweight.models.record import Record
+from flyweight.models.record import Record, shown
 
 __all__ = ["CONFIG_JSON", "Config", "implied_scalar", "read_gguf", "read_hf", "write_gguf", "write_hf"]
 
@@ -120,7 +120,7 @@ def read_hf(config: Record, family: Family) -> Config:
         found = config.get(key)
         if found is not None and found != wanted:
             raise UnsupportedError(
-                f"'{key}' is {found!r}, but GGUF's {family.gguf} architecture means {wanted!r}",
+                f"'{key}' is {shown(found)}, but GGUF's {family.gguf} architecture means {wanted!r}",
                 code="E_CONFIG",
                 file=config.file,
             )
@@ -135,6 +135,7 @@ def read_hf(config: Record, family: Family) -> Config:
     for key in (*_NOT_KEPT, *(rule.when for rule in family.tensors)):
         config.get(key)  # asked for, so not among what is left over
     extra, notes = _extra(config, family, dims, scaling)
+    _check_extra(Record(extra, config.file))
     return Config(family, dims, values, rotary, given is not None, scaling, tied, period, extra, notes)
 
 
@@ -176,7 +177,8 @@ def _period(config: Record, family: Family, layers: int) -> int:
 def _extra(config: Record, family: Family, dims: Dims, scaling: rope.Scaling | None) -> tuple[dict[str, Any], tuple[str, ...]]:
     """What GGUF has no key for, and what of it changes the function of the model."""
     notes = [
-        f"{key} = {config.get(key)!r} has no key in GGUF's {family.gguf} architecture: programs that run the file ignore it"
+        f"{key} = {shown(config.get(key))} has no key in GGUF's {family.gguf} architecture: programs that run the file "
+        "ignore it"
         for key, implied in family.unheld.items()
         if config.says(key) and config.get(key) != implied
     ]
@@ -186,7 +188,7 @@ def _extra(config: Record, family: Family, dims: Dims, scaling: rope.Scaling | N
     if family.wide_layers and scalar in (None, implied):
         extra.pop("query_pre_attn_scalar", None)
     elif family.wide_layers:
-        notes.append(f"query_pre_attn_scalar = {scalar!r} has no key in GGUF: programs that run the file take {implied}")
+        notes.append(f"query_pre_attn_scalar = {shown(scalar)} has no key in GGUF: programs that run the file take {implied}")
     if scaling:
         extra["rope_scaling"] = scaling
     for key, why in (
@@ -196,6 +198,14 @@ def _extra(config: Record, family: Family, dims: Dims, scaling: rope.Scaling | N
         if key in config:
             notes.append(f"{key} of {CONFIG_JSON} is dropped: {why}")
     return extra, tuple(notes)
+
+
+def _check_extra(extra: Record) -> None:
+    """Of the settings that GGUF has no key for, those that a runtime reads."""
+    extra.integer("sliding_window", 0, least=0)
+    extra.integer("max_window_layers", 0, least=0)
+    extra.flag("use_sliding_window", False)
+    extra.number("query_pre_attn_scalar", 1.0)
 
 
 def read_gguf(metadata: Record, family: Family, vocab: int, tied: bool, tensors: rope.RotaryTensors) -> Config:
@@ -214,6 +224,7 @@ def read_gguf(metadata: Record, family: Family, vocab: int, tied: bool, tensors:
     if rotary != head and not (family.partial_rotary and rotary < head):
         metadata.fail(prefix + "rope.dimension_count", f"the {head} dimensions of a head")
     extra = _remembered(metadata)
+    _check_extra(Record(extra, "flyweight.config"))
     theta = values["rope_theta"]
     before = rope.read_hf(Record(extra, "flyweight.config"), family, context=values["max_position_embeddings"], rotary=rotary)
     scaling = rope.read_gguf(metadata, family, tensors, before, theta=theta, rotary=rotary)

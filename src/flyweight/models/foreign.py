@@ -12,7 +12,7 @@ from typing import Any
 
 from flyweight.errors import MalformedError
 from flyweight.limits import MAX_ARRAY_DEPTH, MAX_ARRAY_ITEMS, MAX_METADATA_KEYS
-from flyweight.manifest import Typed
+from flyweight.manifest import Numbers, Typed
 
 __all__ = ["from_json", "to_json"]
 
@@ -21,6 +21,8 @@ _INTEGERS = {
     for sign in "ui"
     for bits in (8, 16, 32, 64)
 }
+_MOST_NUMBERS = 2**20
+"""Four times the largest vocabulary."""
 _CONTAINER_KEYS = ("general.alignment", "general.file_type", "general.quantization_version", "split.")
 
 
@@ -46,8 +48,10 @@ def to_json(metadata: Mapping[str, Typed], used: Mapping[str, object]) -> tuple[
         if key.startswith(_CONTAINER_KEYS):
             continue
         typed = metadata[key]
-        if _fits(typed.type, typed.value):
-            kept[key] = [typed.type, typed.value]
+        if isinstance(typed.value, Numbers) and len(typed.value) > _MOST_NUMBERS:
+            notes.append(f"metadata '{key}' is not carried: {len(typed.value)} numbers are too many for config.json")
+        elif _fits(typed.type, value := typed.plain):
+            kept[key] = [typed.type, value]
         else:
             notes.append(f"metadata '{key}' is not carried: JSON cannot hold its value")
     return kept, tuple(notes)

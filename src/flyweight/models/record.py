@@ -7,15 +7,23 @@ for, so that nothing is lost without a word.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any, NoReturn
 
 from flyweight.errors import MalformedError
+from flyweight.manifest import Numbers
 
-__all__ = ["Record"]
+__all__ = ["Record", "shown"]
 
 _MAX_INTEGER = 2**31 - 1
-_MAX_NUMBER = 3.0e38  # every number must survive as f32
+# Far from where f32 overflows or rounds to zero, so that products of two of them do not either.
+_MIN_NUMBER, _MAX_NUMBER = 1e-18, 1e18
+
+
+def shown(value: object) -> str:
+    """A value in a message; of an integer that Python would not even print, its size."""
+    if isinstance(value, int) and abs(value) > 10**80:
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value if len(str(value)) <= 80 else str(value)[:80])
 
 
 class Record:
@@ -31,7 +39,7 @@ class Record:
     def fail(self, key: str, wanted: str) -> NoReturn:
         found = self._values.get(key)
         raise MalformedError(
-            f"'{key}' must be {wanted}, not {str(found)[:80]!r}" if key in self._values else f"'{key}' is missing",
+            f"'{key}' must be {wanted}, not {shown(found)}" if key in self._values else f"'{key}' is missing",
             code="E_CONFIG",
             file=self.file,
         )
@@ -69,8 +77,8 @@ class Record:
         value = self.get(key)
         if value is None and default is not None:
             return default
-        if type(value) not in (int, float) or not isfinite(value) or not 0 < value < _MAX_NUMBER:
-            self.fail(key, "a positive number")
+        if type(value) not in (int, float) or not _MIN_NUMBER <= value <= _MAX_NUMBER:  # also for integers no float holds
+            self.fail(key, f"a number of {_MIN_NUMBER} to {_MAX_NUMBER}")
         return float(value)
 
     def flag(self, key: str, default: bool | None = None) -> bool:
@@ -92,6 +100,7 @@ class Record:
     def items(self, key: str, of: type | tuple[type, ...]) -> list[Any]:
         """A list whose items all have a type of `of` (exactly: true is no integer)."""
         value = self.get(key)
+        value = value.tolist() if isinstance(value, Numbers) else value
         kinds = of if isinstance(of, tuple) else (of,)
         if not isinstance(value, list | tuple) or not set(map(type, value)) <= set(kinds):
             self.fail(key, f"a list of {' or '.join(kind.__name__ for kind in kinds)}")

@@ -66,6 +66,8 @@ _KEYS: dict[str, tuple[tuple[str, str, str, bool], ...]] = {
     "longrope": (),
     "llama3": (),
 }
+_WITHOUT_GGUF_KEY = {"yarn": ("mscale", "mscale_all_dim"), "longrope": ("attention_factor",)}
+"""Numbers of config.json that change the tables all the same; 0 switches one off."""
 _LLAMA3 = (
     ("factor", None),
     ("low_freq_factor", 1.0),
@@ -85,7 +87,7 @@ def _kind(name: object, family: Family, file: str) -> str:
         kind = "longrope"  # the first Phi-3 files say yarn and mean this
     if kind not in family.scalings:
         raise UnsupportedError(
-            f"RoPE scaling '{kind}' of a {family.model_type} model has no form in GGUF", code="E_ROPE", file=file,
+            f"RoPE scaling '{kind[:80]}' of a {family.model_type} model has no form in GGUF", code="E_ROPE", file=file,
             hint=f"supported: {', '.join(family.scalings)}",
         )  # fmt: skip
     return kind
@@ -110,6 +112,10 @@ def read_hf(config: Record, family: Family, *, context: int, rotary: int) -> Sca
             scaling[key] = given.integer(key, context)
         elif required or key in given:
             scaling[key] = given.number(key) if type_ == "f32" else given.integer(key)
+        given.get(key)  # null is as good as absent
+    for key in _WITHOUT_GGUF_KEY.get(kind, ()):
+        if key in given:
+            scaling[key] = given.number(key) if given.get(key) != 0 else 0
     if kind == "llama3":
         for key, default in _LLAMA3:
             scaling[key] = given.integer(key, default) if isinstance(default, int) else given.number(key, default)
@@ -119,8 +125,8 @@ def read_hf(config: Record, family: Family, *, context: int, rotary: int) -> Sca
         factors = given.items(key, (int, float))
         if len(factors) != rotary // 2:
             given.fail(key, f"{rotary // 2} numbers")
-        if not all(0 < factor < 1e30 for factor in factors):
-            given.fail(key, "positive numbers")
+        if not all(1e-18 <= factor <= 1e18 for factor in factors):
+            given.fail(key, "numbers of 1e-18 to 1e18")
         scaling[key] = [float(factor) for factor in factors]
     bases = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
     return scaling | {key: value for key, value in given.unused().items() if key not in bases}
@@ -151,7 +157,9 @@ def read_gguf(
         metadata.get(prefix + "rope.scaling.attn_factor")  # follows from the context lengths
         return {"rope_type": "longrope"} | {key: [shortest(x) for x in tensors[t]] for key, t in FACTOR_TENSORS.items()}
     if tensors:
-        raise MalformedError(f"{', '.join(tensors)} do not fit the RoPE scaling '{name}'", code="E_ROPE", file=metadata.file)
+        raise MalformedError(
+            f"{', '.join(tensors)} do not fit the RoPE scaling '{name[:80]}'", code="E_ROPE", file=metadata.file
+        )
     if name == "none":
         return None
     kind = _kind(name, family, metadata.file)

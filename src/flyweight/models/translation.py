@@ -94,6 +94,7 @@ def translate(manifest: Manifest, dialect: str, read: Read, *, dense: DType | No
         return Translation(dialect, same, manifest.metadata, manifest.files)
     if manifest.dialect not in ("hf", "gguf"):
         raise UnsupportedError("the source does not follow the tensor names of HF or GGUF", code="E_DIALECT")
+    manifest.require_readable()
     return _to_gguf(manifest, read) if dialect == "gguf" else _to_hf(manifest, read, dense or _usual_dtype(manifest))
 
 
@@ -101,6 +102,7 @@ def rename_tensors(manifest: Manifest, dialect: str, read: Read) -> Mapping[str,
     """The tensors' part of `translate` alone: it needs the settings, but no tokenizer."""
     if manifest.dialect == dialect:
         return {name: Renamed(name) for name in manifest.entries}
+    manifest.require_readable()
     return (_read_hf if dialect == "gguf" else _read_gguf)(manifest, read).tensors
 
 
@@ -108,6 +110,7 @@ def read_settings(manifest: Manifest, read: Read) -> Model:
     """What a checkpoint of a known family says of itself, its tensors checked against it."""
     if manifest.dialect not in ("hf", "gguf"):
         raise UnsupportedError("the checkpoint does not follow the tensor names of HF or GGUF", code="E_DIALECT")
+    manifest.require_readable()
     return (_read_hf if manifest.dialect == "hf" else _read_gguf)(manifest, read)
 
 

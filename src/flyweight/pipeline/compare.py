@@ -8,7 +8,7 @@ compared as stored where that is possible, as values otherwise, slab by slab in 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.codecs import known
+from flyweight.containers import Finding
 from flyweight.errors import FlyweightError
 from flyweight.models import Renamed, rename_tensors
 from flyweight.pipeline.draft import without_draft
@@ -51,18 +52,23 @@ class DiffReport:
     a: str
     b: str
     tensors: tuple[TensorDiff, ...]
+    findings: tuple[tuple[str, Finding], ...] = ()
+    """What is wrong with other weights that lie beside those compared, after the side: a or b."""
 
     @property
     def identical(self) -> bool:
-        return all(tensor.status == "identical" for tensor in self.tensors)
+        equal = all(tensor.status == "identical" for tensor in self.tensors)
+        return equal and not any(finding.level == "error" for _, finding in self.findings)
 
     def as_json(self) -> dict[str, Any]:
-        return {"a": self.a, "b": self.b, "identical": self.identical, "tensors": [t.as_json() for t in self.tensors]}
+        tensors = [tensor.as_json() for tensor in self.tensors]
+        findings = [{"side": side} | asdict(finding) for side, finding in self.findings]
+        return {"a": self.a, "b": self.b, "identical": self.identical, "tensors": tensors, "findings": findings}
 
 
 def diff(a: Path | str, b: Path | str, *, progress: Callable[[str, int, int], None] | None = None) -> DiffReport:
     """Compare two checkpoints."""
-    with open_checkpoint(a) as first, open_checkpoint(b) as second:
+    with open_checkpoint(a, checks_digests=True) as first, open_checkpoint(b, checks_digests=True) as second:
         same_naming = first.manifest.dialect == second.manifest.dialect
         both_draft = all(without_draft(c.manifest) is not c.manifest for c in (first, second))
         names_a, names_b = (_names(checkpoint, same_naming, both_draft) for checkpoint in (first, second))
@@ -97,6 +103,9 @@ def _compare(name: str, a: Checkpoint, in_a: tuple[str, Renamed], b: Checkpoint,
     stored_alike = entry_a.codec == entry_b.codec and entry_a.spec == entry_b.spec and way_a.transform == way_b.transform
     if not (known(entry_a.codec) and known(entry_b.codec)):
         equal = stored_alike and _same_bytes(a, name_a, b, name_b)
+        for checkpoint, codec in ((a, entry_a.codec), (b, entry_b.codec)):
+            if codec.is_foreign and not equal:
+                raise codec.unreadable().at(file=checkpoint.bundle.name, tensor=name)
         return TensorDiff(
             name, "identical" if equal else "opaque", weights=weights, detail="" if equal else "no codec to decode it"
         )
@@ -126,5 +135,6 @@ def _compare(name: str, a: Checkpoint, in_a: tuple[str, Renamed], b: Checkpoint,
 def _same_bytes(a: Checkpoint, name_a: str, b: Checkpoint, name_b: str) -> bool:
     parts_a, parts_b = a.encoded(name_a).parts, b.encoded(name_b).parts
     return set(parts_a) == set(parts_b) and all(
-        np.array_equal(part.view(np.uint8), parts_b[key].view(np.uint8)) for key, part in parts_a.items()
+        np.array_equal(part.reshape(-1).view(np.uint8), parts_b[key].reshape(-1).view(np.uint8))
+        for key, part in parts_a.items()
     )

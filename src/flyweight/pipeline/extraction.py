@@ -25,6 +25,7 @@ from flyweight.manifest import Entry, Extent, Manifest
 from flyweight.pipeline.draft import DRAFT
 from flyweight.pipeline.plan import Plan, Step
 from flyweight.pipeline.recipe import Recipe
+from flyweight.pipeline.replacing import require_apart
 from flyweight.pipeline.rows import SLAB_BYTES
 from flyweight.pipeline.run import Progress, carry_out_plan
 from flyweight.pipeline.side_files import COREML
@@ -90,6 +91,8 @@ def extract(
     destination = Path(os.path.abspath(destination))
     if archived and part != "coreml":
         raise ValueError("only a Core ML package is stored as an archive")
+    if force:
+        require_apart(destination, [source])
     with open_checkpoint(source) as checkpoint:
         try:
             tensors = _tensors(checkpoint, part)
@@ -193,7 +196,7 @@ def _write(
 ) -> None:
     """Nothing here takes long enough to be resumed: what fails leaves nothing."""
     total = sum(nbytes for nbytes, _ in contents.values())
-    staging = Staging(destination, is_directory=is_directory, fingerprint="", resume=False, force=force)
+    staging = Staging(destination, contents, is_directory=is_directory, fingerprint="", resume=False, force=force)
     try:
         staging.allocate({name: Image(nbytes, ()) for name, (nbytes, _) in contents.items()})
         for name, (nbytes, pieces) in contents.items():

@@ -24,10 +24,10 @@ from flyweight.codecs import Array, Codec, codec_for, known
 from flyweight.codecs.casts import astype
 from flyweight.containers import Container, Placement
 from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, ResourceError, UnsupportedError
+from flyweight.errors import FlyweightError, MalformedError, ResourceError, UnsupportedError
 from flyweight.gate import INT3, Gate
 from flyweight.manifest import Entry, Manifest
-from flyweight.models import Renamed, Transform, Translation, translate
+from flyweight.models import Renamed, Transform, Translation, expert_layout, translate
 from flyweight.pipeline import memory
 from flyweight.pipeline.draft import draft_tensors, without_draft
 from flyweight.pipeline.recipe import SAME_CODES, Choice, Recipe
@@ -136,6 +136,7 @@ def make_plan(
     manifest = without_draft(checkpoint.manifest)
     dialect = container.dialect or manifest.dialect
     translation = translate(manifest, dialect, checkpoint.read, dense=dtype)
+    _require_expert_layout(checkpoint, container)
     wishes = Wishes(recipe, dtype, container.vector_dtype if dialect != manifest.dialect else None, max_ram)
     notes = [*translation.notes, *(f"{name} is not carried: {why}" for name, why in translation.dropped.items())]
     as_stored = Wishes(Recipe("keep"), None, None, max_ram)
@@ -151,9 +152,9 @@ def make_plan(
         try:
             step = _step(origin, entry, renamed, container, wanted)
             steps.append(step if origin is checkpoint else replace(step, origin=origin))
-        except ResourceError as error:  # no matter of one tensor's type
-            raise error.at(file=origin.bundle.name) from None
         except FlyweightError as error:
+            if isinstance(error, ResourceError | MalformedError) or entry.codec.is_foreign:  # no matter of this tensor's type
+                raise error.at(file=origin.bundle.name, tensor=entry.name) from None
             refusals.append(error.at(tensor=entry.name))
     if refusals:
         first = refusals[0]
@@ -174,6 +175,20 @@ def make_plan(
     if container.name == "mlx" and all(step.target.codec == RAW for step in steps):
         notes.append("nothing is quantised, so this is a plain Hugging Face directory: --quant int4 would quantise it")
     return Plan(checkpoint, container, recipe, placement, tuple(steps), tuple(notes), draft)
+
+
+def _require_expert_layout(checkpoint: Checkpoint, container: Container) -> None:
+    """A mixture of experts goes only where loaders want its experts as they are arranged."""
+    if not container.expert_layout or checkpoint.container is container:
+        return
+    layout = expert_layout(checkpoint.manifest, checkpoint.read, checkpoint.container.expert_layout or "hf")
+    if layout and layout != container.expert_layout:
+        raise UnsupportedError(
+            f"a mixture of experts, arranged as in {layout} directories: loaders of {container.name} want them otherwise",
+            code="E_EXPERTS",
+            file=checkpoint.bundle.name,
+            hint="experts cannot be rearranged yet; a directory of the same kind or a safetensors file keeps them",
+        )
 
 
 def _unplaced(
@@ -210,6 +225,8 @@ def _step(checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Co
     choice = wishes.recipe.choose(source.spec, source.name, renamed.name)
     transform = renamed.transform
     moves_values = transform is not None and transform.add != 0
+    if source.codec.is_foreign and (choice.codec or choice.dtype or wishes.dtype):
+        raise source.codec.unreadable()
     dense_dtype = _dense_dtype(source, container, choice, wishes)
     if choice.codec is not None and choice.codec != RAW:
         return _quantize(checkpoint, source, renamed, container, choice, dense_dtype, wishes.max_ram)
@@ -349,7 +366,7 @@ def _dense(source: Entry, renamed: Renamed, container: Container, dtype: DType) 
 
 def _require_decodable(source: Entry) -> None:
     if not known(source.codec):
-        raise UnsupportedError(f"no codec named '{source.codec.name}' to decode it with", hint="it can only be copied as it is")
+        raise source.codec.unreadable()
 
 
 def _repack_target(source: Entry, container: Container) -> Codec | None:

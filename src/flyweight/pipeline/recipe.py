@@ -45,7 +45,7 @@ from flyweight import strict_json
 from flyweight.codecs import CODECS, codec_for
 from flyweight.containers import Floor
 from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, UnsupportedError
+from flyweight.errors import FlyweightError, UnsupportedError, nearest
 from flyweight.gate import Gate
 from flyweight.models import dense_by_default
 from flyweight.quantizers import QUANTIZERS, default_for
@@ -206,7 +206,10 @@ def preset(name: str, own: Mapping[str, CodecSpec] | None = None, floors: Mappin
         return Recipe(name, (Rule(("*",), choice("affine", params)),), protect=True)
     if name in CODECS and CODECS[name].encodes:
         return Recipe(name, (Rule(("*",), choice(name)),), protect=not codec_for(CodecSpec(name)).exact)
-    raise UnsupportedError(f"no quantization named '{name}'", code="E_QUANT", hint=f"known: {', '.join(PRESETS)}")
+    known = (*PRESETS, *(own or ()))
+    raise UnsupportedError(
+        f"no quantization named '{name}'{nearest(name, known)}", code="E_QUANT", hint=f"known: {', '.join(known)}"
+    )
 
 
 def choice(

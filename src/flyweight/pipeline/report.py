@@ -38,14 +38,14 @@ class Drift:
     count: int = 0
     differing: int = 0
 
+    @np.errstate(all="ignore")
     def add(self, reference: Array, values: Array) -> None:
         """Compare a slab. NaN in the same place counts as equal, anywhere else as an infinite error."""
         self.count += reference.size
         if reference.dtype.itemsize <= 4 and values.dtype.itemsize <= 4 and reference.dtype.kind not in "iu":
             x, y = (np.ascontiguousarray(a, np.float32).reshape(-1) for a in (reference, values))
-            with np.errstate(all="ignore"):
-                error = x - y
-                sums = [_squares(a) for a in (error, x, y)]
+            error = x - y
+            sums = [_squares(a) for a in (error, x, y)]
             if all(map(isfinite, sums)):
                 # A difference of floats is zero only if they are equal (gradual underflow).
                 largest = float(max(error.max(initial=0), -error.min(initial=0)))
@@ -57,12 +57,11 @@ class Drift:
         """In double precision, with NaN and infinity sorted out."""
         x, y = (a.astype(np.float64, copy=False).reshape(-1) for a in (reference, values))
         differs = ~((x == y) | (np.isnan(x) & np.isnan(y)))
-        with np.errstate(all="ignore"):
-            error = np.abs(np.where(differs, x - y, 0.0))
-            error = np.where(np.isnan(error), inf, error)
-            x, y = (np.nan_to_num(a, posinf=0, neginf=0) for a in (x, y))
-            sums = [float(a @ a) for a in (error, x, y)]
-            self._gather(sums, float(error.max(initial=0)), int(np.count_nonzero(differs)))
+        error = np.abs(np.where(differs, x - y, 0.0))
+        error = np.where(np.isnan(error), inf, error)
+        x, y = (np.nan_to_num(a, posinf=0, neginf=0) for a in (x, y))
+        sums = [float(a @ a) for a in (error, x, y)]
+        self._gather(sums, float(error.max(initial=0)), int(np.count_nonzero(differs)))
 
     def _gather(self, sums: list[float], max_error: float, differing: int) -> None:
         noise, signal, other = sums

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +16,6 @@ from typing import Any, NamedTuple
 from blake3 import blake3
 
 import flyweight
-from flyweight import strict_json
 from flyweight.checkpoint import Checkpoint, open_checkpoint, require_passed
 from flyweight.containers import CONTAINERS, Container, Image, container_named
 from flyweight.dtypes import DType
@@ -30,10 +30,12 @@ from flyweight.errors import (
 from flyweight.gate import Verdict
 from flyweight.manifest import Extent
 from flyweight.pipeline import memory
+from flyweight.pipeline.arguments import as_count, as_dtype, as_path, as_size, check_name
 from flyweight.pipeline.gate import judge
 from flyweight.pipeline.packages import read_package
 from flyweight.pipeline.plan import Plan, Step, make_plan
 from flyweight.pipeline.recipe import Recipe, load_recipe, preset
+from flyweight.pipeline.replacing import require_apart
 from flyweight.pipeline.report import ConversionReport, TensorReport
 from flyweight.pipeline.rows import SLAB_BYTES
 from flyweight.pipeline.side_files import COREML
@@ -55,6 +57,8 @@ __all__ = [
 ]
 
 _EXTENSION = re.compile(r"\.[a-z][a-z0-9]{1,11}")
+_BATCH, _BATCH_NBYTES = 256, 1 << 20
+"""A worker takes this many tensors, or this many bytes of them, at a time."""
 _EMBEDDED_COPIES = 4
 """How often an embedded file is in memory while a file is sealed: as read, as placed, as read back, as placed again."""
 _NO_EXTRAS = Extras()
@@ -100,8 +104,8 @@ def plan_conversion(
     quant: str | None = None,
     recipe: Path | str | Recipe | None = None,
     dtype: DType | str | None = None,
-    shard_bytes: int | None = None,
-    max_ram: int | None = None,
+    shard_bytes: int | str | None = None,
+    max_ram: int | str | None = None,
     extras: Extras = _NO_EXTRAS,
     allow_ungated: bool = False,
 ) -> Plan:
@@ -110,6 +114,8 @@ def plan_conversion(
     """
     if quant is not None and recipe is not None:
         raise ValueError("give a quantization or a recipe, not both")
+    check_name("to", to)
+    check_name("quant", quant)
     container = target_container(destination, to)
     if conflict := extras.conflict(container.name, quant, recipe is not None):
         raise ValueError(conflict)
@@ -125,10 +131,10 @@ def plan_conversion(
         container,
         destination.name,
         recipe=chosen,
-        dtype=DType.parse(dtype) if isinstance(dtype, str) else dtype,
-        shard_bytes=shard_bytes,
-        max_ram=max_ram,
-        draft=open_checkpoint(extras.eagle) if extras.eagle else None,
+        dtype=as_dtype(dtype),
+        shard_bytes=as_size("shard_bytes", shard_bytes),
+        max_ram=as_size("max_ram", max_ram),
+        draft=open_checkpoint(extras.eagle, checks_digests=True) if extras.eagle else None,
         files={COREML: read_package(extras.coreml)} if extras.coreml else None,
     )
 
@@ -141,9 +147,9 @@ def convert(
     quant: str | None = None,
     recipe: Path | str | Recipe | None = None,
     dtype: DType | str | None = None,
-    shard_bytes: int | None = None,
+    shard_bytes: int | str | None = None,
     jobs: int | None = None,
-    max_ram: int | None = None,
+    max_ram: int | str | None = None,
     extras: Extras = _NO_EXTRAS,
     gate_text: Path | str | None = None,
     allow_ungated: bool = False,
@@ -153,12 +159,16 @@ def convert(
 ) -> ConversionReport:
     """Convert a checkpoint. Memory does not grow with the model; the destination appears whole or not at all.
 
-    Where a gate is due, the model is measured before it appears, on `gate_text` or on what the source model says itself; one
-    that fails does not appear unless `allow_ungated`, and then says so.
+    Sizes are bytes, or text such as "5G". Where a gate is due, the model is measured before it appears, on `gate_text` or on
+    what the source model says itself; one that fails does not appear unless `allow_ungated`, and then says so.
     """
     started = time.perf_counter()
-    destination = Path(os.path.abspath(destination))
-    with open_checkpoint(source) as checkpoint:
+    destination = Path(os.path.abspath(as_path("destination", destination)))
+    jobs, max_ram = as_count("jobs", jobs), as_size("max_ram", max_ram)
+    if force:
+        beside = (recipe if isinstance(recipe, Path | str) else None, extras.eagle, extras.coreml, gate_text)
+        require_apart(destination, [source, *(path for path in beside if path is not None)])
+    with open_checkpoint(source, checks_digests=True) as checkpoint:
         plan = plan_conversion(
             checkpoint, destination, to=to, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_bytes, max_ram=max_ram,
             extras=extras, allow_ungated=allow_ungated,
@@ -204,9 +214,12 @@ def carry_out_plan(
             "several files are needed, which go into a directory", code="E_SHARDS", file=str(destination),
             hint=f"name a directory, such as {destination.with_suffix('').name}",
         )  # fmt: skip
+    if force:  # a file of a split model, or one that a link of it leads to, may lie where the whole does not
+        require_apart(destination, [origin.source(file).name for origin in plan.checkpoints for file in _files(origin)])
     workers = check_resources(plan, destination.parent, jobs=jobs, max_ram=max_ram, resume=resume)
     staging = Staging(
         destination,
+        [*plan.placement.images, *plan.placement.copies],
         is_directory=plan.container.is_directory or len(plan.placement.images) > 1,
         fingerprint=fingerprint(plan),
         resume=resume,
@@ -233,22 +246,25 @@ def fill_and_publish(
     """Write what the plan says, have it judged where it is staged, and make it appear; the staging directory is closed."""
     try:
         if staging.published:
+            if staging.finished.keys() != {step.target.name for step in plan.steps}:
+                raise OutputError(
+                    "already exists", code="E_EXISTS", file=str(staging.destination), hint="use --force to replace it"
+                )
             outcome = Outcome.of(plan, staging.finished, len(staging.finished))
             staging.discard()
-            verdict, nbytes = _recorded(plan, staging.destination), plan.nbytes
-        else:
+            return outcome._replace(nbytes=plan.nbytes, verdict=_recorded(plan, staging.destination))
+        try:
             outcome = _fill(plan, staging, workers, progress)
             for origin in plan.checkpoints:
                 _check_source(origin)
-            staged = staging.out if plan.container.is_directory else staging.out / next(iter(plan.placement.images))
-            verdict = judged(staged)
+            verdict = judged(staging.out if plan.container.is_directory else staging.out / next(iter(plan.placement.images)))
             nbytes = plan.nbytes + (_certify(plan, staging, verdict) if verdict else 0)
-            staging.publish()
-    except InterruptedRunError:
-        raise
-    except FlyweightError:
-        staging.discard()  # nothing a second try could build on; an interrupt or I/O error keeps it for --resume
-        raise
+        except InterruptedRunError:
+            raise
+        except FlyweightError:
+            staging.discard()  # nothing a second try could build on; an interrupt or I/O error keeps it for --resume
+            raise
+        staging.publish()
     finally:
         staging.close()
     return outcome._replace(nbytes=nbytes, verdict=verdict)
@@ -266,7 +282,7 @@ def fingerprint(plan: Plan) -> str:
         for name, image in plan.placement.images.items()
     }
     job = {"version": flyweight.__version__, "files": identities, "images": images, "plan": plan.as_json()}
-    return blake3(strict_json.dumps(job)).hexdigest()
+    return blake3(json.dumps(job).encode()).hexdigest()  # ASCII, so that a file may have any name
 
 
 def check_resources(plan: Plan, folder: Path, *, jobs: int | None, max_ram: int | None, resume: bool) -> int:
@@ -299,6 +315,7 @@ def _fill(plan: Plan, staging: Staging, workers: int, progress: Progress | None)
     copies = {name: Image(extent.nbytes, ()) for name, extent in plan.placement.copies.items()}
     staging.allocate({**plan.placement.images, **copies})
     for name, extent in plan.placement.copies.items():
+        plan.checkpoint.check_digest(extent)
         source = plan.checkpoint.source(extent.file)
         for at in range(0, extent.nbytes, SLAB_BYTES):
             staging.write(name, at, source.read(extent.offset + at, min(SLAB_BYTES, extent.nbytes - at)))
@@ -316,6 +333,10 @@ def _fill(plan: Plan, staging: Staging, workers: int, progress: Progress | None)
         if progress is not None:
             progress(name, step.target.nbytes, total)
 
+    def work_through(batch: Sequence[Step]) -> None:
+        for step in batch:
+            work(step)
+
     resumed, total = len(done), sum(entry.nbytes for entry in entries.values())
     if progress is not None:
         for name in done:
@@ -323,7 +344,7 @@ def _fill(plan: Plan, staging: Staging, workers: int, progress: Progress | None)
     share = max(total // (8 * workers), 1)  # what takes longer comes first, lest one worker be alone with it at the end
     todo = sorted((s for s in plan.steps if s.target.name not in done), key=lambda s: -(s.target.nbytes // share))
     with ThreadPoolExecutor(workers, thread_name_prefix="flyweight") as pool:
-        futures: list[Future[None]] = [pool.submit(work, step) for step in todo]
+        futures: list[Future[None]] = [pool.submit(work_through, batch) for batch in _batches(todo)]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
         finally:
@@ -334,6 +355,19 @@ def _fill(plan: Plan, staging: Staging, workers: int, progress: Progress | None)
             future.result()
     _seal(plan, staging, digests)
     return Outcome.of(plan, done, resumed)
+
+
+def _batches(steps: Iterable[Step]) -> Iterator[list[Step]]:
+    """Small tensors together: handing a million of them over one by one takes longer than copying them."""
+    batch, nbytes = list[Step](), 0
+    for step in steps:
+        batch.append(step)
+        nbytes += step.target.nbytes
+        if nbytes >= _BATCH_NBYTES or len(batch) >= _BATCH:
+            yield batch
+            batch, nbytes = [], 0
+    if batch:
+        yield batch
 
 
 def _seal(plan: Plan, staging: Staging, digests: dict[str, str]) -> None:

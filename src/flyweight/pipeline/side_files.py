@@ -73,9 +73,11 @@ def _config(checkpoint: Checkpoint, container: Container, config: Extent | bytes
     if not isinstance(document, dict):
         raise MalformedError("config.json is not an object", file=checkpoint.bundle.name)
     wanted = dict(document)
-    if checkpoint.container.name == "mlx" != container.name:
-        for key in ("quantization", "quantization_config"):
-            wanted.pop(key, None)
+    if container.name != "mlx" and checkpoint.manifest.foreign is None and isinstance(wanted.get("quantization"), dict):
+        del wanted["quantization"]  # of the triples of MLX, which tensors read from other formats had once, too
+        mirror = wanted.get("quantization_config")
+        if not isinstance(mirror, dict) or "quant_method" not in mirror:
+            wanted.pop("quantization_config", None)
     dense = Counter[DType]()
     for target in targets:
         if target.codec == RAW and target.spec.dtype.is_float:

@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Any
 from flyweight.table import Table
 
 if TYPE_CHECKING:
+    from flyweight.runtime.checking import Checking
     from flyweight.runtime.generate import Generation, peak_rss
     from flyweight.runtime.model import Model, open_model
     from flyweight.runtime.sample import Sampler
 
-__all__ = ["Generation", "Model", "Sampler", "open_model", "peak_rss"]
+__all__ = ["Checking", "Generation", "Model", "Sampler", "open_model", "peak_rss"]
 
 _HOMES: Table[Any] = Table(
     __name__,
     {
+        "Checking": "checking:Checking",
         "Generation": "generate:Generation",
         "Model": "model:Model",
         "Sampler": "sample:Sampler",

@@ -9,7 +9,7 @@ Where a file lies in that order, as our tiers do, its front is brought in while 
 
 It holds nothing and changes no result. What exceeds half of the machine's memory is not brought in: it would push out what was.
 A model of which every step begins in memory is left alone, so that a warm start pays for a few system calls. What fails here
-fails again, and is reported, where the bytes are read.
+fails again, and is reported, where the bytes are read; a model that is closed is no longer brought in.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from threading import Event, Thread
 from flyweight.checkpoint import Checkpoint
 from flyweight.errors import FlyweightError
 from flyweight.manifest import Extent
-from flyweight.sources import FileSource
+from flyweight.sources import ClosedError, FileSource
 
 __all__ = ["Ahead", "Front", "joined", "windows"]
 
@@ -60,13 +60,13 @@ class Ahead(Thread):
                         return
                     self._checkpoint.source(window.file).expect(window.offset, window.nbytes)
                 there.set()
-        except (OSError, FlyweightError):
+        except (OSError, FlyweightError, ClosedError):
             pass
         finally:
             self._all_there()
 
     def _in_memory(self) -> bool:
-        with suppress(OSError, FlyweightError):
+        with suppress(OSError, FlyweightError, ClosedError):
             firsts = (extent for step in range(len(self._there)) for extent in islice(self._extents(step), 1))
             return all(self._checkpoint.source(first.file).in_memory(first.offset) for first in firsts)
         return True  # whoever reads it will say what is wrong

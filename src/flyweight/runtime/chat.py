@@ -33,6 +33,7 @@ __all__ = ["MAX_OUTPUT", "MAX_TEMPLATE", "SECONDS", "Message", "Renderer", "rend
 MAX_TEMPLATE = 256 * 2**10
 MAX_REQUEST = 16 * 2**20
 MAX_OUTPUT = 4 * 2**20
+"""The longest text, in characters, unless a caller has room for less."""
 SECONDS = 1.5
 """How long a template may take; the largest real ones take thousandths."""
 
@@ -105,8 +106,12 @@ class Renderer:
         bos_token: str | None = None,
         eos_token: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        limit: int = MAX_OUTPUT,
     ) -> str:
-        """The rendered text. Whatever the template does wrong is a MalformedError with the code E_TEMPLATE."""
+        """The rendered text, of at most `limit` characters.
+
+        Whatever the template does wrong is a MalformedError with the code E_TEMPLATE.
+        """
         if len(template) > MAX_TEMPLATE:
             raise LimitError(f"a chat template of {len(template)} characters; the limit is {MAX_TEMPLATE}", code="E_TEMPLATE")
         tokens = {"bos_token": bos_token, "eos_token": eos_token}
@@ -117,10 +122,10 @@ class Renderer:
             "add_generation_prompt": add_generation_prompt,
             **{role: text for role, text in tokens.items() if text is not None},
         }
-        request = json.dumps({"template": template, "context": context, "limit": MAX_OUTPUT}).encode() + b"\n"
+        request = json.dumps({"template": template, "context": context, "limit": limit}).encode() + b"\n"
         if len(request) > MAX_REQUEST:
             raise LimitError(f"{len(request)} bytes of messages; the limit is {MAX_REQUEST}", code="E_TEMPLATE")
-        answer = json.loads(self._exchange(request))
+        answer = json.loads(self._exchange(request, limit))
         if "text" in answer:
             return str(answer["text"])
         line = f" (line {answer['line']})" if answer.get("line") else ""
@@ -152,7 +157,7 @@ class Renderer:
             process_group=0,  # the terminal's Ctrl-C stops an answer, not the worker of the next one
         )
 
-    def _exchange(self, request: bytes) -> bytes:
+    def _exchange(self, request: bytes, limit: int) -> bytes:
         """One line for one line. A worker that fails to answer is ended; the next request starts another."""
         if self._process is None:
             self._process = self._start()
@@ -161,13 +166,13 @@ class Renderer:
         done = False
         try:
             if not self._ready:
-                self._ready = _line(process, _START_SECONDS) == b"ready"
+                self._ready = _line(process, _START_SECONDS, limit) == b"ready"
                 if not self._ready:
                     raise _failed("its worker does not start", hint="check the installation of flyweight[run]")
             view = memoryview(request)
             while view:
                 view = view[process.stdin.write(view) or 0 :]
-            answer = _line(process, SECONDS)
+            answer = _line(process, SECONDS, limit)
             done = True
         except BrokenPipeError:
             raise _failed("its worker ended") from None
@@ -184,8 +189,8 @@ def _directory(package: str) -> str:
     return str(Path(spec.submodule_search_locations[0]).parent)
 
 
-def _line(process: subprocess.Popen[bytes], seconds: float) -> bytes:
-    """The next line of a worker's output, within a time and a length."""
+def _line(process: subprocess.Popen[bytes], seconds: float, limit: int) -> bytes:
+    """The next line of a worker's output, within a time and a length of so many characters."""
     assert process.stdout is not None
     end = monotonic() + seconds
     received = bytearray()
@@ -197,7 +202,7 @@ def _line(process: subprocess.Popen[bytes], seconds: float) -> bytes:
         if not piece:
             raise _failed("its worker ended, probably for lack of memory")
         received += piece
-        if len(received) > 6 * MAX_OUTPUT + 2**16:  # JSON writes a character in at most six bytes
+        if len(received) > 12 * limit + 2**16:  # JSON writes a character in at most twelve bytes
             raise _failed("its worker answers without end")
     return bytes(received[:-1])
 

@@ -12,7 +12,8 @@ product that follows them, so that a layer is five calls: qkv, attention, o, gat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import sqrt
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from flyweight.runtime.kv import KeyValues
 from flyweight.runtime.linear import Gated, Linear, decoded_rows
 from flyweight.runtime.rotary import Rotary
 from flyweight.runtime.tensors import Tensors
+from flyweight.sources import Uncopied
 from flyweight.tensor import EncodedTensor
 
 __all__ = ["BLOCK", "Decoder", "Layer", "Settings"]
@@ -85,45 +87,48 @@ class Layer:
         self.gated = Gated(fused("mlp.gate_up_proj", "mlp.gate_proj", "mlp.up_proj"), graph.activation)
         self.down = linear("mlp.down_proj")
 
-    def __call__(self, x: Array, cache: KeyValues, room: Room) -> None:
+    def __call__(self, x: Array, cache: KeyValues, buffers: Buffers) -> None:
         n = len(x)
-        qkv, heads, ffn = room.qkv[:n], room.heads[:n], room.ffn[:n]
+        qkv, heads, ffn = buffers.qkv[:n], buffers.heads[:n], buffers.ffn[:n]
         self.qkv(x, qkv, gain=self.attention_norm, eps=self.eps)
         cos, sin = self.rotary.tables(cache.length + n)
         cache.attend(
             self.index, qkv, self.heads, cos, sin, heads, scale=self.scale, pairs=self.pairs, q_gain=self.q_norm,
             k_gain=self.k_norm, eps=self.eps, cap=self.softcap, threads=self.threads,
         )  # fmt: skip
-        self._add(self.o, heads, x, self.attention_post, room)
+        self._add(self.o, heads, x, self.attention_post, buffers)
         self.gated(x, ffn, gain=self.mlp_norm, eps=self.eps)
-        self._add(self.down, ffn, x, self.mlp_post, room)
+        self._add(self.down, ffn, x, self.mlp_post, buffers)
 
-    def _add(self, linear: Linear, values: Array, x: Array, post_norm: Array | None, room: Room) -> None:
+    def _add(self, linear: Linear, values: Array, x: Array, post_norm: Array | None, buffers: Buffers) -> None:
         """x += linear(values), which Gemma normalises first."""
         if post_norm is None:
             linear(values, x, add=True)
             return
-        change = room.hidden[: len(x)]
+        change = buffers.hidden[: len(x)]
         linear(values, change)
         kernels.rms_norm(change, post_norm, self.eps, x, add=True)
 
 
-class Room:
-    """Buffers for the values between products, used again by every layer and token."""
+class Buffers:
+    """For the values between products: one call has them at a time, every layer and the next call use them again."""
 
     def __init__(self, config: Config, tokens: int) -> None:
         dims = config.dims
 
-        def room(width: int) -> Array:
+        def buffer(width: int) -> Array:
             return np.empty((tokens, width), np.float32)
 
         self.tokens = tokens
-        self.qkv, self.heads = room(dims.size("qkv")), room(dims.size("q"))
-        self.ffn, self.hidden = room(dims.ffn), room(dims.hidden)
+        self.qkv, self.heads = buffer(dims.size("qkv")), buffer(dims.size("q"))
+        self.ffn, self.hidden = buffer(dims.ffn), buffer(dims.hidden)
 
 
-class Decoder:
-    """A model ready to run. `forward` takes tokens into a cache and gives the logits that follow them."""
+class Decoder(Uncopied):
+    """A model ready to run. `forward` takes tokens into a cache and gives the logits that follow them.
+
+    Threads may share it, each with a cache of its own. Where layers are streamed, one computes at a time.
+    """
 
     def __init__(self, tensors: Tensors, context: int, settings: Settings) -> None:
         self.tensors, self.context, self.settings = tensors, context, settings
@@ -138,7 +143,7 @@ class Decoder:
         self._output = tensors.output(lambda held: Linear([held], int8=settings.int8, threads=settings.threads))
         self._factor = np.float32(sqrt(config.dims.hidden)) if config.family.graph.scaled_embedding else None
         self._softcap = float(config.values.get("final_logit_softcapping") or 0.0)
-        self._room = Room(config, 1)
+        self._free = [Buffers(config, 1)]
 
     @property
     def vocabulary(self) -> int:
@@ -157,20 +162,38 @@ class Decoder:
 
         `out`, f32 (1, vocab), takes the logits of the last token: new memory for each costs a small model some of its speed.
         """
+        self.tensors.checkpoint.check_open()
         ids = np.asarray(tokens, np.int64)
         if ids.ndim != 1 or not len(ids) or ids.min() < 0 or ids.max() >= self.vocabulary:
             raise ValueError(f"tokens must be one or more ids below {self.vocabulary}")
-        blocks = [self._block(ids[at : at + BLOCK], cache, every, out) for at in range(0, len(ids), BLOCK)]
+        with cache.in_use():
+            blocks = [self._block(ids[at : at + BLOCK], cache, every, out) for at in range(0, len(ids), BLOCK)]
         return np.concatenate(blocks) if every and len(blocks) > 1 else blocks[-1]
 
+    @contextmanager
+    def _buffers(self, tokens: int) -> Iterator[Buffers]:
+        """Buffers for so many tokens, of this call alone: taking from a list and giving back are single steps of Python's."""
+        try:
+            buffers = self._free.pop()
+        except IndexError:  # other threads have them
+            buffers = Buffers(self.config, tokens)
+        if tokens > buffers.tokens:
+            buffers = Buffers(self.config, max(tokens, BLOCK))
+        try:
+            yield buffers
+        finally:
+            self._free.append(buffers)
+
     def _block(self, ids: Array, cache: KeyValues, every: bool, out: Array | None) -> Array:
-        if len(ids) > self._room.tokens:
-            self._room = Room(self.config, max(len(ids), BLOCK))
+        with self._buffers(len(ids)) as buffers, self.tensors.turn:
+            return self._logits(ids, cache, every, out, buffers)
+
+    def _logits(self, ids: Array, cache: KeyValues, every: bool, out: Array | None, buffers: Buffers) -> Array:
         x = np.ascontiguousarray(decoded_rows(self._embedding, ids), np.float32)
         if self._factor is not None:
             x = x * self._factor
         for layer in self._layers:
-            layer(x, cache, self._room)
+            layer(x, cache, buffers)
         cache.advance(len(ids))
         wanted = x if every else x[-1:]
         logits = np.empty((len(wanted), self.vocabulary), np.float32) if every or out is None else out

@@ -65,6 +65,8 @@ class Generation:
             yield rest
 
     def _ids(self) -> Iterator[int]:
+        if not self.prompt:
+            raise ValueError("a prompt has at least one token")
         cache = self.cache or self.model.cache()
         if len(self.prompt) + cache.length > self.model.context:
             raise ResourceError(

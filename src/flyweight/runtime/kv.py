@@ -15,14 +15,17 @@ pages as rows are written. A layer with a window gives pages back once their tok
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from flyweight import kernels
 from flyweight.errors import ResourceError
+from flyweight.sources import Uncopied
 
 Array = np.ndarray[Any, Any]
 
@@ -65,8 +68,13 @@ def _reserve(nbytes: int) -> mmap.mmap:
     return memory
 
 
-class KeyValues:
-    """What `layers` layers remember of up to `context` tokens; `windows` has the window of each layer, 0 for none."""
+class KeyValues(Uncopied):
+    """What `layers` layers remember of up to `context` tokens; `windows` has the window of each layer, 0 for none.
+
+    One conversation, so one thread at a time; `copy.deepcopy` makes a second that goes its own way from here.
+    """
+
+    remedy = "holds memory of its own; copy.deepcopy makes another with the same tokens"
 
     def __init__(
         self, layers: int, kv_heads: int, head: int, context: int, kind: str = "f16", windows: Sequence[int] | None = None
@@ -77,6 +85,8 @@ class KeyValues:
         if len(self.windows) != layers or min(self.windows) < 0:
             raise ValueError(f"{layers} layers have {layers} windows, 0 for none")
         self.kind, self.context, self.kv_heads, self.length = kind, context, kv_heads, 0
+        self._shape = layers, kv_heads, head, context
+        self._used = Lock()
         rows = -(-context // ROWS) * ROWS
         self._layout = _parts(kind, head)
         self._kernel: Callable[..., None] = kernels.attend_int8 if kind == "int8" else kernels.attend
@@ -97,6 +107,26 @@ class KeyValues:
                 offset += size
             self._layers.append(tuple(arrays))
             self._offsets.append(tuple(offsets))
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """While tokens join it nobody else may touch it."""
+        if not self._used.acquire(blocking=False):
+            raise ValueError("this cache is in use by another thread: give every thread a cache of its own")
+        try:
+            yield
+        finally:
+            self._used.release()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KeyValues:
+        with self.in_use():
+            twin = KeyValues(*self._shape, self.kind, self.windows)
+            for layer, forgotten in enumerate(self._forgotten):
+                for (name, _, each, _), mine, its in zip(self._layout, self._layers[layer], twin._layers[layer], strict=True):
+                    held = slice(forgotten if name in FORGETTABLE else 0, -(-self.length // each) if each else None)
+                    its[:, held] = mine[:, held]
+            twin.length, twin._forgotten = self.length, list(self._forgotten)
+        return twin
 
     @property
     def nbytes(self) -> int:
@@ -145,6 +175,10 @@ class KeyValues:
 
     def truncate(self, length: int) -> None:
         """Forget the tokens from `length` on. Keys an int8 cache has on a grid come back as the grid has them."""
+        with self.in_use():
+            self._truncate(length)
+
+    def _truncate(self, length: int) -> None:
         if not 0 <= length <= self.length:
             raise ValueError(f"a cache of {self.length} tokens cannot be cut to {length}")
         for window, forgotten in zip(self.windows, self._forgotten, strict=True):

@@ -8,7 +8,9 @@ To a decoder they are one cache: products take the tokens as the rows of one blo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,16 @@ class Lanes(KeyValues):
         if len({lane.length for lane in lanes}) != 1:
             raise ValueError("lanes are one or more caches of the same length")
         self.lanes, self.length = tuple(lanes), lanes[0].length
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        with ExitStack() as held:
+            for lane in self.lanes:
+                held.enter_context(lane.in_use())
+            yield
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Lanes:
+        return Lanes([deepcopy(lane, memo) for lane in self.lanes])
 
     def attend(self, layer: int, qkv: Array, heads: int, cos: Array, sin: Array, out: Array, **settings: Any) -> None:
         self._one_each(len(qkv))

@@ -57,8 +57,7 @@ def _palette(tensor: EncodedTensor) -> kernels.Matrix | None:
 
     codec = codec_for(tensor.codec)
     assert isinstance(codec, Palette)
-    plain = Palette(bits=4, table=codec.table)
-    if codec != plain or tensor.spec.columns % 32:
+    if codec.scale or codec != Palette(bits=4, table=codec.table) or tensor.spec.columns % 32:
         return None
     table = tensor.parts["tables"].reshape(-1).astype(np.float32)
     return kernels.matrix("palette4", codes=tensor.parts["indices"].reshape(tensor.spec.rows, -1), table=table)
@@ -100,13 +99,14 @@ FORMS: Mapping[str, Callable[[EncodedTensor], kernels.Matrix | None]] = {
 
 
 def form_of(tensor: EncodedTensor) -> kernels.Matrix | None:
-    """The kernels' view of a matrix, or None when it must be decoded."""
+    """The kernels' view of a matrix, or None when it must be decoded; a stored vector or stack of matrices has none."""
     make = FORMS.get(tensor.codec.name)
-    return make(tensor) if make and tensor.spec.columns % 32 == 0 else None
+    return make(tensor) if make and len(tensor.spec.shape) == 2 and tensor.spec.columns % 32 == 0 else None
 
 
 def _stands_by_rows(tensor: EncodedTensor) -> bool:
-    return has_rows(tensor.spec, codec_for(tensor.codec).layout(tensor.spec))
+    """Of a single row the shapes do not tell whether it stands alone, and it is the whole tensor."""
+    return tensor.spec.rows > 1 and has_rows(tensor.spec, codec_for(tensor.codec).layout(tensor.spec))
 
 
 def decoded_rows(tensor: EncodedTensor, rows: slice | Array) -> Array:

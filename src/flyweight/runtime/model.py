@@ -11,14 +11,16 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint, require_passed
-from flyweight.errors import FlyweightError, ResourceError
+from flyweight.errors import FlyweightError, MalformedError, ResourceError
+from flyweight.limits import parse_size
 from flyweight.runtime.decoder import Decoder, Settings
 from flyweight.runtime.kv import KeyValues
 from flyweight.runtime.tensors import Streamed, Tensors
 from flyweight.runtime.tokenizer import Tokenizer
+from flyweight.sources import Uncopied
 
 if TYPE_CHECKING:
     from flyweight.runtime.chat import Renderer
@@ -35,8 +37,8 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Model:
-    """Use as a context manager, or let it be collected."""
+class Model(Uncopied):
+    """Use as a context manager, or let it be collected. After `close` it does not run any more: ClosedError, a ValueError."""
 
     def __init__(self, checkpoint: Checkpoint, tensors: Tensors, context: int, settings: Settings, kv: str) -> None:
         self.checkpoint, self.kv = checkpoint, kv
@@ -53,29 +55,48 @@ class Model:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
+        self.checkpoint.check_open()
         return Tokenizer.of(self.checkpoint)
 
     def cache(self) -> KeyValues:
+        self.checkpoint.check_open()
         return self.decoder.cache(self.kv)
 
-    def prompt(self, messages: Sequence[Mapping[str, str]], renderer: Renderer | None = None) -> list[int]:
-        """A conversation as tokens, in the model's own template, up to where its answer begins."""
-        from flyweight.runtime.chat import Renderer, template_for
+    def prompt(
+        self, messages: Sequence[Mapping[str, Any]], renderer: Renderer | None = None, *, raw_special: bool = False
+    ) -> list[int]:
+        """A conversation as tokens, in the model's own template, up to where its answer begins.
 
-        words = self.tokenizer
+        Special tokens written in a message are text; with `raw_special` they are those tokens.
+        """
+        from flyweight.runtime.chat import Renderer, template_for
+        from flyweight.runtime.literal import as_text, strings_of
+
+        self.checkpoint.check_open()
+        words, template = self.tokenizer, template_for(self.checkpoint)
+        longest = words.require_room(strings_of(messages), self.context)
+        messages, stands_for = as_text(messages, () if raw_special else words.special_texts, template)
         rendering = renderer or Renderer()
         try:
             text = rendering(
-                template_for(self.checkpoint),
+                template,
                 list(messages),
                 add_generation_prompt=True,
                 bos_token=words.text(words.bos) if words.bos is not None else None,
                 eos_token=words.text(words.eos) if words.eos is not None else None,
+                limit=2 * longest,  # what is little too long is refused as a prompt, and says so
             )
         finally:
             if renderer is None:
                 rendering.close()
-        return words.encode(text, special=False)
+        literal = bool(stands_for) or (not raw_special and words.reads_special(strings_of(messages)))
+        tokens = words.encode(text, special=False, room=self.context, stands_for=stands_for if literal else None)
+        return _some(tokens, "the chat template makes no tokens of these messages", "give the prompt as plain text with --raw")
+
+    def raw_prompt(self, text: str) -> list[int]:
+        """A text as tokens, to be continued as it is: special tokens written in it are those tokens."""
+        tokens = self.tokenizer.encode(text, room=self.context)
+        return _some(tokens, "the tokenizer makes no tokens of this prompt", "give it other text")
 
     def close(self) -> None:
         self.checkpoint.close()
@@ -87,6 +108,12 @@ class Model:
         self.close()
 
 
+def _some(tokens: list[int], message: str, hint: str) -> list[int]:
+    if not tokens:
+        raise MalformedError(message, code="E_PROMPT", hint=hint)
+    return tokens
+
+
 def open_model(
     path: Path | str | Checkpoint,
     *,
@@ -94,17 +121,20 @@ def open_model(
     kv: str = "f16",
     int8: bool = True,
     threads: int | None = None,
-    max_ram: int | None = None,
+    max_ram: int | str | None = None,
     allow_ungated: bool = False,
+    verify: bool = False,
 ) -> Model:
     """Open anything that can be run, or run what is open. Nothing is read but headers and settings, and weights of three bits,
-    for their digest.
+    for their digest; with `verify` everything that a digest is recorded of is read, and held against it.
 
     `context` is at most what the model was made for, by default also at most 4096. `max_ram` bounds the memory of the process.
     Where weights need an accuracy gate and have not passed it, GateError unless `allow_ungated`.
     """
     checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path)
     try:
+        if verify:
+            checkpoint.check_digests()
         require_passed(checkpoint, allow_ungated=allow_ungated)
         tensors = Tensors(checkpoint)
         longest = tensors.blueprint.config.context
@@ -116,7 +146,7 @@ def open_model(
             )
         length = context or min(longest, DEFAULT_CONTEXT)
         if max_ram is not None:
-            tensors = _within(max_ram, checkpoint, tensors, length, kv)
+            tensors = _within(parse_size(max_ram, "max_ram"), checkpoint, tensors, length, kv)
         return Model(checkpoint, tensors, length, Settings(int8, threads or usable_cores()), kv)
     except FlyweightError as error:
         checkpoint.close()

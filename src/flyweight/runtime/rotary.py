@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from flyweight.errors import UnsupportedError
 from flyweight.models import Config
 from flyweight.models.rope import FREQUENCIES, derived_tensors
 
@@ -31,15 +32,16 @@ class Rotary:
         scaling = config.scaling if theta == config.theta else None  # a base of its own (local layers) is never scaled
         plain = theta ** (-np.arange(0, config.rotary, 2) / config.rotary)
         self.frequencies, self.factor = _scaled(plain, scaling or {}, config, theta, context)
-        self.cos = self.sin = np.empty((0, len(plain)), np.float32)
+        self._tables = (np.empty((0, len(plain)), np.float32),) * 2
 
     def tables(self, positions: int) -> tuple[Array, Array]:
         """cos and sin of at least the first `positions`."""
-        if positions > len(self.cos):
-            angles = np.outer(np.arange(max(positions, 2 * len(self.cos), 256)), self.frequencies)
-            self.cos = (np.cos(angles) * self.factor).astype(np.float32)
-            self.sin = (np.sin(angles) * self.factor).astype(np.float32)
-        return self.cos, self.sin
+        cos, sin = self._tables  # both at once: another thread may be replacing them
+        if positions > len(cos):
+            angles = np.outer(np.arange(max(positions, 2 * len(cos), 256)), self.frequencies)
+            cos, sin = ((f(angles) * self.factor).astype(np.float32) for f in (np.cos, np.sin))
+            self._tables = cos, sin
+        return cos, sin
 
 
 def _scaled(plain: Array, scaling: Mapping[str, Any], config: Config, theta: float, context: int) -> tuple[Array, float]:
@@ -55,13 +57,15 @@ def _scaled(plain: Array, scaling: Mapping[str, Any], config: Config, theta: flo
         factors = np.asarray(scaling["long_factor" if context > original else "short_factor"])
         stretch = config.context / original
         implied = sqrt(1 + log(stretch) / log(original)) if stretch > 1 else 1.0
-        return plain / factors, float(scaling.get("attention_factor", implied))
+        return plain / factors, float(scaling.get("attention_factor") or implied)
     return plain, 1.0
 
 
 def _yarn(plain: Array, scaling: Mapping[str, Any], theta: float) -> tuple[Array, float]:
     factor, original = float(scaling["factor"]), int(scaling["original_max_position_embeddings"])
     size = 2 * len(plain)
+    if theta <= 1:
+        raise UnsupportedError(f"a RoPE base of {theta:g} cannot be stretched by yarn, which needs one above 1", code="E_ROPE")
 
     def pair_that_turns(times: float) -> float:
         return size * log(original / (times * 2 * pi)) / (2 * log(theta))

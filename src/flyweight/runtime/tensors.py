@@ -3,15 +3,16 @@
 `Tensors` leaves them where they are: views on the mapped file, which the machine reads when they are first used and may drop
 again. `Streamed` has two buffers of its own, each the size of the largest layer, and reads the next layer into one while the
 other is computed with: memory is bounded by two layers however large the model is. The output matrix then comes in pieces
-no larger than a layer.
+no larger than a layer. Buffers have one user at a time (`turn`); other threads wait for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from itertools import count
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from flyweight.errors import FlyweightError
 from flyweight.manifest import Entry, Extent
 from flyweight.models import Blueprint, blueprint
 from flyweight.runtime.ahead import Ahead
+from flyweight.sources import Uncopied
 from flyweight.tensor import EncodedTensor, TensorSpec, has_rows
 
 __all__ = ["Streamed", "Tensors"]
@@ -47,8 +49,11 @@ class Share(NamedTuple):
     extent: Extent
 
 
-class Tensors(Mapping[str, EncodedTensor]):
+class Tensors(Uncopied, Mapping[str, EncodedTensor]):
     """The tensors of one model, as views on its files: nothing is read before it is used."""
+
+    turn: AbstractContextManager[object] = nullcontext()
+    """Held by whoever computes with the layers and the output; views can be shared."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
@@ -148,6 +153,7 @@ class Streamed(Tensors):
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__(checkpoint)
+        self.turn = Lock()
         self.buffer_nbytes = max(map(self._nbytes, self.steps))
         self._buffers = [np.empty(self.buffer_nbytes, np.uint8) for _ in range(2)]
         self._next: tuple[int, _Reading] | None = None
@@ -232,14 +238,14 @@ class _Kept(Generic[L]):
 
     def __init__(self, ahead: Ahead, steps: range, make: Callable[[int], L]) -> None:
         self._ahead, self._steps, self._make = ahead, steps, make
-        self._made: list[L] = []
+        self._made: dict[int, L] = {}
 
     def __iter__(self) -> Iterator[L]:
-        yield from self._made
-        for step in self._steps[len(self._made) :]:
-            self._ahead.wait(step)
-            self._made.append(self._make(step))
-            yield self._made[-1]
+        for step in self._steps:
+            if step not in self._made:
+                self._ahead.wait(step)
+                self._made.setdefault(step, self._make(step))  # of two threads that make it at once, the first one's stays
+            yield self._made[step]
 
 
 class _Stream(Generic[L]):

@@ -1,8 +1,9 @@
 """Text ↔ token ids, from whatever a checkpoint carries.
 
-Hugging Face and MLX directories hold tokenizer.json; a GGUF file holds a vocabulary, from which `models` makes the same
-components. Its model is built from the tables themselves: writing 49 000 tokens and merges as JSON only to parse them
-again takes three times as long.
+Hugging Face and MLX directories hold tokenizer.json; a GGUF file holds a vocabulary, from which `models` makes the same table.
+Either is checked and built by `tokenizer_build`.
+
+A text is measured before it is encoded: at most `MAX_TEXT` characters, and for a prompt no more than its context can hold.
 
 Which tokens end an answer is said in many places, and all of them count:
 
@@ -15,18 +16,20 @@ Which tokens end an answer is said in many places, and all of them count:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from flyweight import strict_json
 from flyweight.checkpoint import Checkpoint, without_collector
-from flyweight.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
-from flyweight.limits import MAX_JSON_BYTES
+from flyweight.errors import FlyweightError, LimitError, MalformedError, ResourceError, UnsupportedError
 from flyweight.models import tokenizer as tokenizer_files
 from flyweight.models import tokenizer_json, vocabulary
 from flyweight.models.record import Record
+from flyweight.models.tokenizer_components import TextCost
 from flyweight.runtime.extra import needs_run_extra
+from flyweight.runtime.tokenizer_build import bad_tokenizer, build, tokens_before, typed_errors
 
 if TYPE_CHECKING:
     import tokenizers
@@ -35,6 +38,12 @@ __all__ = ["MAX_TEXT", "TURN_ENDS", "Tokenizer"]
 
 MAX_TEXT = 16 * 2**20
 """The longest text we encode, in characters: some times the longest context of any model."""
+
+_MAX_WORK = 256 * 2**20  # characters a text may be turned into on the way
+_PROMPT_BYTES = 32  # of text for each token of a context: real text has four
+_SHORT_PROMPT = 64 * 2**10  # bytes that any context may be asked to hold: the answer then says how many tokens they are
+_PROMPT_WORK = 2**20
+_MAX_SQUARES = 2**26
 
 TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>")
 """Special tokens that end an answer wherever a vocabulary has them."""
@@ -47,14 +56,24 @@ class Tokenizer:
     """The tokenizer of one checkpoint. Every failure is a MalformedError with the code E_TOKENIZER."""
 
     def __init__(
-        self, inner: tokenizers.Tokenizer, *, bos: int | None, eos: int | None, ends: Iterable[int], add_bos: bool, rows: int
+        self,
+        inner: tokenizers.Tokenizer,
+        cost: TextCost,
+        *,
+        bos: int | None,
+        eos: int | None,
+        ends: Iterable[int],
+        add_bos: bool,
+        rows: int,
     ) -> None:
         self._inner = inner
+        self._cost = cost
         self._rows = rows
         self.bos = bos
         self.add_bos = add_bos
         """Whether a text that is no rendered chat begins with BOS."""
-        self.special = frozenset(index for index, token in inner.get_added_tokens_decoder().items() if token.special)
+        self._added = inner.get_added_tokens_decoder()
+        self.special = frozenset(index for index, token in self._added.items() if token.special)
         """Tokens that are no text."""
         self.eos = eos
         """The end of a text, as templates write it."""
@@ -75,27 +94,99 @@ class Tokenizer:
         except FlyweightError as error:
             raise error.at(file=checkpoint.bundle.name) from None
 
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
+    @cached_property
+    def special_texts(self) -> tuple[str, ...]:
+        """How special tokens are written."""
+        return tuple(token.content for token in self._added.values() if token.special)
+
+    def require_room(self, texts: Iterable[str], room: int) -> int:
+        """How many bytes of UTF-8 are encoded for a context of `room` tokens; ResourceError when texts have more."""
+        length = max(_PROMPT_BYTES * room, _SHORT_PROMPT)
+        most = min(length, max(length, _PROMPT_WORK) // self._cost.growth)
+        size = sum(map(_size, texts))
+        if size > most:
+            raise ResourceError(
+                f"{size} bytes of prompt; a context of {room} tokens is given at most {most}",
+                code="E_CONTEXT",
+                hint="shorten the prompt, or raise --context as far as the model allows",
+            )
+        return most
+
+    def encode(
+        self, text: str, *, special: bool = True, room: int | None = None, stands_for: Mapping[str, str] | None = None
+    ) -> list[int]:
         """The ids of a text; `special` puts BOS in front where the model wants it.
 
         Special tokens written out in the text are those tokens: a rendered chat is such a text, and as its template
-        writes BOS itself, it is encoded with `special=False`.
+        writes BOS itself, it is encoded with `special=False`. `stands_for` are characters that stand for others, so that
+        what they begin is read as text (see `literal`). ResourceError when the text is too long for `room` tokens.
         """
-        if len(text) > MAX_TEXT:
-            raise LimitError(f"a text of {len(text)} characters; the limit is {MAX_TEXT}", code="E_TOKENIZER")
-        with _typed("encode this text"):
-            ids = self._inner.encode(text, add_special_tokens=False).ids
+        self._measure(text, room)
+        with typed_errors("encode this text"):
+            inner = self._inner if stands_for is None else self._reading(stands_for)
+            ids = inner.encode(text, add_special_tokens=False).ids
         if special and self.add_bos and self.bos is not None:
             ids.insert(0, self.bos)
         if ids and max(ids) >= self._rows:
-            raise _bad(f"the text has the token {max(ids)}, but the embedding has {self._rows} rows")
+            raise bad_tokenizer(f"the text has the token {max(ids)}, but the embedding has {self._rows} rows")
         return ids
+
+    def _measure(self, text: str, room: int | None) -> None:
+        """Refuse a text before it costs anything."""
+        if len(text) > MAX_TEXT:
+            raise LimitError(f"a text of {len(text)} characters; the limit is {MAX_TEXT}", code="E_TOKENIZER")
+        size = _size(text)
+        if room is not None:
+            self.require_room([text], room)
+        if size * self._cost.growth > _MAX_WORK:
+            raise LimitError(
+                f"a text of {size} bytes, of each of which this tokenizer may make {self._cost.growth} characters",
+                code="E_TOKENIZER",
+                hint=f"give it at most {_MAX_WORK // self._cost.growth} bytes",
+            )
+        if self._cost.squares and sum(len(run) ** 2 for run in re.findall(r"\s{2,}", text)) > _MAX_SQUARES:
+            raise LimitError("runs of white space too long for this tokenizer", code="E_TOKENIZER", hint="shorten them")
+
+    def reads_special(self, texts: Iterable[str]) -> bool:
+        """Whether it finds special tokens in texts where none is written as it is, as one that ignores case may."""
+        if self._inner.normalizer is None or not any(token.special and token.normalized for token in self._added.values()):
+            return False
+        return any(self.special.intersection(self.encode(text, special=False)) for text in texts)
+
+    def _reading(self, stands_for: Mapping[str, str]) -> tokenizers.Tokenizer:
+        """The same tokenizer, with each of these characters read as the one it stands for, once added tokens are found."""
+        from tokenizers import AddedToken, Tokenizer, normalizers
+
+        made = Tokenizer(self._inner.model)
+        steps = [normalizers.Replace(sign, character) for sign, character in stands_for.items()]
+        own = self._inner.normalizer
+        made.normalizer = normalizers.Sequence([*steps, *([] if own is None else [own])])
+        if self._inner.pre_tokenizer is not None:
+            made.pre_tokenizer = self._inner.pre_tokenizer
+        added = sorted(self._added.items())
+        # A special token is found in the text as it is, where a character stands for its first.
+        made.add_tokens(
+            [
+                AddedToken(
+                    token.content,
+                    single_word=token.single_word,
+                    lstrip=token.lstrip,
+                    rstrip=token.rstrip,
+                    normalized=token.normalized and not token.special,
+                    special=token.special,
+                )
+                for _, token in added
+            ]
+        )
+        if any(made.token_to_id(token.content) != index for index, token in added):
+            raise bad_tokenizer("an added token has another id than the vocabulary gives it")
+        return made
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of ids, special tokens written out or left away."""
         if ids and not (min(ids) >= 0 and max(ids) < 2**32):
             raise ValueError("a token id is an unsigned 32-bit number")
-        with _typed("decode these ids"):
+        with typed_errors("decode these ids"):
             return self._inner.decode(list(ids), skip_special_tokens=not special)
 
     def text(self, index: int) -> str | None:
@@ -103,19 +194,12 @@ class Tokenizer:
         return self._inner.id_to_token(index)
 
 
-def _bad(message: str) -> MalformedError:
-    return MalformedError(message, code="E_TOKENIZER", hint="the tokenizer of this checkpoint is damaged")
-
-
-@contextmanager
-def _typed(what: str) -> Iterator[None]:
-    """The library reports with plain Exception, and where a pattern backtracks without end, with a BaseException."""
+def _size(text: str) -> int:
+    """Bytes of UTF-8."""
     try:
-        yield
-    except (FlyweightError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
-        raise
-    except BaseException as error:  # noqa: BLE001
-        raise _bad(f"the tokenizer cannot {what}: {str(error)[:200]}") from None
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise MalformedError(f"the text has a lone surrogate at character {error.start}", code="E_TEXT") from None
 
 
 def _rows(checkpoint: Checkpoint) -> int:
@@ -150,7 +234,7 @@ def _from_gguf(checkpoint: Checkpoint) -> Tokenizer:
     ends = _integers(strict_json.loads(record.text(_GENERATION_KEY, "{}").encode(), file=_GENERATION_KEY))
     ends += [record.integer(key, least=0) for key in _end_keys() if key in record]
     return Tokenizer(
-        _build(tokenizer_json.describe(words)),
+        *build(tokenizer_json.describe(words)),
         bos=words.special.get("bos_token"),
         eos=words.special.get("eos_token"),
         ends=[index for index in ends if index < rows],
@@ -163,43 +247,19 @@ def _end_keys() -> tuple[str, ...]:
     return tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
 
 
-def _build(table: dict[str, Any]) -> tokenizers.Tokenizer:
-    """The tokenizer of a tokenizer.json we made, without writing its large tables as text."""
-    import tokenizers
-
-    model, added = table["model"], table["added_tokens"]
-    with _typed("be built"):
-        empty = {**model, "vocab": {}, "merges": [], "unk_token": None}
-        made = tokenizers.Tokenizer.from_str(strict_json.dumps({**table, "model": empty, "added_tokens": []}).decode())
-        made.model = tokenizers.models.BPE(
-            vocab=model["vocab"],
-            merges=model["merges"],
-            unk_token=model["unk_token"],
-            fuse_unk=model["fuse_unk"],
-            byte_fallback=model["byte_fallback"],
-            ignore_merges=model["ignore_merges"],
-        )
-        flags = [{key: value for key, value in token.items() if key != "id"} for token in added]
-        made.add_tokens([tokenizers.AddedToken(**token) for token in flags])
-    if any(made.token_to_id(token["content"]) != token["id"] for token in added):
-        raise _bad("an added token has another id than the vocabulary gives it")
-    return made
-
-
 @needs_run_extra
 def _from_files(checkpoint: Checkpoint) -> Tokenizer:
-    import tokenizers
-
     files, rows = checkpoint.manifest.files, _rows(checkpoint)
     if tokenizer_json.TOKENIZER_JSON not in files:
         raise _absent("no tokenizer.json")
     raw = checkpoint.read(files[tokenizer_json.TOKENIZER_JSON])
-    if len(raw) > MAX_JSON_BYTES:
-        raise LimitError(f"{len(raw)} bytes of tokenizer.json exceed the limit of {MAX_JSON_BYTES}", code="E_TOKENIZER")
-    with _typed("be read from tokenizer.json"):
-        inner = tokenizers.Tokenizer.from_buffer(raw)
-        inner.no_truncation()
-        inner.no_padding()
+    try:
+        table = strict_json.loads(raw, file=tokenizer_json.TOKENIZER_JSON)
+        inner, cost = build(table)
+        around = tokens_before(table.get("post_processor"))
+    except MalformedError as error:
+        error.code = "E_TOKENIZER"
+        raise
 
     def load(name: str) -> dict[str, Any]:
         given = strict_json.loads(checkpoint.read(files[name]), file=name) if name in files else {}
@@ -212,11 +272,10 @@ def _from_files(checkpoint: Checkpoint) -> Tokenizer:
         *_integers(load(_CONFIG)),
         *([] if roles["eos_token"] is None else [roles["eos_token"]]),
     ]
-    with _typed("process an empty text"):
-        around = inner.encode("", add_special_tokens=True).ids
     bos = roles["bos_token"]
     return Tokenizer(
         inner,
+        cost,
         bos=bos,
         eos=roles["eos_token"],
         ends=[index for index in ends if index < rows],

@@ -3,12 +3,24 @@
 A `Source` answers `read(offset, length)` with exactly that many bytes or a TruncatedError. A
 `Bundle` maps relative names to sources: a directory, or a single file as a bundle of one.
 Names inside a model (shard names, side files) are looked up in the bundle's listing, so a name
-that climbs out of the directory is simply not there.
+that climbs out of the directory is simply not there. What was closed is a ClosedError for every use.
 """
 
 from flyweight.sources.base import Source
 from flyweight.sources.bundle import Bundle, MemoryBundle, PathBundle, open_bundle
 from flyweight.sources.file import FileSource
 from flyweight.sources.memory import MemorySource
+from flyweight.sources.opened import ClosedError, Opened, Uncopied
 
-__all__ = ["Bundle", "FileSource", "MemoryBundle", "MemorySource", "PathBundle", "Source", "open_bundle"]
+__all__ = [
+    "Bundle",
+    "ClosedError",
+    "FileSource",
+    "MemoryBundle",
+    "MemorySource",
+    "Opened",
+    "PathBundle",
+    "Source",
+    "Uncopied",
+    "open_bundle",
+]

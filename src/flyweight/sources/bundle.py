@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from flyweight.errors import LimitError, MalformedError, OutputError
+from flyweight.errors import LimitError, MalformedError, OutputError, UnsupportedError
 from flyweight.limits import MAX_SHARDS
 from flyweight.sources.base import Source
 from flyweight.sources.file import FileSource, Identity
 from flyweight.sources.memory import MemorySource
+from flyweight.sources.opened import Opened
 
 __all__ = ["Bundle", "MemoryBundle", "PathBundle", "open_bundle"]
 
@@ -21,10 +23,12 @@ _MAX_DEPTH = 8
 _MAX_OPEN = 128
 
 
-class Bundle(Mapping[str, Source]):
-    """Relative names to sources. `is_directory` tells a one-file directory from a lone file."""
+class Bundle(Opened, Mapping[str, Source]):
+    """Relative names to sources. `is_directory` tells a one-file directory from a lone file.
 
-    name: str
+    Closing closes the members; the names can still be listed.
+    """
+
     is_directory: bool
 
     @property
@@ -34,14 +38,14 @@ class Bundle(Mapping[str, Source]):
 
     def siblings(self) -> Bundle:
         """A lone file's bundle widened to the files beside it (for split files); a directory is its own."""
+        self.check_open()
         return self
-
-    def close(self) -> None:
-        """Release what is open."""
 
 
 class MemoryBundle(Bundle):
     """Files in memory, for tests and for bytes that never touch a disk."""
+
+    remedy = "holds views of bytes; make it again from them"
 
     def __init__(self, files: Mapping[str, bytes], name: str = "<memory>", *, is_directory: bool = True) -> None:
         self.name = name
@@ -49,7 +53,13 @@ class MemoryBundle(Bundle):
         self._sources = {key: MemorySource(data, key) for key, data in files.items()}
 
     def __getitem__(self, key: str) -> Source:
+        self.check_open()
         return self._sources[key]
+
+    def close(self) -> None:
+        super().close()
+        for source in self._sources.values():
+            source.close()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._sources)
@@ -82,6 +92,7 @@ class PathBundle(Bundle):
         if key not in self._names:
             raise KeyError(key)
         with self._lock:
+            self.check_open()
             source = self._open.pop(key, None) or self._reopen(key)
             self._open[key] = source
             if len(self._open) > _MAX_OPEN:
@@ -114,17 +125,20 @@ class PathBundle(Bundle):
         return len(self._names)
 
     def siblings(self) -> Bundle:
-        if self.is_directory:
-            return self
-        if self._siblings is None:
-            names = sorted(item.name for item in os.scandir(self.root) if not item.is_dir())
-            self._siblings = PathBundle(self.root, names, name=str(self.root), is_directory=True)
-        return self._siblings
+        with self._lock:
+            self.check_open()
+            if self.is_directory:
+                return self
+            if self._siblings is None:
+                names = sorted(item.name for item in os.scandir(self.root) if not item.is_dir())
+                self._siblings = PathBundle(self.root, names, name=str(self.root), is_directory=True)
+            return self._siblings
 
     def close(self) -> None:
-        if self._siblings is not None:
-            self._siblings.close()
-        with self._lock:  # someone may be reading ahead
+        with self._lock:  # someone may be opening a member
+            super().close()
+            if self._siblings is not None:
+                self._siblings.close()
             for source in self._open.values():
                 source.close()
             self._open.clear()
@@ -144,7 +158,7 @@ def _check_link(root: Path, path: str) -> None:
 
 def _directory(root: Path) -> PathBundle:
     names: list[str] = []
-    for folder, subfolders, files in os.walk(root):
+    for folder, subfolders, files in os.walk(root, onerror=_raise):
         relative = os.path.relpath(folder, root)
         depth = 0 if relative == "." else relative.count(os.sep) + 1
         subfolders[:] = sorted(d for d in subfolders if not d.startswith(".")) if depth < _MAX_DEPTH else []
@@ -154,11 +168,34 @@ def _directory(root: Path) -> PathBundle:
     return PathBundle(root, names, name=str(root), is_directory=True)
 
 
+def _raise(error: OSError) -> None:
+    """A directory that cannot be listed must not look like an empty one."""
+    raise error
+
+
+def _missing(path: Path) -> Exception:
+    """Why there is nothing at a path, where it was meant as something else. `Path` has made one slash of two."""
+    scheme, _, place = str(path).partition(":/")
+    if place and re.fullmatch("[a-z][a-z0-9+.-]+", scheme):
+        return UnsupportedError(
+            "only files and directories of this machine can be opened, nothing remote yet", code="E_REMOTE",
+            file=f"{scheme}://{place}", hint="download the model and give its path",
+        )  # fmt: skip
+    if str(path) == "-":
+        return UnsupportedError(
+            "a model cannot be read from standard input", code="E_STREAM", file="-",
+            hint="save it as a file and give its path",
+        )  # fmt: skip
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+
 def open_bundle(path: Path | str) -> Bundle:
     """The bundle at a path. A missing path is an ordinary FileNotFoundError."""
     path = Path(path)
     if path.is_dir():
         return _directory(path)
     if not path.exists():
-        raise FileNotFoundError(2, "no such file or directory", str(path))
+        raise _missing(path)
+    if not path.is_file():  # a socket cannot even be opened
+        raise MalformedError("neither a file nor a directory", code="E_NOT_A_FILE", file=str(path))
     return PathBundle(path.parent, [path.name], name=str(path), is_directory=False)

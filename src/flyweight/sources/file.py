@@ -17,11 +17,12 @@ from weakref import ref
 
 from flyweight.errors import MalformedError, TruncatedError
 from flyweight.sources.base import Source
+from flyweight.sources.opened import ClosedError, Uncopied
 
 __all__ = ["FileSource", "Identity"]
 
-Identity = tuple[int, int, int, int]
-"""Device, inode, size and modification time: what tells a changed file."""
+Identity = tuple[int, int, int, int, int]
+"""Device, inode, size, modification and change time: what tells a changed file. The last of them cannot be set back."""
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _MAP_FROM = 1 << 16
@@ -33,29 +34,39 @@ _MADV_POPULATE_READ = 22
 _HINTS = hasattr(os, "posix_fadvise") and hasattr(os, "RWF_NOWAIT")
 
 
+class _Descriptor(int, Uncopied):
+    """A file descriptor, closed when nobody holds it any more. Being a number it is passed to the system itself, and so is held
+    until that call returns, whoever closes the source meanwhile."""
+
+    def __del__(self) -> None:
+        os.close(self)
+
+
 class FileSource(Source):
     """Opened once; only regular files (a FIFO or device could block or never end)."""
 
     def __init__(self, path: Path | str, name: str | None = None, *, follow: bool = True) -> None:
         """Without `follow` a symbolic link is an OSError, ELOOP."""
         self.name = str(path) if name is None else name
-        self._fd = os.open(path, _FLAGS if follow else _FLAGS | os.O_NOFOLLOW)
+        self._descriptor: _Descriptor | None = _Descriptor(os.open(path, _FLAGS if follow else _FLAGS | os.O_NOFOLLOW))
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode):
             self.close()
             raise MalformedError("not a regular file", code="E_NOT_A_FILE", file=self.name)
         self.size = status.st_size
         self._last: tuple[int, Callable[[], mmap.mmap | None]] = (0, lambda: None)
-        self.identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        self.identity = _identity(status)
+
+    @property
+    def _fd(self) -> _Descriptor:
+        held = self._descriptor
+        if held is None:
+            raise ClosedError(f"{self.name} is closed")
+        return held
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def __del__(self) -> None:
-        if getattr(self, "_fd", -1) >= 0:
-            self.close()
+        super().close()
+        self._descriptor = None
 
     def read(self, offset: int, length: int) -> memoryview:
         self.check_range(offset, length)
@@ -67,7 +78,7 @@ class FileSource(Source):
                 self.read_into(offset, buffer)
                 return buffer.toreadonly()
             first, size = self._around(offset, length)
-            window = mmap.mmap(self._fd, max(size, min(_AT_ONCE, self.size - first)), offset=first, access=mmap.ACCESS_READ)
+            window = self._map(first, max(size, min(_AT_ONCE, self.size - first)), mmap.ACCESS_READ)
             self._last = first, ref(window)
         return memoryview(window)[offset - first : offset - first + length]
 
@@ -75,6 +86,13 @@ class FileSource(Source):
         """The large pages that hold these bytes, as far as the file goes: where they begin and how many bytes they have."""
         first = offset - offset % _HUGE
         return first, min(-(-(offset + length) // _HUGE) * _HUGE, self.size) - first
+
+    def _map(self, first: int, size: int, access: int) -> mmap.mmap:
+        fd = self._fd
+        try:
+            return mmap.mmap(fd, size, offset=first, access=access)
+        except ValueError:  # it looks at the file's size itself
+            raise TruncatedError("the file became shorter while it was read", file=self.name, offset=first) from None
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         self.check_range(offset, len(buffer))
@@ -86,17 +104,19 @@ class FileSource(Source):
             done += count
 
     def in_memory(self, offset: int) -> bool:
+        fd = self._fd
         if not _HINTS:
             return True
         try:
-            os.preadv(self._fd, [bytearray(1)], offset, os.RWF_NOWAIT)
+            os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT)
         except OSError:  # it would have to wait, or the file system cannot tell
             return False
         return True
 
     def expect(self, offset: int, length: int) -> None:
+        fd = self._fd
         if _HINTS and (length < _POPULATED_FROM or not self._populate(offset, length)):
-            os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_WILLNEED)
+            os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
 
     def _populate(self, offset: int, length: int) -> bool:
         """Have the pages of a mapping brought in: in larger pieces than a hint makes of them, so that finding and mapping them
@@ -104,12 +124,15 @@ class FileSource(Source):
         import ctypes
 
         first, size = self._around(offset, length)
-        with mmap.mmap(self._fd, size, offset=first, access=mmap.ACCESS_COPY) as window:
+        with self._map(first, size, mmap.ACCESS_COPY) as window:
             address = ctypes.addressof(ctypes.c_char.from_buffer(window))
             advise = ctypes.CDLL(None).madvise
             return not advise(ctypes.c_void_p(address), ctypes.c_size_t(len(window)), _MADV_POPULATE_READ)
 
     def unchanged(self) -> bool:
         """Whether the file is still, as far as its inode tells, what was opened."""
-        status = os.fstat(self._fd)
-        return self.identity == (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        return self.identity == _identity(os.fstat(self._fd))
+
+
+def _identity(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -8,6 +8,8 @@ __all__ = ["MemorySource"]
 
 
 class MemorySource(Source):
+    remedy = "is a view of bytes; make it again from them"
+
     def __init__(self, data: bytes | memoryview, name: str = "<memory>") -> None:
         self._data = memoryview(data).cast("B").toreadonly()
         self.name = name

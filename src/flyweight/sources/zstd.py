@@ -129,8 +129,10 @@ class InflatedBundle(Bundle):
 
     def __getitem__(self, key: str) -> Source:
         if not key.endswith(self.suffix):
+            self.check_open()
             return self.stored[key]
         with self._lock:
+            self.check_open()
             source = self._open.pop(key, None) or ZstdSource(self.stored[key])
             self._open[key] = source
             if len(self._open) > _MAX_OPEN:
@@ -147,5 +149,9 @@ class InflatedBundle(Bundle):
         return len(self.stored)
 
     def close(self) -> None:
-        self._open.clear()
+        with self._lock:
+            super().close()
+            for source in self._open.values():
+                source.close()
+            self._open.clear()
         self.stored.close()

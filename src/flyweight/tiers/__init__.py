@@ -6,9 +6,9 @@
     model, choice = open_model_from("model-npy")         # ever after: maps what is ready
     print(choice.tier, choice.why)
 
-`table` has the tiers, `seal` how one is trusted, `state` whether it is; `building`, `choosing` with its `decision`, and
-`upkeep` are what the names say. docs/formats/tiers.md is the layout, normatively. What a model without tiers does not need is
-imported when it is used.
+`table` has the tiers, `store` the user's cache that they are in, `arrays` what the user knows of a model; `seal` how a tier is
+trusted, `state` whether it is. `building`, `choosing` with its `decision`, `checking` and `upkeep` are what the names say.
+docs/formats/tiers.md is the layout, normatively. What a model without tiers does not need is imported when it is used.
 """
 
 from __future__ import annotations
@@ -21,29 +21,37 @@ from flyweight.tiers.table import TIERS, Tier, has_tiers, tier_named
 
 if TYPE_CHECKING:
     from flyweight.tiers.building import Built, build
-    from flyweight.tiers.state import State, state_of
-    from flyweight.tiers.upkeep import Listing, listing, prune
+    from flyweight.tiers.checking import audit, diff, verify
+    from flyweight.tiers.state import State
+    from flyweight.tiers.upkeep import Entry, Listing, entries, listing, prune, prune_cache, state_of
 
 __all__ = [
     "TIERS",
     "Built",
     "Choice",
+    "Entry",
     "Listing",
     "State",
     "Tier",
+    "audit",
     "build",
+    "diff",
+    "entries",
     "has_tiers",
     "listing",
     "open_best",
     "open_model_from",
     "prune",
+    "prune_cache",
     "state_of",
     "tier_named",
+    "verify",
 ]
 
 _HOMES = {
-    "Built": "building", "build": "building", "State": "state", "state_of": "state",
-    "Listing": "upkeep", "listing": "upkeep", "prune": "upkeep",
+    "Built": "building", "build": "building", "State": "state", "state_of": "upkeep", "Entry": "upkeep", "entries": "upkeep",
+    "Listing": "upkeep", "listing": "upkeep", "prune": "upkeep", "prune_cache": "upkeep",
+    "audit": "checking", "diff": "checking", "verify": "checking",
 }  # fmt: skip
 
 

@@ -1,15 +1,17 @@
-"""Building a tier: a conversion that ends beside the arrays it started from.
+"""Building a tier: a conversion from arrays into the user's cache, or, where that is asked for, beside the arrays.
 
-One builder at a time (`LOCK`); whoever comes meanwhile waits and finds the tier ready. The conversion is staged and resumed
-like any other; its sentinel is written last, so that a build killed at any point leaves the old tier, or weights that nobody
-trusts.
+One builder of a model at a time; whoever comes meanwhile waits and finds the tier ready. The conversion is staged and resumed
+like any other, and the digest of the arrays taken meanwhile; the weights are then moved to where the tiers of such arrays are.
+The sentinel is written last: a build killed at any point leaves the old tier, or weights that nobody trusts.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +22,7 @@ from flyweight.containers.npy_dir.finalized import Finalized
 from flyweight.containers.npy_dir.reading import read_keys
 from flyweight.containers.safetensors import Safetensors
 from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, GateError, OutputError
+from flyweight.errors import FlyweightError, GateError, OutputError, ResourceError
 from flyweight.gate import INT3
 from flyweight.manifest import Entry
 from flyweight.pipeline.plan import Plan, make_plan
@@ -29,17 +31,32 @@ from flyweight.pipeline.run import Outcome, Progress, carry_out_plan
 from flyweight.runtime.linear import form_of
 from flyweight.runtime.tensors import Tensors
 from flyweight.tensor import RAW, CodecSpec
-from flyweight.tiers.seal import Proof, Seal, describe, source_digest, source_stamps, write_seal
-from flyweight.tiers.state import locked, state_of, weights_stamps
-from flyweight.tiers.table import Tier, home_of_tiers, tier_named
+from flyweight.tiers import keeping, store
+from flyweight.tiers.arrays import Arrays
+from flyweight.tiers.digests import (
+    content_digest,
+    described,
+    files_without_weights,
+    fingerprint,
+    source_digest,
+    source_stamps,
+    weights_stamps,
+)
+from flyweight.tiers.opening import open_tier
+from flyweight.tiers.seal import Seal, write_seal
+from flyweight.tiers.state import state_in
+from flyweight.tiers.table import Home, Tier, require_tiers, tier_named
+from flyweight.writing import Folder
 
-__all__ = ["Built", "build", "plan_tier"]
+__all__ = ["Built", "build", "build_from", "plan_tier"]
 
 
 class Built(NamedTuple):
     tier: str
     nbytes: int
     seconds: float
+    path: str
+    """Where it is."""
     resumed: int = 0
     already: bool = False
     """Whether it was there before, or someone else had built it meanwhile."""
@@ -52,6 +69,7 @@ def build(
     path: Path | str,
     tier: str,
     *,
+    in_place: bool = False,
     force: bool = False,
     jobs: int | None = None,
     max_ram: int | None = None,
@@ -59,35 +77,106 @@ def build(
     progress: Progress | None = None,
     tell: Callable[[str], object] = lambda _: None,
 ) -> Built:
-    """Build a tier unless it is ready. ResourceError, before anything is written, if memory or disk do not suffice.
+    """Build a tier unless it is ready, in the user's cache or beside the arrays (`in_place`).
 
-    GateError if weights of three bits, in the arrays or the tier, have not passed their accuracy gate, unless `allow_ungated`.
+    ResourceError, before anything is written, if memory, disk or the bound of the cache do not suffice. GateError if weights of
+    three bits, in the arrays or the tier, have not passed their accuracy gate, unless `allow_ungated`.
     """
-    root, chosen, began = home_of_tiers(path), tier_named(tier), time.perf_counter()
-    with locked(root, lambda: tell(f"waiting: another process is at work on the tiers of {root}")):
-        state = state_of(root, chosen)
+    return build_from(
+        Arrays(require_tiers(path)), tier_named(tier), in_place=in_place, force=force, max_ram=max_ram,
+        allow_ungated=allow_ungated, tell=tell, jobs=jobs, progress=progress,
+    )  # fmt: skip
+
+
+def build_from(
+    arrays: Arrays,
+    tier: Tier,
+    *,
+    in_place: bool = False,
+    force: bool = False,
+    max_ram: int | None = None,
+    allow_ungated: bool = False,
+    tell: Callable[[str], object],
+    **options: Any,
+) -> Built:
+    """`build` of arrays that were looked at already."""
+    began = time.perf_counter()
+    with store.locked(arrays.key, lambda: tell(f"waiting: another process is at work on the tiers of {arrays.root}")):
+        arrays.reread()
+        home = Home(arrays.root, arrays.root) if in_place else arrays.home()
+        state = state_in(home, tier, arrays)
         if state.standing == "ready" and not force and (allow_ungated or not state.ungated):
-            return Built(tier, state.nbytes, time.perf_counter() - began, already=True)
-        if state.standing == "foreign" and chosen.is_folder and not force:
+            return Built(tier.name, state.nbytes, time.perf_counter() - began, str(_place(home, tier)), already=True)
+        if in_place and (state.standing == "foreign" or (state.standing == "unfinished" and tier.name not in arrays.begun)):
             raise OutputError(
-                f"{state.reason}, so {chosen.place} is not replaced", code="E_FOREIGN_TIER", file=str(root), hint="use --force"
-            )
-        before = source_stamps(root)
-        with open_checkpoint(root) as checkpoint:
+                f"{state.reason}, so {tier.place} is not replaced", code="E_FOREIGN_TIER", file=str(arrays.root),
+                hint=f"`flyweight cache prune --foreign --tier {tier.name}` removes it",
+            )  # fmt: skip
+        before = arrays.stamps
+        with open_checkpoint(arrays.root) as checkpoint:
             ungated = _complaint(checkpoint, allow_ungated)
-            plan = plan_tier(checkpoint, root, chosen, max_ram)
-            options = {"jobs": jobs, "max_ram": max_ram, "allow_ungated": allow_ungated, "progress": progress}
-            with ThreadPoolExecutor(1, thread_name_prefix="arrays") as beside:
-                source = beside.submit(source_digest, root)  # the disk is busy with writing; damaged arrays end in no tier
-                outcome = _carry_out(plan, root / chosen.place, approve=source.result, **options)
-        if source_stamps(root) != before:
-            raise OutputError("the arrays changed while they were read", code="E_SOURCE_CHANGED", file=str(root))
-        entries = plan.placement.manifest.entries.values()
-        weights = Proof(describe(entries, outcome.parts), weights_stamps(root, chosen))
-        if outcome.verdict is not None and not outcome.verdict.passed:
-            ungated = outcome.verdict.complaint
-        write_seal(root, chosen, Seal(tier, Proof(source.result(), before), weights, ungated))
-    return Built(tier, plan.nbytes, time.perf_counter() - began, outcome.resumed)
+            plan = plan_tier(checkpoint, tier, max_ram)
+            with ThreadPoolExecutor(1, thread_name_prefix="arrays") as beside, _workplace(arrays, tier, plan, in_place) as work:
+                source = beside.submit(source_digest, arrays.root)  # the disk is busy with writing
+                options |= {"max_ram": max_ram, "allow_ungated": allow_ungated, "approve": source.result}
+                outcome = _carry_out(plan, work.path / tier.place, **options)
+                digest = source.result()
+                if source_stamps(arrays.root) != before:
+                    work.remove_tree(tier.place)
+                    raise OutputError("the arrays changed while they were read", code="E_SOURCE_CHANGED", file=str(arrays.root))
+                if outcome.verdict is not None and not outcome.verdict.passed:
+                    ungated = outcome.verdict.complaint
+                arrays.remember(digest, before)
+
+                def seal(path: Path) -> None:
+                    _seal(Home(arrays.root, path), tier, arrays, plan, outcome, Seal(tier.name, digest, "", ungated))
+
+                if in_place:
+                    seal(arrays.root)
+                else:
+                    about = {"path": arrays.path, "nbytes": arrays.nbytes}
+                    keeping.adopt(work, digest, tier, about, seal)
+    place = _place(Home(arrays.root, arrays.root) if in_place else arrays.home(), tier)
+    if not in_place:
+        with suppress(ResourceError):  # others may have built meanwhile
+            keeping.make_room(plan.nbytes, place)
+    return Built(tier.name, plan.nbytes, time.perf_counter() - began, str(place), outcome.resumed)
+
+
+def _place(home: Home | None, tier: Tier) -> Path:
+    assert home is not None
+    return home.path / tier.place
+
+
+@contextmanager
+def _workplace(arrays: Arrays, tier: Tier, plan: Plan, in_place: bool) -> Iterator[Folder]:
+    """Where the weights are staged and appear: a folder of the user's cache, where nothing is in their way; or the model's."""
+    if in_place:
+        arrays.begin(tier.name)
+        with Folder(arrays.root) as folder:
+            yield folder
+        arrays.end(tier.name)
+        return
+    with store.work_folder(arrays.key) as folder:
+        keeping.make_room(plan.nbytes, folder.path)
+        folder.remove_tree(tier.place)  # of a build that was stopped before it could be put in its home
+        yield folder
+
+
+def _seal(home: Home, tier: Tier, arrays: Arrays, plan: Plan, outcome: Outcome, seal: Seal) -> None:
+    """Write the sentinel of weights that are in their home."""
+    found = weights_stamps(home.path, tier)
+    files: dict[str, str] = {}
+    if tier.is_model:
+        with open_tier(home, tier) as made:
+            files = files_without_weights(made)
+    tensors = described(plan.placement.manifest.entries.values(), outcome.parts)
+    seal = seal._replace(weights=content_digest(tensors, files))
+    if home.in_place:
+        write_seal(home, tier, seal.signed())
+        arrays.remember_beside(tier.name, seal.weights, found)
+    else:
+        write_seal(home, tier, seal._replace(stamps=fingerprint(found)))
 
 
 def _complaint(checkpoint: Checkpoint, allow_ungated: bool) -> str:
@@ -103,9 +192,9 @@ def _complaint(checkpoint: Checkpoint, allow_ungated: bool) -> str:
 
 def _carry_out(plan: Plan, destination: Path, **options: Any) -> Outcome:
     """Go on where a killed build of the same stopped; of another it is no use."""
-    resume = (destination.parent / f".{destination.name}.partial" / "journal.jsonl").exists()
+    begun = any(name.startswith(f".{destination.name}.partial") for name in os.listdir(destination.parent))
     try:
-        return carry_out_plan(plan, destination, resume=resume, force=True, **options)
+        return carry_out_plan(plan, destination, resume=begun, force=True, **options)
     except OutputError as error:
         if error.code != "E_RESUME":
             raise
@@ -115,12 +204,12 @@ def _carry_out(plan: Plan, destination: Path, **options: Any) -> Outcome:
 # What each tier is made of ----------------------------------------------------------------------
 
 
-def plan_tier(checkpoint: Checkpoint, root: Path, tier: Tier, max_ram: int | None = None) -> Plan:
+def plan_tier(checkpoint: Checkpoint, tier: Tier, max_ram: int | None = None) -> Plan:
     """What building would do."""
-    return replace(_PLANS[tier.name](checkpoint, root / tier.place, max_ram), measured=False)
+    return replace(_PLANS[tier.name](checkpoint, tier.place, max_ram), measured=False)
 
 
-def _packed(checkpoint: Checkpoint, place: Path, max_ram: int | None) -> Plan:
+def _packed(checkpoint: Checkpoint, place: str, max_ram: int | None) -> Plan:
     """Every matrix as a product takes it: as it is; else with the same codes on a grid that has one; else decoded."""
     choices = {name: choice for name in checkpoint if (choice := _packed_choice(checkpoint, name)) is not None}
     return _one_file(checkpoint, place, recipe=ByName("packed", choices=choices), max_ram=max_ram)
@@ -137,38 +226,38 @@ def _packed_choice(checkpoint: Checkpoint, name: str) -> Choice | None:
     return Choice(RAW, dtype=DType.BF16)
 
 
-def _cache(checkpoint: Checkpoint, place: Path, max_ram: int | None) -> Plan:
+def _cache(checkpoint: Checkpoint, place: str, max_ram: int | None) -> Plan:
     return _one_file(checkpoint, place, recipe=preset("dense"), dtype=DType.BF16, max_ram=max_ram)
 
 
-def _one_file(checkpoint: Checkpoint, place: Path, **how: Any) -> Plan:
+def _one_file(checkpoint: Checkpoint, place: str, **how: Any) -> Plan:
     """Tensors in the order in which a token needs them, so that a start reads the file from front to end."""
     try:
         tensors = Tensors(checkpoint)
     except FlyweightError:  # a model that is kept, not run
-        return make_plan(checkpoint, Safetensors(), place.name, **how)
+        return make_plan(checkpoint, Safetensors(), place, **how)
     turns = {tensors.blueprint.tensors[name]: turn for turn, step in enumerate(tensors.steps) for name, _, _ in step}
 
     def turn(entry: Entry) -> int:
         return turns.get(entry.name, -1 if len(entry.spec.shape) < 2 else len(tensors.steps))
 
-    return make_plan(checkpoint, Safetensors(), place.name, order=turn, **how)
+    return make_plan(checkpoint, Safetensors(), place, order=turn, **how)
 
 
-def _finalized(checkpoint: Checkpoint, place: Path, max_ram: int | None) -> Plan:
+def _finalized(checkpoint: Checkpoint, place: str, max_ram: int | None) -> Plan:
     container = Finalized(read_keys(checkpoint.bundle))
-    return make_plan(checkpoint, container, place.name, recipe=preset("dense"), dtype=DType.F16, max_ram=max_ram)
+    return make_plan(checkpoint, container, place, recipe=preset("dense"), dtype=DType.F16, max_ram=max_ram)
 
 
-def _four_bits(checkpoint: Checkpoint, place: Path, max_ram: int | None) -> Plan:
-    return make_plan(checkpoint, container_named("mlx"), place.name, recipe=preset("int4"), max_ram=max_ram)
+def _four_bits(checkpoint: Checkpoint, place: str, max_ram: int | None) -> Plan:
+    return make_plan(checkpoint, container_named("mlx"), place, recipe=preset("int4"), max_ram=max_ram)
 
 
-def _three_bits(checkpoint: Checkpoint, place: Path, max_ram: int | None) -> Plan:
+def _three_bits(checkpoint: Checkpoint, place: str, max_ram: int | None) -> Plan:
     recipe = replace(preset("int3"), gate=INT3)
-    return make_plan(checkpoint, container_named("mlx"), place.name, recipe=recipe, max_ram=max_ram)
+    return make_plan(checkpoint, container_named("mlx"), place, recipe=recipe, max_ram=max_ram)
 
 
-_PLANS: Mapping[str, Callable[[Checkpoint, Path, int | None], Plan]] = {
+_PLANS: Mapping[str, Callable[[Checkpoint, str, int | None], Plan]] = {
     "packed": _packed, "cache": _cache, "finalized": _finalized, "int4": _four_bits, "int3": _three_bits,
 }  # fmt: skip

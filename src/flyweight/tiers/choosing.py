@@ -2,9 +2,9 @@
 
     packed > int4 > int3 > cache > finalized > the arrays themselves
 
-A tier that was built here and no longer holds is built again. Where there is none, `packed` is built: it is the smallest, and
-has the arrays' own values. What cannot be built (no room, a directory that cannot be written) is said, and the arrays, which
-always can be run, are. A decoded tier that is larger than the memory is passed over: every token would read it from disk.
+A tier in the user's cache that no longer holds is built again. Where there is none, `packed` is built: it is the smallest, and
+has the arrays' own values. What cannot be built (no room, a cache that cannot be written) is said, and the arrays, which always
+can be run, are. A decoded tier that is larger than the memory is passed over: every token would read it from disk.
 """
 
 from __future__ import annotations
@@ -60,12 +60,15 @@ def open_model_from(
     build: bool = True,
     max_ram: int | None = None,
     allow_ungated: bool = False,
+    verify: bool = False,
     tell: Tell = lambda _: None,
     **settings: Any,
 ) -> tuple[Model, Choice]:
-    """`runtime.open_model` of the tier that `open_best` takes."""
-    checkpoint, choice = open_best(path, tier=tier, build=build, max_ram=max_ram, allow_ungated=allow_ungated, tell=tell)
-    return open_model(checkpoint, max_ram=max_ram, allow_ungated=allow_ungated, **settings), choice
+    """`runtime.open_model` of the tier that `open_best` takes; to `verify` a tier, all of it and of its arrays is read."""
+    checkpoint, choice = open_best(
+        path, tier=tier, build=build, max_ram=max_ram, allow_ungated=allow_ungated, verify=verify, tell=tell
+    )
+    return open_model(checkpoint, max_ram=max_ram, allow_ungated=allow_ungated, verify=verify, **settings), choice
 
 
 def open_best(
@@ -75,6 +78,7 @@ def open_best(
     build: bool = True,
     max_ram: int | None = None,
     allow_ungated: bool = False,
+    verify: bool = False,
     tell: Tell = lambda _: None,
 ) -> tuple[Checkpoint, Choice]:
     """Open a model from one of its tiers: the best, or the one that is named.
@@ -90,5 +94,5 @@ def open_best(
         return checkpoint, Choice(NATIVE, f"{checkpoint.container.title}: run as it is")
     from flyweight.tiers.decision import Decision  # which other models need not load
 
-    decision = Decision(root, build, max_ram, allow_ungated, tell)
+    decision = Decision(root, build, max_ram, allow_ungated, tell, deep=verify)
     return decision.best() if tier == AUTO else decision.named(tier)

@@ -1,18 +1,24 @@
-"""Going through the tiers of one directory, best first."""
+"""Going through the tiers of one model, best first: of each the one in the user's cache, then the one beside the arrays."""
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 
-from flyweight.checkpoint import Checkpoint, open_checkpoint
-from flyweight.errors import GateError, OutputError, ResourceError, UnsupportedError
+from flyweight.checkpoint import Checkpoint, open_checkpoint, require_passed
+from flyweight.errors import FlyweightError, GateError, MalformedError, OutputError, ResourceError, UnsupportedError
 from flyweight.gate import OVERRIDE
 from flyweight.runtime.ahead import Front
+from flyweight.tiers import store
+from flyweight.tiers.arrays import Arrays
 from flyweight.tiers.choosing import Choice, Tell, at_rest
+from flyweight.tiers.digests import weights_stamps
 from flyweight.tiers.opening import open_tier
-from flyweight.tiers.state import State, state_of, weights_stamps
-from flyweight.tiers.table import ARRAYS, NATIVE, TIERS, Tier, tier_named
+from flyweight.tiers.seal import read_seal
+from flyweight.tiers.state import State, state_in, tier_digest
+from flyweight.tiers.table import ARRAYS, NATIVE, TIERS, Home, Tier, tier_named
 
 __all__ = ["Decision"]
 
@@ -21,36 +27,61 @@ _TRIES = 3
 _NEVER_ARRAYS = ("packed", "cache", "finalized")
 """Tiers whose names no form of arrays has."""
 
+Opened = tuple[Checkpoint, Choice]
+
 
 class Decision:
-    def __init__(self, root: Path, build: bool, max_ram: int | None, allow_ungated: bool, tell: Tell) -> None:
+    def __init__(
+        self, root: Path, build: bool, max_ram: int | None, allow_ungated: bool, tell: Tell, *, deep: bool = False
+    ) -> None:
         self.root, self.build, self.max_ram, self.allow_ungated, self.tell = root, build, max_ram, allow_ungated, tell
+        self.deep = deep
         self.memory = max_ram or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self.arrays = Arrays(root)
+        self.beside = Home(root, root)
         self.states: list[State] = []
 
-    def best(self) -> tuple[Checkpoint, Choice]:
+    @cached_property
+    def own(self) -> Home | None:
+        """Where the user's cache has tiers of these arrays; nowhere if the arrays are damaged, which a build will say."""
+        try:
+            return self.arrays.home()
+        except MalformedError:
+            return None
+
+    def best(self) -> Opened:
         for tier in TIERS:
-            state, built = self._state(tier), False
-            if state.standing in ("stale", "damaged") and self.build:
-                self.tell(f"the tier {tier.name} is {state.standing} ({state.reason}): building it again")
-                state, built = self._built(tier, state)
-            if state.standing == "ready" and tier.decoded and state.nbytes > self.memory:
-                state = state._replace(reason=f"{state.nbytes} bytes would not stay in {self.memory} of memory")
-            elif self._is_barred(state):
-                state = state._replace(reason=f"has not passed its gate: {state.ungated}")
-            elif state.standing == "ready" and (taken := self._open(tier, state, built)):
-                return taken
-            self.states.append(state)
+            self._prefetch(tier)
+            for home in (self.own, self.beside):
+                if taken := self._considered(home, tier):
+                    return taken
         if self.build:
             packed = TIERS[0]
             self.tell(f"building the tier {packed.name}, which later starts will map")
             state, built = self._built(packed, self.states[0])
-            if state.standing == "ready" and (taken := self._open(packed, state, built)):
+            if state.standing == "ready" and (taken := self._open(self.own, packed, state, built)):
                 return taken
             self.states[0] = state
         return self._arrays("no tier is ready" if not self.build else self.states[0].reason)
 
-    def named(self, name: str) -> tuple[Checkpoint, Choice]:
+    def _considered(self, home: Home | None, tier: Tier) -> Opened | None:
+        """The tier if it may be run; else what was found of it is kept."""
+        state, built = self._state(home, tier), False
+        if state.standing == "damaged" and self.build and not state.in_place:
+            self.tell(f"the tier {tier.name} is damaged ({state.reason}): building it again")
+            state, built = self._built(tier, state)
+            home = self.own
+        if state.standing == "ready" and tier.decoded and state.nbytes > self.memory:
+            state = state._replace(reason=f"{state.nbytes} bytes would not stay in {self.memory} of memory")
+        elif self._is_barred(state):
+            state = state._replace(reason=f"has not passed its gate: {state.ungated}")
+        elif state.standing == "ready" and (taken := self._open(home, tier, state, built)):
+            return taken
+        if state.standing != "absent" or not state.in_place:
+            self.states.append(state)
+        return None
+
+    def named(self, name: str) -> Opened:
         if name not in _NEVER_ARRAYS:
             checkpoint, choice = self._arrays("asked for")
             if name in (ARRAYS, choice.tier):
@@ -61,24 +92,58 @@ class Decision:
                     f"its arrays are {choice.tier}, not {name}", code="E_TIER", file=str(self.root), hint="--tier arrays"
                 )
         tier = tier_named(name)
-        state, built = self._state(tier), False
+        self._prefetch(tier)
+        own, beside = (self._state(home, tier) for home in (self.own, self.beside))
+        found = next((state for state in (own, beside) if state.standing == "ready" and not self._is_barred(state)), None)
+        if found and (taken := self._open(self._home(found), tier, found, False)):
+            return taken
+        if beside.standing == "foreign" and (taken := self._foreign(tier, beside)):
+            return taken
+        state, built = (own if own.standing != "absent" or beside.standing == "absent" else beside), False
         if state.standing != "ready" and self.build:
-            self.tell(f"building the tier {tier.name} ({state.reason})")
+            self.tell(f"building the tier {tier.name} ({own.reason})")
             state, built = self._build(tier)
         if self._is_barred(state):
             raise GateError(state.ungated, file=str(self.root), hint=OVERRIDE)
-        if state.standing == "ready" and (taken := self._open(tier, state, built)):
+        if state.standing == "ready" and (taken := self._open(self._home(state), tier, state, built)):
             return taken
         raise UnsupportedError(
             f"the tier {name} is {state.standing}: {state.reason}", code="E_TIER", file=str(self.root),
             hint=f"flyweight cache build --tier {name} {self.root}",
         )  # fmt: skip
 
-    def _state(self, tier: Tier) -> State:
-        """Most likely it is ready, so its weights may as well be read meanwhile."""
-        if not tier.is_folder:
-            Front(self.root / tier.place)
-        return state_of(self.root, tier)
+    def _state(self, home: Home | None, tier: Tier) -> State:
+        return state_in(home, tier, self.arrays, deep=self.deep)
+
+    def _home(self, state: State) -> Home | None:
+        return self.beside if state.in_place else self.own
+
+    def _prefetch(self, tier: Tier) -> None:
+        """Most likely it is ready, so its weights may as well be read while that is found out."""
+        if tier.is_folder:
+            return
+        with suppress(OSError, OutputError):
+            if home := self.arrays.home_of(self.arrays.recorded):
+                Front(home.path / tier.place)
+            elif self.arrays.beside(tier.name)[0]:
+                Front(self.root / tier.place)
+
+    def _foreign(self, tier: Tier, state: State) -> Opened | None:
+        """A tier beside the arrays that someone else built and that was asked for by name: if all its digests hold."""
+        seal = read_seal(self.root, tier)
+        try:
+            if seal is None or seal.source != self.arrays.digest() or tier_digest(self.beside, tier) != seal.weights:
+                return None
+        except (FlyweightError, OSError):
+            return None
+        with open_checkpoint(self.root) as arrays:
+            require_passed(arrays, allow_ungated=self.allow_ungated)
+        ungated = seal.ungated or ("its accuracy was not measured by you" if tier.name == "int3" else "")
+        state = state._replace(standing="ready", reason="was not built by you", ungated=ungated)
+        if self._is_barred(state):
+            raise GateError(ungated, file=str(self.root), hint=OVERRIDE)
+        self.tell(f"the tier {tier.name} was not built by you: it is run because --tier names it; `flyweight verify` checks it")
+        return self._open(self.beside, tier, state, False)
 
     def _built(self, tier: Tier, state: State) -> tuple[State, bool]:
         """The tier built, or its state with the reason why it was not.
@@ -88,34 +153,41 @@ class Decision:
         try:
             return self._build(tier)
         except (ResourceError, OutputError, GateError) as error:
-            reason = error.message
+            reason = f"{error.file}: {error.message}" if error.code == "E_FOREIGN" else error.message
         except OSError as error:
             reason = f"{error.filename or self.root}: {error.strerror}"
         self.tell(f"the tier {tier.name} is not built: {reason}")
         return state._replace(reason=f"not built: {reason}"), False
 
     def _build(self, tier: Tier) -> tuple[State, bool]:
-        from flyweight.tiers.building import build  # whoever only starts a model needs nothing of it
+        from flyweight.tiers.building import build_from  # whoever only starts a model needs nothing of it
 
-        made = build(self.root, tier.name, max_ram=self.max_ram, allow_ungated=self.allow_ungated, tell=self.tell)
-        return state_of(self.root, tier), not made.already
+        made = build_from(self.arrays, tier, max_ram=self.max_ram, allow_ungated=self.allow_ungated, tell=self.tell)
+        self.__dict__.pop("own", None)
+        return state_in(self.own, tier, self.arrays), not made.already
 
     def _is_barred(self, state: State) -> bool:
         return state.standing == "ready" and bool(state.ungated) and not self.allow_ungated
 
-    def _open(self, tier: Tier, state: State, built: bool) -> tuple[Checkpoint, Choice] | None:
-        """The tier that was found ready, unless its gate bars it, or it was replaced since by one that is not."""
+    def _open(self, home: Home | None, tier: Tier, state: State, built: bool) -> Opened | None:
+        """The tier that was found ready, unless its gate bars it, or it was replaced or removed since."""
         for _ in range(_TRIES):
-            if state.standing != "ready" or self._is_barred(state):
+            if home is None or state.standing != "ready" or self._is_barred(state):
                 break
-            checkpoint = open_tier(self.root, tier)
-            if weights_stamps(self.root, tier) == state.files:
-                why = f"{'built now' if built else 'ready'}: {tier.about}"
-                return checkpoint, Choice(tier.name, why, (*self.states, state), built)
-            checkpoint.close()
-            state = state_of(self.root, tier)
+            try:
+                checkpoint = open_tier(home, tier)
+            except FileNotFoundError:
+                pass
+            else:
+                if weights_stamps(home.path, tier) == state.files:
+                    if not home.in_place:
+                        store.touch(home, tier)
+                    why = f"{'built now' if built else 'ready'}: {tier.about}{' (beside the arrays)' if home.in_place else ''}"
+                    return checkpoint, Choice(tier.name, why, (*self.states, state), built)
+                checkpoint.close()
+            state = state_in(home, tier, self.arrays)
         return None
 
-    def _arrays(self, why: str) -> tuple[Checkpoint, Choice]:
+    def _arrays(self, why: str) -> Opened:
         checkpoint = open_checkpoint(self.root)
         return checkpoint, Choice(at_rest(checkpoint.manifest), f"its arrays as they are: {why}", tuple(self.states))

@@ -1,28 +1,27 @@
 """Whether a tier may be used.
 
-ready        its seal holds: built from these arrays, and unchanged since
+ready        its seal holds: built by this user from these arrays, and unchanged since
 absent       it is not there
-foreign      a sentinel that does not say what the tier was built from, such as Squish's
+foreign      beside the arrays, and not built by this user: Squish's, or whoever packed the model
 unfinished   weights without a sentinel: their builder was stopped
-stale        the arrays are no longer those it was built from
+stale        beside the arrays, and the arrays are no longer those it was built from
 damaged      its weights are not those that were written
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from flyweight.errors import FlyweightError
+from flyweight.tiers.arrays import Arrays
+from flyweight.tiers.digests import Stamps, content, content_digest, files_without_weights, fingerprint, weights_stamps
 from flyweight.tiers.opening import open_tier
-from flyweight.tiers.seal import Proof, Seal, Stamp, content_digest, read_seal, source_digest, source_stamps, stamps, write_seal
-from flyweight.tiers.table import LOCK, Tier
+from flyweight.tiers.seal import Seal, read_seal, write_seal
+from flyweight.tiers.table import Home, Tier
 
-__all__ = ["Standing", "State", "locked", "state_of", "weights_stamps"]
+__all__ = ["Standing", "State", "state_in", "tier_digest"]
 
 Standing = Literal["ready", "absent", "foreign", "unfinished", "stale", "damaged"]
 
@@ -31,79 +30,72 @@ class State(NamedTuple):
     tier: str
     standing: Standing
     reason: str
-    files: Mapping[str, Stamp] = {}
+    files: Stamps = {}
     """Its weights when they were looked at."""
     ungated: str = ""
     """What the accuracy gate says against it."""
+    in_place: bool = False
+    """Whether it lies beside the arrays, and not in the user's cache."""
 
     @property
     def nbytes(self) -> int:
-        return sum(size for size, _, _ in self.files.values())
+        return sum(stamp[0] for stamp in self.files.values())
 
     def as_json(self) -> dict[str, Any]:
-        return {"tier": self.tier, "standing": self.standing, "reason": self.reason, "nbytes": self.nbytes} | (
-            {"ungated": self.ungated} if self.ungated else {}
-        )
+        where = "beside the arrays" if self.in_place else "cache"
+        return {
+            "tier": self.tier, "standing": self.standing, "reason": self.reason, "nbytes": self.nbytes, "where": where,
+        } | ({"ungated": self.ungated} if self.ungated else {})  # fmt: skip
 
 
-@contextmanager
-def locked(root: Path, waiting: Callable[[], object] | None) -> Iterator[bool]:
-    """Alone with the tiers of a directory. Without `waiting` there is no wait: False if someone else is at them."""
-    descriptor = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if waiting is None:
-                yield False
-                return
-            waiting()
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield True
-    finally:
-        os.close(descriptor)
-
-
-def weights_stamps(root: Path, tier: Tier) -> dict[str, Stamp]:
-    return {file: stamp for file, stamp in stamps(root, tier.place).items() if file != tier.sentinel}
-
-
-def state_of(root: Path, tier: Tier, *, deep: bool = False) -> State:
-    """Look at stamps, and where one has changed, or with `deep`, at every byte; a seal that holds gets the new stamps."""
-    seal = read_seal(root, tier)
-    found = weights_stamps(root, tier)
-    if seal is None:
-        if os.path.lexists(root / tier.sentinel):
-            return State(tier.name, "foreign", f"{tier.sentinel} does not say what it was built from", found)
-        if found:
-            return State(tier.name, "unfinished", f"there is no {tier.sentinel}", found)
+def state_in(home: Home | None, tier: Tier, arrays: Arrays, *, deep: bool = False) -> State:
+    """Look at stamps, and where one has changed, or with `deep`, at every byte. What holds gets the new stamps, in the
+    user's cache: nothing is written beside the arrays. Without a home there is nothing."""
+    if home is None:
         return State(tier.name, "absent", "not built")
+    seal, found = read_seal(home.path, tier), weights_stamps(home.path, tier)
+
+    def state(standing: Standing, reason: str, ungated: str = "") -> State:
+        return State(tier.name, standing, reason, found, ungated, home.in_place)
+
+    if seal is None and not os.path.lexists(home.path / tier.sentinel):
+        there = bool(found) or os.path.lexists(home.path / tier.place)
+        return state("unfinished", f"there is no {tier.sentinel}") if there else state("absent", "not built")
+    if seal is None:
+        standing: Standing = "foreign" if home.in_place else "damaged"
+        return state(standing, f"{tier.sentinel} does not say what it was built from")
+    if home.in_place and not seal.is_own:
+        return state("foreign", "was not built by you", seal.ungated)
     if not found:
-        return State(tier.name, "damaged", f"{tier.place} is missing")
-    source = source_stamps(root)
+        return state("damaged", f"{tier.place} is missing")
     try:
-        if (deep or source != seal.source.files) and source_digest(root) != seal.source.digest:
-            return State(tier.name, "stale", "built from other arrays", found)
+        if seal.source != arrays.digest(deep=deep):
+            return state("stale", "built from other arrays")
     except FlyweightError as error:
-        return State(tier.name, "stale", f"the arrays are damaged: {error.message}", found)
+        return state("stale", f"the arrays are damaged: {error.message}")
+    believed = arrays.beside(tier.name) if home.in_place else (seal.weights, seal.stamps)
     try:
-        if (deep or found != seal.weights.files) and _digest(root, tier) != seal.weights.digest:
-            return State(tier.name, "damaged", "its weights have changed since they were written", found)
-    except FlyweightError as error:
-        return State(tier.name, "damaged", error.message, found)
-    renewed = Seal(tier.name, Proof(seal.source.digest, source), Proof(seal.weights.digest, found), seal.ungated)
-    if renewed != seal:
-        _renew(root, tier, renewed)
-    return State(tier.name, "ready", tier.about, found, seal.ungated)
+        if deep or believed != (seal.weights, fingerprint(found)):
+            if tier_digest(home, tier) != seal.weights:
+                return state("damaged", "its weights have changed since they were written")
+            _renew(home, tier, arrays, seal, found)
+    except (FlyweightError, OSError) as error:
+        return state("damaged", error.message if isinstance(error, FlyweightError) else str(error.strerror))
+    return state("ready", tier.about, seal.ungated)
 
 
-def _digest(root: Path, tier: Tier) -> str:
-    with open_tier(root, tier) as checkpoint:
-        return content_digest(checkpoint)
+def tier_digest(home: Home, tier: Tier) -> str:
+    """The digest of a tier as it lies there, every byte of it read."""
+    with open_tier(home, tier) as checkpoint:
+        return content_digest(content(checkpoint), files_without_weights(checkpoint) if tier.is_model else {})
 
 
-def _renew(root: Path, tier: Tier, seal: Seal) -> None:
-    """The same digests with the stamps of today, if the directory can be written and nobody is at work in it."""
-    with suppress(OSError), locked(root, None) as alone:
-        if alone and weights_stamps(root, tier) == seal.weights.files:
-            write_seal(root, tier, seal)
+def _renew(home: Home, tier: Tier, arrays: Arrays, seal: Seal, found: Stamps) -> None:
+    """The same digests with the stamps of today, unless the weights were replaced meanwhile."""
+    if weights_stamps(home.path, tier) != found:
+        return
+    if home.in_place:
+        arrays.remember_beside(tier.name, seal.weights, found)
+        return
+    with suppress(OSError, FlyweightError):  # a cache that cannot be written: it is read again next time
+        write_seal(home, tier, seal._replace(stamps=fingerprint(found)))

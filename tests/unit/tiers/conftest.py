@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import flyweight
-from tier_models import FORMS
+from tier_models import FORMS, become
 from toys import CONFIG, toy_llama_files, write_files
 
 
@@ -22,6 +22,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for form in FORMS:
         flyweight.convert(root / "toy", root / form, to="npy_dir", quant=form)
     return root
+
+
+@pytest.fixture(autouse=True)
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user of each test's own, with an empty cache and a key that nobody has."""
+    return become(tmp_path / "user", monkeypatch)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import ml_dtypes
 import numpy as np
@@ -20,8 +21,9 @@ from flyweight.errors import MalformedError, ResourceError, UnsupportedError
 from flyweight.runtime.linear import form_of
 from flyweight.runtime.tensors import Tensors
 from flyweight.tensor import RAW
-from flyweight.tiers import build, listing, open_best, open_model_from, prune, state_of, tier_named
-from tier_models import FORMS, Q, arrays, command, equal, values
+from flyweight.tiers import build, listing, open_best, open_model_from, prune, state_of
+from flyweight.tiers.keeping import leftovers
+from tier_models import FORMS, Q, arrays, command, equal, everything, home_of, values
 from toys import CONFIG, safetensors_bytes, toy_llama_files, write_files
 
 
@@ -97,9 +99,9 @@ def test_decoded_tiers_are_the_arrays_rounded_once(made: Path, form: str, tier: 
     assert equal(found, {name: x.astype(dtype) for name, x in arrays(model).items()})
     if tier == "finalized":
         key = json.loads((model / "manifest.json").read_text())[Q]
-        assert np.array_equal(np.load(model / "finalized" / f"{key}.npy"), found[Q])
+        assert np.array_equal(np.load(home_of(model) / "finalized" / f"{key}.npy"), found[Q])
     else:
-        with flyweight.open(model / "squish_weights.safetensors") as plain:
+        with flyweight.open(home_of(model) / "squish_weights.safetensors") as plain:
             assert {entry.codec for entry in plain.manifest.entries.values()} == {RAW}
 
 
@@ -107,7 +109,7 @@ def test_int4_is_an_mlx_directory(model: Path, made: Path, tmp_path: Path) -> No
     eight = shutil.copytree(made / "int8", tmp_path / "eight")
     choice, found = values(eight, tier="int4")
     assert choice.tier == "int4"
-    assert equal(found, arrays(eight / "squish_4bit"))
+    assert equal(found, arrays(home_of(eight) / "squish_4bit"))
     assert values(eight)[0].tier == "int4", "before cache and finalized, as Squish has it"
     build(eight, "packed")
     assert values(eight)[0].tier == "packed", "before all"
@@ -140,7 +142,7 @@ def test_what_f16_cannot_hold_is_no_finalized_tier(made: Path, tmp_path: Path) -
     with pytest.raises(MalformedError, match="does not fit") as caught:
         build(tmp_path / "model", "finalized")
     assert caught.value.code == "E_OVERFLOW"
-    assert not (tmp_path / "model" / "finalized").exists()
+    assert state_of(tmp_path / "model", "finalized").standing == "absent"
     assert build(tmp_path / "model", "cache").nbytes > 0
 
 
@@ -154,7 +156,7 @@ def test_what_bf16_cannot_hold_is_no_cache(tmp_path: Path) -> None:
         build(tmp_path / "model", "cache")
     assert (caught.value.code, caught.value.tensor) == ("E_OVERFLOW", "w")
     assert caught.value.hint
-    assert not (tmp_path / "model" / "squish_weights.safetensors").exists()
+    assert state_of(tmp_path / "model", "cache").standing == "absent"
 
 
 # Which is run -------------------------------------------------------------------------------------
@@ -165,10 +167,10 @@ def test_the_first_start_builds_and_later_ones_map(model: Path) -> None:
     choice, found = values(model, tell=said.append)
     assert (choice.tier, choice.built, len(said)) == ("packed", True, 1)
     assert equal(found, arrays(model))
-    before = (model / "flyweight_packed.safetensors").stat()
+    before = (home_of(model) / "flyweight_packed.safetensors").stat()
     choice, found = values(model, tell=said.append)
     assert (choice.tier, choice.built, len(said)) == ("packed", False, 1)
-    assert (model / "flyweight_packed.safetensors").stat() == before
+    assert (home_of(model) / "flyweight_packed.safetensors").stat() == before
     assert equal(found, arrays(model))
 
 
@@ -176,7 +178,7 @@ def test_without_building_the_arrays_are_run(model: Path) -> None:
     choice, _ = values(model, build=False)
     assert (choice.tier, choice.built) == ("int4", False)
     assert {state.standing for state in choice.considered} == {"absent"}
-    assert not list(model.glob("*packed*"))
+    assert state_of(model, "packed").standing == "absent"
 
 
 def test_other_formats_are_native_and_have_no_tiers(made: Path) -> None:
@@ -201,7 +203,7 @@ def test_a_tier_asked_for_by_name_is_taken_or_refused(model: Path) -> None:
 def test_a_decoded_tier_larger_than_the_memory_is_passed_over(model: Path) -> None:
     build(model, "cache")
     assert values(model, build=False)[0].tier == "cache"
-    nbytes = state_of(model, tier_named("cache")).nbytes
+    nbytes = state_of(model, "cache").nbytes
     choice, _ = values(model, build=False, max_ram=nbytes - 1)
     assert choice.tier == "int4"
     assert any("would not stay in" in state.reason for state in choice.considered)
@@ -218,7 +220,7 @@ def test_no_room_is_said_and_the_arrays_are_run(model: Path, monkeypatch: pytest
     assert equal(found, arrays(model))
     with pytest.raises(ResourceError):
         build(model, "packed")
-    assert [path.name for path in model.glob(".*partial")] == []
+    assert leftovers() == []
 
 
 def test_little_memory_is_said_and_the_arrays_are_run(model: Path) -> None:
@@ -227,12 +229,29 @@ def test_little_memory_is_said_and_the_arrays_are_run(model: Path) -> None:
     assert "of memory" in choice.why
 
 
-def test_a_directory_that_cannot_be_written_is_run_as_it_is(model: Path) -> None:
-    (model / ".flyweight_tiers.lock").mkdir()  # as good as a file system that is read-only, also for root
-    choice, found = values(model)
+@pytest.mark.parametrize("trouble", ["a file", "of others", "a link", "no home"])
+def test_a_cache_that_cannot_be_written_is_said_once_and_the_arrays_are_run(
+    model: Path, user: Path, trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = user / "cache" / "flyweight"
+    place.parent.mkdir(parents=True)
+    if trouble == "a file":  # as good as a file system that is read-only, also for root
+        place.write_bytes(b"")
+    elif trouble == "of others":
+        place.mkdir()
+        place.chmod(0o777)
+    elif trouble == "a link":
+        (tmp_path / "elsewhere").mkdir()
+        place.symlink_to(tmp_path / "elsewhere")
+    else:
+        monkeypatch.setattr("flyweight.tiers.store.own_cache", Mock(side_effect=RuntimeError("no home directory")))
+    before, said = everything(tmp_path), []
+    choice, found = values(model, tell=said.append)
     assert choice.tier == "int4"
     assert "not built" in choice.why
+    assert len([line for line in said if "not built" in line]) == 1
     assert equal(found, arrays(model))
+    assert everything(tmp_path) == before
 
 
 # The verbs ----------------------------------------------------------------------------------------
@@ -248,16 +267,18 @@ def test_the_verbs(model: Path) -> None:
     assert standing == {"packed": "ready", "int4": "absent", "int3": "absent", "cache": "ready", "finalized": "absent"}
     assert command("cache", "verify", model).returncode == 0
     assert "packed" in command("cache", "ls", model).stdout
+    home = home_of(model)
     dry = json.loads(command("cache", "prune", model, "--dry-run", "--json").stdout)
     assert dry["freed"] > 0
-    assert (model / ".squish_ready").exists()
+    assert (home / ".squish_ready").exists()
     assert command("cache", "prune", model, "--unusable").returncode == 0
-    assert (model / ".squish_ready").exists()
+    assert (home / ".squish_ready").exists()
     assert command("cache", "prune", model, "--tier", "cache").returncode == 0
-    assert not (model / "squish_weights.safetensors").exists()
-    assert (model / "flyweight_packed.safetensors").exists()
+    assert not (home / "squish_weights.safetensors").exists()
+    assert (home / "flyweight_packed.safetensors").exists()
     before = arrays(model)
     assert command("cache", "prune", model).returncode == 0
+    assert not home.exists()
     assert equal(arrays(model), before)
     assert command("cache", "ls", model / "nowhere").returncode == 6
 
@@ -274,7 +295,7 @@ def test_run_says_which_tier_and_why(model: Path) -> None:
 
 def test_tiers_do_not_make_the_directory_another_model(made: Path, model: Path) -> None:
     for tier in ("packed", "cache", "finalized"):
-        build(model, tier)
+        build(model, tier, in_place=True)
     assert flyweight.diff(made / "int4", model).identical
     assert flyweight.verify(model, strict=True).ok
     flyweight.convert(model, model.parent / "out", to="npy_dir")

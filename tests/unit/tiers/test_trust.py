@@ -19,70 +19,74 @@ from flyweight.containers import container_named
 from flyweight.errors import FlyweightError, GateError, MalformedError
 from flyweight.gate import Gate
 from flyweight.pipeline.recipe import preset
-from flyweight.tiers import TIERS, build, building, open_best, open_model_from, state_of, tier_named
+from flyweight.tiers import TIERS, build, building, digests, open_best, open_model_from, state_of, tier_named
+from flyweight.tiers.keeping import leftovers
 from flyweight.tiers.seal import read_seal
-from tier_models import Q, arrays, command, equal, values
+from tier_models import Q, arrays, command, equal, everything, home_of, other_model, values
 
 # What may not be run ------------------------------------------------------------------------------
 
 
 def other_weights(made: Path, model: Path) -> None:
     """The same directory made from another model, by whoever."""
-    with flyweight.open(made / "toy") as checkpoint:
-        entry = checkpoint.manifest.entries[Q]
-    source = shutil.copytree(made / "toy", model.parent / "other")
-    raw = bytearray((source / entry.extents["data"].file).read_bytes())
-    raw[entry.extents["data"].offset] ^= 0x80
-    raw[entry.extents["data"].offset + 1] ^= 0x80
-    (source / entry.extents["data"].file).write_bytes(raw)
-    flyweight.convert(source, model.parent / "again", to="npy_dir", quant="int4")
-    shutil.copytree(model.parent / "again" / "tensors", model / "tensors", dirs_exist_ok=True)
-    shutil.copy(model.parent / "again" / "flyweight.json", model / "flyweight.json")
+    other = other_model(made, model.parent / "other")
+    shutil.copytree(other / "tensors", model / "tensors", dirs_exist_ok=True)
+    shutil.copy(other / "flyweight.json", model / "flyweight.json")
 
 
 @pytest.mark.parametrize("tier", [tier.name for tier in TIERS if tier.name not in ("int4", "int3")])
-def test_a_stale_tier_is_built_again_with_a_message(made: Path, model: Path, tier: str) -> None:
-    _, old = values(model, tier=tier)
+def test_a_stale_tier_is_not_run_and_built_again(made: Path, model: Path, tier: str) -> None:
+    build(model, tier, in_place=True)
+    choice, old = values(model, build=False)
+    assert choice.tier == tier
     other_weights(made, model)
-    assert state_of(model, tier_named(tier)).standing == "stale"
+    assert state_of(model, tier, in_place=True).standing == "stale"
     assert values(model, build=False)[0].tier == "int4", "and never run"
-    said: list[str] = []
-    choice, found = values(model, tell=said.append)
+    before = everything(model)
+    choice, found = values(model, tier=tier)
     assert (choice.tier, choice.built) == (tier, True)
-    assert "stale (built from other arrays): building it again" in said[0]
     assert not np.array_equal(old[Q], found[Q])
-    assert state_of(model, tier_named(tier), deep=True).standing == "ready"
+    assert state_of(model, tier, deep=True).standing == "ready"
+    assert everything(model) == before, "it is built in the user's cache"
+    build(model, tier, in_place=True)
+    assert state_of(model, tier, in_place=True, deep=True).standing == "ready", "whoever asks for it has it replaced"
 
 
 def test_int4_beside_int8_makes_every_tier_of_int8_stale(made: Path, tmp_path: Path) -> None:
     model = shutil.copytree(made / "int8", tmp_path / "model")
     build(model, "packed")
+    build(model, "packed", in_place=True)
     (model / ".squish_int4_ready").touch()
-    assert state_of(model, tier_named("packed")).standing == "stale"
+    assert state_of(model, "packed").standing == "absent"
+    assert state_of(model, "packed", in_place=True).standing == "stale"
 
 
-def test_a_copied_or_touched_directory_is_looked_through_once(model: Path, tmp_path: Path) -> None:
-    build(model, "packed")
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_copied_or_touched_directory_is_looked_through_once(
+    model: Path, tmp_path: Path, in_place: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(model, "packed", in_place=in_place)
     copy = shutil.copytree(model, tmp_path / "copy")
     for path in [*copy.rglob("*")]:
         os.utime(path)
-    weights = (copy / "flyweight_packed.safetensors").stat()
-    old = read_seal(copy, TIERS[0])
-    choice, found = values(copy)
-    assert (choice.tier, choice.built) == ("packed", False)
-    assert (copy / "flyweight_packed.safetensors").stat().st_ino == weights.st_ino
-    new = read_seal(copy, TIERS[0])
-    assert old is not None
-    assert new is not None
-    assert (old != new, old.source.digest) == (True, new.source.digest)
-    assert equal(found, arrays(copy))
+    reads: list[Path] = []
+    monkeypatch.setattr("flyweight.tiers.arrays.source_digest", lambda root: reads.append(root) or digests.source_digest(root))
+    for expected in ([copy], [copy]):
+        before = everything(copy)
+        choice, found = values(copy)
+        assert (choice.tier, choice.built) == ("packed", False)
+        assert equal(found, arrays(copy))
+        assert reads == expected
+        assert everything(copy) == before
 
 
 @pytest.mark.parametrize("tier", ["packed", "cache", "finalized"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone", "longer"])
-def test_a_tampered_tier_is_built_again(model: Path, tier: str, damage: str) -> None:
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_tampered_tier_is_not_run(model: Path, tier: str, damage: str, in_place: bool) -> None:
+    build(model, tier, in_place=in_place)
     _, right = values(model, tier=tier)
-    place = model / tier_named(tier).place
+    place = (model if in_place else home_of(model)) / tier_named(tier).place
     file = place if place.is_file() else sorted(place.glob("*proj*.npy"))[0]
     raw, when = bytearray(file.read_bytes()), file.stat().st_mtime_ns
     if damage == "gone":
@@ -91,31 +95,55 @@ def test_a_tampered_tier_is_built_again(model: Path, tier: str, damage: str) -> 
         raw[-9] ^= 0x40
         file.write_bytes({"flip": raw, "cut": raw[:-4], "longer": raw + b"1234"}[damage])
         os.utime(file, ns=(when, when))  # who tampers can set this time, but not that of the change
-    assert state_of(model, tier_named(tier)).standing == "damaged"
+    assert state_of(model, tier, in_place=in_place).standing == "damaged"
     said: list[str] = []
-    choice, found = values(model, tell=said.append)
+    before = everything(model)
+    choice, found = values(model, tier=tier, tell=said.append)
     assert (choice.tier, choice.built) == (tier, True)
-    assert "damaged" in said[0]
     assert equal(found, right)
+    assert everything(model) == before
+    if not in_place:
+        return
+    assert build(model, tier, in_place=True).already is False
+    assert state_of(model, tier, in_place=True, deep=True).standing == "ready"
+
+
+def test_a_damaged_tier_of_the_cache_is_built_again_with_a_message(model: Path) -> None:
+    build(model, "cache")
+    (home_of(model) / "squish_weights.safetensors").write_bytes(b"not weights")
+    said: list[str] = []
+    choice, _ = values(model, tell=said.append)
+    assert (choice.tier, choice.built) == ("cache", True)
+    assert "damaged" in said[0]
+
+
+@pytest.mark.parametrize("change", ["config.json", "tokenizer.json", "added.json"])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_tier_that_is_a_model_is_damaged_by_any_of_its_files(made: Path, tmp_path: Path, change: str, in_place: bool) -> None:
+    model = shutil.copytree(made / "int8", tmp_path / "model")
+    build(model, "int4", in_place=in_place)
+    file = (model if in_place else home_of(model)) / "squish_4bit" / change
+    file.write_bytes(file.read_bytes() + b" " if file.exists() else b"{}")
+    assert state_of(model, "int4", in_place=in_place).standing == "damaged"
 
 
 def test_rot_is_found_by_reading_everything(model: Path) -> None:
     build(model, "packed")
-    seal = read_seal(model, TIERS[0])
+    home = home_of(model)
+    seal = read_seal(home, TIERS[0])
     assert seal is not None
-    place = model / "flyweight_packed.safetensors"
+    place = home / "flyweight_packed.safetensors"
     raw = bytearray(place.read_bytes())
     raw[-1] ^= 1
     place.write_bytes(raw)
-    status = place.stat()  # as if nothing had been written: what a failing disk does
-    stamp = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    rotten = seal._replace(weights=seal.weights._replace(files={place.name: stamp}))
-    (model / ".flyweight_packed_ready").write_bytes(rotten.text())
-    assert state_of(model, TIERS[0]).standing == "ready", "no stamp tells it"
-    assert state_of(model, TIERS[0], deep=True).standing == "damaged"
-    done = command("cache", "verify", model)
-    assert done.returncode == 1
-    assert "damaged" in done.stdout
+    stamps = digests.fingerprint(digests.weights_stamps(home, TIERS[0]))
+    (home / ".flyweight_packed_ready").write_bytes(seal._replace(stamps=stamps).text())  # what a failing disk does: no stamp
+    assert state_of(model, "packed").standing == "ready", "no stamp tells it"
+    assert state_of(model, "packed", deep=True).standing == "damaged"
+    for paths in ([], [model]):
+        done = command("cache", "verify", *paths)
+        assert done.returncode == 1
+        assert "damaged" in done.stdout
 
 
 def test_damaged_arrays_are_never_built_from(model: Path) -> None:
@@ -124,7 +152,7 @@ def test_damaged_arrays_are_never_built_from(model: Path) -> None:
     raw = bytearray(file.read_bytes())
     raw[-1] ^= 1
     file.write_bytes(raw)
-    assert state_of(model, TIERS[0]).standing == "stale"
+    assert state_of(model, "packed").standing == "absent"
     with pytest.raises(MalformedError) as caught:
         open_best(model)
     assert (caught.value.code, Path(str(caught.value.file)).name) == ("E_DIGEST", file.name)
@@ -139,38 +167,43 @@ def test_a_truncated_array_is_an_error_with_its_name(model: Path) -> None:
         assert caught.value.code in ("E_PAST_END", "E_DIGEST")
         assert file.name in str(caught.value)
         assert caught.value.hint, "the remedy"
-    assert not list(model.glob("*packed*"))
+    assert state_of(model, "packed").standing == "absent"
 
 
 SENTINELS = {
     "empty": b"",
     "text": b"ready",
-    "torn": b'{"format": "flyweight tier", "version": 1, "tier": "packed", "sou',
-    "version": b'{"format": "flyweight tier", "version": 2, "tier": "packed", "source": {}, "weights": {}, "ungated": ""}',
+    "torn": b'{"format": "flyweight tier", "version": 2, "tier": "packed", "sou',
+    "version": b'{"format": "flyweight tier", "version": 1, "tier": "packed", "source": {}, "weights": {}, "ungated": ""}',
     "lists": b"[" * 10_000,
-    "types": b'{"format": "flyweight tier", "version": 1, "tier": "packed", "source": 1, "weights": [], "ungated": ""}',
-    "stamps": b'{"format": "flyweight tier", "version": 1, "tier": "packed", "source": {"digest": "%s", "files":'
-    b' {"a": [true, 1, 2]}}, "weights": {"digest": "%s", "files": {}}}' % (b"0" * 64, b"0" * 64),
-    "digest": b'{"format": "flyweight tier", "version": 1, "tier": "packed", "source": {"digest": "..", "files": {}},'
-    b' "weights": {"digest": "%s", "files": {}}, "ungated": ""}' % (b"0" * 64),
+    "types": b'{"format": "flyweight tier", "version": 2, "tier": "packed", "source": 1, "weights": [], "ungated": ""}',
+    "signature": b'{"format": "flyweight tier", "version": 2, "tier": "packed", "source": "%s", "weights": "%s", "ungated": "",'
+    b' "signature": 7}' % (b"0" * 64, b"0" * 64),
+    "digest": b'{"format": "flyweight tier", "version": 2, "tier": "packed", "source": "..", "weights": "%s", "ungated": ""}'
+    % (b"0" * 64),
+    "long": b'{"format": "flyweight tier", "version": 2, "by": "%s"}' % (b"0" * 100_000),
 }
 
 
 @pytest.mark.parametrize("kind", SENTINELS)
 def test_a_sentinel_that_says_nothing_is_not_trusted(model: Path, kind: str) -> None:
-    build(model, "packed")
+    build(model, "packed", in_place=True)
     right = arrays(model)
     (model / ".flyweight_packed_ready").write_bytes(SENTINELS[kind])
-    assert state_of(model, TIERS[0]).standing == "foreign"
+    assert state_of(model, "packed", in_place=True).standing == "foreign"
     assert values(model, build=False)[0].tier == "int4"
-    choice, found = values(model)
-    assert (choice.tier, choice.built) == ("packed", True)
-    assert equal(found, right)
+    for options in ({"tier": "packed"}, {}):
+        choice, found = values(model, **options)
+        assert (choice.tier, equal(found, right)) == ("packed", True)
+        assert "beside" not in choice.why
+    with pytest.raises(FlyweightError) as caught:
+        build(model, "packed", in_place=True)
+    assert caught.value.code == "E_FOREIGN_TIER"
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "link", "dangling"])
 def test_a_sentinel_that_is_no_file_is_not_trusted(model: Path, kind: str, tmp_path: Path) -> None:
-    build(model, "cache")
+    build(model, "cache", in_place=True)
     sentinel = model / ".squish_ready"
     sentinel.rename(tmp_path / "seal")
     if kind == "fifo":
@@ -179,19 +212,20 @@ def test_a_sentinel_that_is_no_file_is_not_trusted(model: Path, kind: str, tmp_p
         sentinel.mkdir()
     else:
         sentinel.symlink_to(tmp_path / ("seal" if kind == "link" else "nothing"))
-    assert state_of(model, tier_named("cache")).standing == ("ready" if kind == "link" else "foreign")
-    assert values(model, build=False)[0].tier == ("cache" if kind == "link" else "int4")
+    assert state_of(model, "cache", in_place=True).standing == "foreign"
+    assert values(model, build=False)[0].tier == "int4"
 
 
 def test_what_squish_built_is_neither_run_nor_replaced(model: Path) -> None:
     (model / "squish_4bit").mkdir()
     (model / "squish_4bit" / "model.safetensors").write_bytes(b"theirs")
     (model / ".squish_4bit_ready").touch()
-    assert state_of(model, tier_named("int4")).standing == "foreign"
+    assert state_of(model, "int4", in_place=True).standing == "foreign"
     assert values(model)[0].tier == "packed"
-    with pytest.raises(FlyweightError) as caught:
-        build(model, "int4")
-    assert caught.value.code == "E_FOREIGN_TIER"
+    for force in (False, True):
+        with pytest.raises(FlyweightError) as caught:
+            build(model, "int4", in_place=True, force=force)
+        assert caught.value.code == "E_FOREIGN_TIER"
     assert command("cache", "prune", model).returncode == 0
     assert (model / "squish_4bit" / "model.safetensors").read_bytes() == b"theirs"
     assert command("cache", "prune", model, "--foreign").returncode == 0
@@ -215,7 +249,7 @@ def failed(made: Path, tmp_path: Path) -> Path:
 def test_arrays_that_passed_their_gate_are_built_from(made: Path, tmp_path: Path) -> None:
     model = shutil.copytree(made / "int3", tmp_path / "model")
     assert values(model)[0].tier == "packed"
-    assert not state_of(model, TIERS[0]).ungated
+    assert not state_of(model, "packed").ungated
 
 
 def test_arrays_that_failed_their_gate_are_not_built_from(failed: Path) -> None:
@@ -223,7 +257,7 @@ def test_arrays_that_failed_their_gate_are_not_built_from(failed: Path) -> None:
     for options in ({}, {"tier": "packed"}, {"tier": "cache"}):
         with pytest.raises(GateError):
             open_model_from(model, **options)
-    assert not list(model.glob("*packed*"))
+    assert state_of(model, "packed").standing == "absent"
     with pytest.raises(GateError):
         open_model_from(model, tier="arrays")
     assert command("run", model, "abc", "--max-tokens", 1).returncode == GateError.exit_code
@@ -232,7 +266,7 @@ def test_arrays_that_failed_their_gate_are_not_built_from(failed: Path) -> None:
 def test_a_tier_built_in_spite_of_its_gate_needs_the_override_ever_after(failed: Path) -> None:
     model = failed
     assert values(model, allow_ungated=True)[0].tier == "packed"
-    assert state_of(model, TIERS[0]).ungated
+    assert state_of(model, "packed").ungated
     with pytest.raises(GateError):
         open_best(model, tier="packed")
     with pytest.raises(GateError):
@@ -240,10 +274,10 @@ def test_a_tier_built_in_spite_of_its_gate_needs_the_override_ever_after(failed:
     with pytest.raises(GateError):
         build(model, "packed")
     assert values(model, allow_ungated=True)[0].built is False
-    for path in model.rglob("*"):
+    for path in [*model.rglob("*"), *home_of(model).rglob("*")]:
         os.utime(path)  # a renewed seal says it too
     assert values(model, allow_ungated=True)[0].built is False
-    assert state_of(model, TIERS[0]).ungated
+    assert state_of(model, "packed").ungated
 
 
 def test_three_bits_from_eight_are_measured_before_they_appear(
@@ -253,17 +287,16 @@ def test_three_bits_from_eight_are_measured_before_they_appear(
     monkeypatch.setattr(building, "INT3", STRICT)
     with pytest.raises(GateError, match="KL divergence"):
         build(model, "int3")
-    assert not (model / "squish_3bit").exists()
-    assert not list(model.glob(".*partial"))
+    assert state_of(model, "int3").standing == "absent"
+    assert leftovers() == []
     build(model, "int3", allow_ungated=True)
-    assert "KL divergence" in state_of(model, tier_named("int3")).ungated
+    assert "KL divergence" in state_of(model, "int3").ungated
     choice, _ = values(model, build=False)
     assert choice.tier == "int8"
     assert any("has not passed its gate" in state.reason for state in choice.considered)
     assert values(model, build=False, allow_ungated=True)[0].tier == "int3"
-    other = next((model / "tensors").glob("*__shape.npy"))
-    other.rename(other.with_suffix(".old"))
-    shutil.copy(other.with_suffix(".old"), other)  # another file in tensors/: the tier is stale
+    damaged = next((home_of(model) / "squish_3bit").glob("*.safetensors"))
+    damaged.write_bytes(b"")
     said: list[str] = []
     choice, _ = values(model, tell=said.append)
     assert (choice.tier, choice.built) == ("packed", True), "what fails its gate when it is built again is passed over"
@@ -298,7 +331,7 @@ def test_a_killed_build_is_gone_on_with(model: Path) -> None:
     assert values(model, build=False)[0].tier == "int4"
     report = build(model, "cache")
     assert report.resumed >= 4
-    assert state_of(model, tier_named("cache"), deep=True).standing == "ready"
+    assert state_of(model, "cache", deep=True).standing == "ready"
 
 
 def test_a_build_of_other_arrays_is_begun_anew(made: Path, model: Path) -> None:

@@ -38,6 +38,7 @@ from flyweight.containers.npy_dir.reading import (
     is_own,
     read,
     read_json,
+    recorded_digests,
 )
 from flyweight.containers.npy_dir.record import NO_DIGEST, RECORD, Record, read_record
 from flyweight.dtypes import DType
@@ -83,7 +84,8 @@ class NpyDirectory(Container):
         for problem in found.problems:
             raise problem
         files = {name: Extent(name, 0, bundle[name].size) for name in bundle if not is_own(name)}
-        return Manifest(self.name, found.entries, found.record.metadata if found.record else {}, files, self.dialect)
+        metadata = found.record.metadata if found.record else {}
+        return Manifest(self.name, found.entries, metadata, files, self.dialect, recorded_digests(found, files.values()))
 
     def doubts(self, bundle: Bundle, manifest: Manifest) -> Iterable[tuple[str, str]]:
         return read(self.view(bundle)).doubts
@@ -112,8 +114,9 @@ class NpyDirectory(Container):
         for error in found.problems:
             if isinstance(error, UnsupportedError):  # sound, for all that can be said here
                 raise error
-            yield Finding("error", error.code, error.message, error.tensor, error.offset)
-        yield from _wrongdigests_of(found)
+            if error.code != "E_DIGEST":
+                yield Finding("error", error.code, error.message, error.tensor, error.offset)
+        yield from _wrong_digests(found)
         yield from _foreign_gate(found)
 
     # Writing ----------------------------------------------------------------------------------------
@@ -212,7 +215,7 @@ def digests_of(images: Mapping[str, Image], later: Mapping[str, Extent], known: 
     return dict(sorted((written | {file: blake3(data).hexdigest() for file, data in whole.items()}).items()))
 
 
-def _wrongdigests_of(found: Reading) -> Iterator[Finding]:
+def _wrong_digests(found: Reading) -> Iterator[Finding]:
     for file, digest in (found.record.files if found.record else {}).items():
         stored = file if file in found.bundle else f"{file}.zst"
         tensor = found.owners.get(stored)

@@ -6,7 +6,7 @@ only once `.squish_int4_ready` says that all of them are there, or if there is n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ from flyweight.cursor import check_name, check_shape
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
 from flyweight.limits import MAX_JSON_BYTES, MAX_RANK, MAX_TENSORS
-from flyweight.manifest import Entry, Extent
+from flyweight.manifest import Digests, Entry, Extent
 from flyweight.sources import Bundle
 from flyweight.tensor import CodecSpec, TensorSpec
 
@@ -47,6 +47,7 @@ __all__ = [
     "read",
     "read_json",
     "read_keys",
+    "recorded_digests",
 ]
 
 MANIFEST, FOLDER = "manifest.json", "tensors/"
@@ -77,6 +78,8 @@ class Reading:
     doubts: list[tuple[str, str]] = field(default_factory=list)
     owners: dict[str, str] = field(default_factory=dict)
     """Array file → the tensor it is of."""
+    arrays: dict[str, tuple[Extent, ...]] = field(default_factory=dict)
+    """Tensor → the whole files of the arrays that count."""
     waiting: int = 0
     """Tensors with four bits that do not count, for want of their sentinel."""
 
@@ -88,6 +91,7 @@ def read(bundle: Bundle) -> Reading:
         if RECORD in bundle:
             found.record = read_record(read_json(bundle, RECORD), bundle[RECORD].name)
             _same_names(keys, found.record, bundle[RECORD].name)
+            found.record.check(MANIFEST, bundle[MANIFEST])
     except FlyweightError as error:
         found.problems.append(error)
         return found
@@ -159,13 +163,15 @@ def _tensor(found: Reading, name: str, files: Mapping[str, str]) -> Entry:
 
 def _entry(found: Reading, name: str, files: Mapping[str, str], label: str, *, first: bool) -> Entry:
     headers = {suffix: read_header(found.bundle[files[suffix]]) for suffix in _wanted(label, files)}
-    shape = _shape(found.bundle, files, label, headers)
+    shape = _shape(found, files, label, headers)
     kind = _identified(label, shape, tuple([(suffix, header.spec) for suffix, header in headers.items()]))
     if found.record is not None and first:
         kind = _recorded(found.record.forms(name), kind, headers, files)
     for part in kind.stored.values():
         _check_array(part, headers[part.suffix], found.bundle, files[part.suffix])
     extents = {part: Extent(files[s.suffix], headers[s.suffix].offset, s.part.nbytes) for part, s in kind.stored.items()}
+    if first:
+        found.arrays[name] = tuple(Extent(files[suffix], 0, h.offset + h.spec.nbytes) for suffix, h in headers.items())
     return Entry(name, kind.spec, kind.codec, kind.parts, extents)
 
 
@@ -236,14 +242,16 @@ def _wanted(label: str, files: Mapping[str, str]) -> Iterator[str]:
         yield suffix
 
 
-def _shape(bundle: Bundle, files: Mapping[str, str], label: str, headers: Mapping[str, Header]) -> tuple[int, ...]:
+def _shape(found: Reading, files: Mapping[str, str], label: str, headers: Mapping[str, Header]) -> tuple[int, ...]:
     """What __shape says; a dense array without one says it itself."""
     if SHAPE not in files:
         if label in DENSE:
             return headers[label].spec.shape
         raise MalformedError(f"its array {SHAPE} is missing", code="E_PART_MISSING")
-    source = bundle[files[SHAPE]]
+    source = found.bundle[files[SHAPE]]
     header = read_header(source)
+    if found.record is not None:
+        found.record.check(files[SHAPE], source)
     array = header.spec
     if array.dtype not in (DType.I64, DType.I32) or len(array.shape) != 1 or array.size > MAX_RANK:
         raise MalformedError(f"a shape is at most {MAX_RANK} integers, not {array}", code="E_SHAPE", file=source.name)
@@ -257,6 +265,11 @@ def _check_array(stored: Stored, header: Header, bundle: Bundle, file: str) -> N
         raise MalformedError(
             f"array {stored.suffix} should be {stored.array} but is {header.spec}", code="E_PART_SHAPE", file=bundle[file].name
         )
+
+
+def recorded_digests(found: Reading, side_files: Iterable[Extent]) -> Digests:
+    """What the record knows of the arrays that count and of side files. Shapes were checked when they were read."""
+    return found.record.digests(found.arrays, side_files) if found.record is not None else Digests()
 
 
 # The directory ----------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ is as good; one with it is checked against it. `added` is there where four bits 
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +24,8 @@ from flyweight.cursor import check_shape
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.gate import Verdict
-from flyweight.manifest import Entry, Typed
+from flyweight.manifest import Digests, Entry, Extent, Typed
+from flyweight.sources import Source
 from flyweight.tensor import CodecSpec, TensorSpec
 
 __all__ = ["NO_DIGEST", "RECORD", "Record", "read_record"]
@@ -31,7 +33,9 @@ __all__ = ["NO_DIGEST", "RECORD", "Record", "read_record"]
 RECORD = "flyweight.json"
 VERSION = 1
 NO_DIGEST = "0" * 64
+REMEDY = f"get it again: it is damaged; if the change is yours, remove {RECORD}, without which the arrays read the same"
 _FORMAT = "flyweight npy-dir"
+_COMPRESSED = ".zst"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -53,6 +57,24 @@ class Record:
         first = self.tensors[name]
         return (first,) if name not in self.added else (first, (TensorSpec(first[0].shape, DType.F32), self.added[name]))
 
+    def digest(self, file: str) -> str | None:
+        """The recorded digest of a file, which may have been compressed since."""
+        return self.files.get(file.removesuffix(_COMPRESSED))
+
+    def check(self, file: str, source: Source) -> None:
+        """MalformedError if a file that is read whole anyway is not the recorded one."""
+        digest = self.digest(file)
+        if digest is not None and source.digest() != digest:
+            raise MalformedError(
+                f"{file.removesuffix(_COMPRESSED)} does not have the digest that {RECORD} says", code="E_DIGEST",
+                file=source.name, hint=REMEDY,
+            )  # fmt: skip
+
+    def digests(self, arrays: Mapping[str, tuple[Extent, ...]], side_files: Iterable[Extent]) -> Digests:
+        """The recorded digests of these files: those of each tensor, and others."""
+        every = itertools.chain(side_files, *arrays.values())
+        return Digests({file: digest for file in every if (digest := self.digest(file.file))}, arrays, REMEDY)
+
     def text(self) -> bytes:
         tensors: dict[str, dict[str, Any]] = {
             name: {"shape": list(spec.shape), "dtype": spec.dtype.label, "codec": codec.as_json()}
@@ -72,7 +94,8 @@ class Record:
         return strict_json.dumps(document, indent=1) + b"\n"
 
 
-def read_record(raw: memoryview, file: str) -> Record:
+def read_record(raw: memoryview, file: str, *, only_files: bool = False) -> Record:
+    """The record, or with `only_files` what it says of files: a start from a tier needs no more."""
     document = strict_json.loads(raw, file=file)
     match document:
         case {"format": str(form), "version": int(version)} if form == _FORMAT and version != VERSION:
@@ -86,6 +109,8 @@ def read_record(raw: memoryview, file: str) -> Record:
     for name, digest in files.items():
         if type(digest) is not str or not _DIGEST.fullmatch(digest):
             raise _malformed(f"the digest of '{name}' is not 64 hexadecimal digits", file)
+    if only_files:
+        return Record(files=files)
     specs = {name: _tensor(about, file, name) for name, about in tensors.items()}
     added = {name: _codec(about["added"], file, name) for name, about in tensors.items() if "added" in about}
     gate = Verdict.read(document["gate"], file=file, code="E_RECORD") if "gate" in document else None

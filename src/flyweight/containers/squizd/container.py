@@ -22,7 +22,7 @@ from flyweight.containers.squizd.header import ARCHITECTURES, FLAGS, MAGIC, read
 from flyweight.containers.squizd.reading import Reading, head_problem, read
 from flyweight.containers.squizd.report import Report
 from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.manifest import Entry, Extent, Manifest
+from flyweight.manifest import Digests, Entry, Extent, Manifest
 from flyweight.sources import Bundle
 from flyweight.tensor import CodecSpec, TensorSpec
 
@@ -52,7 +52,8 @@ class Squizd(Container):
     def parse(self, bundle: Bundle) -> Manifest:
         reading = self._read(bundle)
         reading.report.raise_first(reading.source.name)
-        return Manifest(self.name, reading.entries, reading.metadata, reading.files, self.dialect)
+        digests = reading.directory.digests() if reading.directory else Digests()
+        return Manifest(self.name, reading.entries, reading.metadata, reading.files, self.dialect, digests)
 
     def _read(self, bundle: Bundle) -> Reading:
         file = bundle.single or next(iter(bundle))

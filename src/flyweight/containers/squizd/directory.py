@@ -37,7 +37,7 @@ from flyweight.cursor import Cursor, check_name, check_shape
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, MalformedError
 from flyweight.limits import MAX_JSON_BYTES, MAX_METADATA_KEYS, MAX_TENSORS_PER_FILE
-from flyweight.manifest import Entry, Extent, Typed
+from flyweight.manifest import Digests, Entry, Extent, Typed
 from flyweight.sources import Source
 from flyweight.tensor import CodecSpec, Layout, TensorSpec
 
@@ -64,6 +64,15 @@ class Directory:
     tables: Mapping[Section, Stored]
     files: Mapping[str, Stored]
     metadata: Mapping[str, Typed]
+
+    def digests(self) -> Digests:
+        """A tensor has its block and the table of its section."""
+        stored = (*self.blocks.values(), *self.tables.values(), *self.files.values())
+        tensors = {
+            name: (block.extent, table.extent) if (table := self.tables.get(section_of(name))) else (block.extent,)
+            for name, block in self.blocks.items()
+        }
+        return Digests({one.extent: one.digest for one in stored}, tensors, "get or convert the file again: it is damaged")
 
 
 def permitted(header: Header, name: str) -> tuple[str, ...]:

@@ -1,0 +1,49 @@
+"""What callers pass to `convert` and its kin, checked before anything is opened: TypeError or ValueError with a sentence."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from flyweight.dtypes import DType
+from flyweight.limits import parse_size
+
+__all__ = ["as_count", "as_dtype", "as_path", "as_size", "check_name"]
+
+_MOST_JOBS = 1024
+
+
+def as_path(name: str, path: Path | str) -> Path:
+    """A path; bytes would name the same file, but not in a message or a report."""
+    if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
+        raise TypeError(f"{name} must be a path, not {type(path).__name__}")
+    return Path(path)
+
+
+def as_size(name: str, size: int | str | None) -> int | None:
+    """Bytes: a number, or text such as `5G`."""
+    return None if size is None else parse_size(size, name)
+
+
+def as_count(name: str, count: int | None) -> int | None:
+    if count is None:
+        return None
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise TypeError(f"{name} must be an integer, not {type(count).__name__}")
+    if not 1 <= count <= _MOST_JOBS:
+        raise ValueError(f"{name} must be 1 to {_MOST_JOBS}, not {count}")
+    return count
+
+
+def check_name(name: str, value: str | None) -> None:
+    """A name of something, or None."""
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{name} must be a name, not {type(value).__name__}")
+
+
+def as_dtype(dtype: DType | str | None) -> DType | None:
+    if dtype is None or isinstance(dtype, DType):
+        return dtype
+    if not isinstance(dtype, str):
+        raise TypeError(f"dtype must be a name such as 'bf16', not {type(dtype).__name__}")
+    return DType.parse(dtype)

@@ -1,0 +1,142 @@
+"""What `--force` may replace: a model, or files that the new output writes itself; never something else.
+
+A file is replaced if it is empty, or a model by its content, or has the name of a side file. A directory is replaced if all
+that is in it are plain files of this user, and each is accounted for:
+
+    the new output writes a file of that name, or a killed run of this user left it
+    or it is a model, and the file is one that its tensors are in, or has a name of `SIDE_FILES` or `OWN_FILES`
+
+Anything else that is found is named and refused, and nothing is touched.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import closing, suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from flyweight.checkpoint import open_checkpoint
+from flyweight.containers import recognise
+from flyweight.errors import FlyweightError, OutputError
+from flyweight.sources import open_bundle
+from flyweight.writing import Folder, Tree, content, is_temporary
+
+__all__ = ["OWN_FILES", "SIDE_FILES", "require_apart", "require_replaceable"]
+
+SIDE_FILES = (
+    "config.json", "generation_config.json", "tokenizer*", "vocab.*", "merges.txt", "added_tokens.json", "*.tiktoken",
+    "special_tokens_map.json", "spiece.model", "sentencepiece.bpe.model", "chat_template*", "*.jinja", "configuration.json",
+    "preprocessor_config.json", "processor_config.json", "quantize_config.json", "quantization_config.json", "params.json",
+    "README.md", "LICENSE*", "NOTICE*", "USE_POLICY.md", ".gitattributes", "model.mlpackage.zip",
+)  # fmt: skip
+"""Names that files beside weights have."""
+OWN_FILES = (
+    "model.safetensors.index.json",
+    "manifest.json", "flyweight.json", "stats.json", "_compress_progress.json", "tensors/*.npy", "tensors/*.npy.zst",
+    "tensors/.manifest_ready", ".squish_int4_ready",
+    "flyweight_packed.safetensors", ".flyweight_packed_ready", "squish_weights.safetensors", ".squish_ready",
+    "finalized/*.npy", "finalized/.ready", ".squish_4bit_ready", ".squish_3bit_ready", ".flyweight_tiers.lock",
+    *(f"squish_{bits}bit/{name}" for bits in (4, 3) for name in ("model*.safetensors", "model.safetensors.index.json")),
+    *(f"squish_{bits}bit/{name}" for bits in (4, 3) for name in SIDE_FILES),
+)  # fmt: skip
+"""Names that formats have beside the files their tensors are in: indexes, records, sentinels and tiers."""
+_SENTINEL = ".ready"
+"""What says that a tier of single arrays is complete; it is written when the arrays have appeared."""
+_FIRST_LOOK, _MOST_FILES = 1000, 200_000
+_NAMED = 4
+_WHAT_NOW = "write elsewhere, or move that away first"
+
+
+def require_apart(destination: Path, inputs: Iterable[Path | str]) -> None:
+    """Refuse to replace what is being read, or what it is in."""
+    try:
+        there = os.stat(destination)
+    except OSError:
+        return
+    for path in inputs:
+        real = Path(os.path.realpath(path))
+        for place in (real, *real.parents):
+            with suppress(OSError):
+                if os.path.samestat(os.stat(place), there):
+                    relation = "is the source" if place == real else "contains the source"
+                    raise OutputError(
+                        f"{relation} {path}, so it is not replaced", code="E_SOURCE_INSIDE", file=str(destination),
+                        hint="write elsewhere",
+                    )  # fmt: skip
+
+
+def require_replaceable(parent: Folder, name: str, written: Collection[str]) -> list[str]:
+    """The files of the directory `name`, all of them accounted for; none for a file. OutputError E_NOT_A_MODEL otherwise."""
+    status, place = parent.status(name), parent.path / name
+    if status is None:
+        return []
+    if stat.S_ISDIR(status.st_mode):
+        return _accounted(parent, name, written)
+    parent.require_own_file(name)
+    if status.st_size and not _matches(name, SIDE_FILES):
+        try:
+            with closing(open_bundle(place)) as bundle:
+                recognise(bundle)
+        except FlyweightError:
+            raise OutputError(
+                "is not a model, so --force does not replace it", code="E_NOT_A_MODEL", file=str(place), hint=_WHAT_NOW
+            ) from None
+    return []
+
+
+def _accounted(parent: Folder, name: str, written: Collection[str]) -> list[str]:
+    """A first look at some of the files refuses a home, or a disk of photos, without going through all of it."""
+    place = parent.path / name
+    for most in (_FIRST_LOOK, _MOST_FILES):
+        with parent.folder(name) as there:
+            found = content(there, most)
+            strange = _strange(there, place, found.names, written)
+        if strange or found.complete:
+            break
+    if strange or not found.complete:
+        listed = ", ".join(strange[:_NAMED]) + (", …" if len(strange) > _NAMED else "")
+        count = f"{len(strange)}{'' if found.complete else ' or more'}"
+        raise OutputError(
+            f"holds {count} files that belong to no model or are no plain files of yours ({listed}), so it is not replaced",
+            code="E_NOT_A_MODEL",
+            file=str(place),
+            hint=_WHAT_NOW,
+        )
+    return found.names
+
+
+def _strange(there: Folder, place: Path, names: list[str], written: Collection[str]) -> list[str]:
+    foreign = set(_not_own_files(there, names))
+    unwritten = {file for file in names if file not in written and file != _SENTINEL and not is_temporary(file)}
+    weights = _weights(place) if unwritten and not foreign else set()
+    known = {file for file in unwritten if weights and (file in weights or _matches(file, SIDE_FILES + OWN_FILES))}
+    return [file for file in names if file in foreign or (file in unwritten and file not in known)]
+
+
+def _not_own_files(root: Folder, names: Iterable[str]) -> Iterator[str]:
+    with closing(Tree(root)) as tree:
+        for name in names:
+            if not name.endswith("/"):
+                with tree.at(name) as (folder, last):
+                    status = folder.status(last)
+                if status is None or not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+                    yield name
+
+
+def _weights(place: Path) -> set[str]:
+    """The files that tensors of a model are in; none if it is no model, or cannot be read."""
+    try:
+        with open_checkpoint(place) as model:
+            return {extent.file for entry in model.manifest.entries.values() for extent in entry.extents.values()}
+    except (FlyweightError, OSError):
+        return set()
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    parts = name.split("/")
+    return any(
+        len(parts) == pattern.count("/") + 1 and all(map(fnmatchcase, parts, pattern.split("/"))) for pattern in patterns
+    )
