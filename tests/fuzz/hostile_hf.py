@@ -78,7 +78,7 @@ HOSTILE: dict[str, Case] = {
     # no index
     "several files and no index": directory({A: shard("a"), B: shard("b")}, "E_NO_INDEX"),
     "config and no weights": directory({}, "E_NO_WEIGHTS"),
-    "only a pickle": directory({"pytorch_model.bin": b"\x80\x04."}, "E_NO_WEIGHTS"),
+    "only a pickle": directory({"pytorch_model.bin": b"\x80\x04."}, "E_PICKLE", exit_code=4),
     "weights only in a subdirectory": directory({"sub/model.safetensors": shard("a")}, "E_NO_WEIGHTS"),
     # what is behind a name
     "shard is a link out of the directory": mapped(GOOD, "E_LINK", {A: shard("a")}, special={B: link_to("/etc/passwd")}),

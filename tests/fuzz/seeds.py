@@ -1,0 +1,274 @@
+"""Where fuzzing starts: small valid inputs of every target, and the named hostile files of every container.
+
+A container's seeds are sample files written by hand, one tensor in each codec it carries as the container itself places it,
+and tiny models of every family. All are made by code; what fuzzing has found beyond them is in `corpus`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+import sample_files
+from chat_templates import TEMPLATES
+from every_codec import INSTANCES, plausible
+from flyweight import models
+from flyweight.codecs import codec_for
+from flyweight.containers import CONTAINERS, Container
+from flyweight.dtypes import DType
+from flyweight.errors import FlyweightError
+from flyweight.manifest import Entry, Manifest, Typed
+from flyweight.tensor import RAW, CodecSpec, TensorSpec
+from fuzz.framing import Files, Input
+from materialise import Payload, materialise
+from squizd_files import FLAG, KINDS, NAME, archive, bare, int4, layered, member, npcl, table, written
+from squizd_files import manifest as squizd_manifest
+from tiny_models import TINY, as_gguf, hf_manifest, no_read
+from unit.test_tokenizer import bpe, pieces
+from unit.test_tokenizer import files as tokenizer_files
+
+try:
+    from compression import zstd
+except ModuleNotFoundError:
+    from backports import zstd
+
+__all__ = ["LARGEST", "SEEDS", "SQUIZD_BARE", "SQUIZD_WHOLE", "seeds"]
+
+LARGEST = 12 << 10
+"""Larger files are not more interesting, only slower."""
+_GOLDEN = Path(__file__).parents[1] / "golden/npydir"
+
+
+# Containers -----------------------------------------------------------------------------------
+
+
+def _zeros(entry: Entry, part: str) -> bytes:
+    return bytes(entry.parts[part].nbytes)
+
+
+def _written(container: Container, entries: list[Entry], payload: Payload, **about: object) -> Input:
+    """A checkpoint as its container places it."""
+    manifest = Manifest(container.name, {entry.name: entry for entry in entries}, **about)  # type: ignore[arg-type]
+    placed = container.place(manifest, f"x{container.suffix}")
+    return Input(materialise(placed, payload, container=container), container.is_directory)
+
+
+def _surroundings(container: Container) -> dict[str, object]:
+    metadata = {"format": Typed("str", "mlx" if container.name == "mlx" else "pt")}
+    if container.dialect == "gguf":
+        metadata = {"general.architecture": Typed("str", "toy")}
+    files = {"config.json": b'{"model_type": "toy"}'} if container.is_directory or container.holds_files else {}
+    return {"metadata": metadata, "files": files, "dialect": container.dialect or "hf"}
+
+
+def _of_every_codec(container: Container) -> Iterator[Input]:
+    """A tensor in each codec and element type it carries, alone or beside a plain one."""
+    name, plain = "model.layers.0.x.weight", TensorSpec((3, 4), DType.F32)
+    tensors = [(TensorSpec((2, 3), dtype), codec_for(RAW)) for dtype in DType]
+    tensors += [(TensorSpec((4, 256), codec.decoded_dtype(DType.F32)), codec) for codec in INSTANCES if codec.spec != RAW]
+    for spec, codec in tensors:
+        with suppress(FlyweightError):
+            if codec.spec == RAW:
+                fitted, parts = codec, {"data": np.zeros(spec.nbytes, np.uint8)}
+            else:
+                fitted, parts = plausible(codec_for(container.adapt(codec.spec, name)), spec, 1)
+            if not container.carries(spec, fitted.spec):
+                continue
+            entries = [Entry(name, spec, fitted.spec, fitted.layout(spec))]
+            if container.carries(plain, RAW):
+                entries.append(Entry("model.norm.weight", plain, RAW, {"data": plain}))
+
+            def payload(entry: Entry, part: str, parts: dict[str, np.ndarray] = parts) -> bytes:
+                return parts[part].tobytes() if entry.name == name else _zeros(entry, part)
+
+            yield _written(container, entries, payload, **_surroundings(container))
+
+
+def _hostile(container: str) -> Iterator[Input]:
+    for case in importlib.import_module(f"fuzz.hostile_{container}").HOSTILE.values():
+        if not case.special and (case.is_directory or len(case.files) == 1):
+            yield Input(dict(case.files), case.is_directory)
+
+
+def _models(dialect: str) -> Iterator[Input]:
+    """Models of every family, whole: configuration, tokenizer, weights."""
+    for family in TINY:
+        for tokenizer in (bpe(), pieces()):
+            manifest = hf_manifest(family, files=tokenizer_files(tokenizer))
+            if dialect == "hf":
+                yield _written(
+                    CONTAINERS["hf"], list(manifest.entries.values()), _zeros, files=manifest.files, dialect="hf",
+                    metadata={"format": Typed("str", "pt")},
+                )  # fmt: skip
+            else:
+                there, added = as_gguf(manifest, models.translate(manifest, "gguf", no_read))
+                yield _written(
+                    CONTAINERS["gguf"], list(there.entries.values()), lambda e, p, added=added: added.get(e.name, _zeros(e, p)),
+                    metadata=there.metadata, dialect="gguf",
+                )  # fmt: skip
+
+
+def _golden() -> Iterator[Input]:
+    """Directories that the public tool wrote, cut to a tensor or two each."""
+    for folder in sorted(path for path in _GOLDEN.iterdir() if path.is_dir()):
+        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+        names = json.loads(files["manifest.json"])
+        for kept in list(names.items())[:3]:
+            own = {name: data for name, data in files.items() if not name.startswith("tensors/") or f"/{kept[1]}__" in name}
+            yield Input(own | {"manifest.json": json.dumps(dict([kept])).encode()})
+
+
+_PAIRS = table((7, 0.5, 0.25), (8, 0.5, 0.25))
+_ROUNDS = _PAIRS + table(*[(1 << 63 | 7, 0.5, 0.25)] * 4, *[(1 << 63 | 8, 0.5, 0.25)] * 8)
+_ASTW = struct.pack("<4sIII", b"ASTW", 8, 8, 4) + bytes(64)
+_TCAW = struct.pack("<4sIIIQQQ", b"TCAW", 4, 16, 100, 0, 64, 0) + bytes(24 + 64 + 8)
+SQUIZD_BARE = [
+    bare((layered(int4(4, 8), int4(4, 16)), _ROUNDS), (layered(npcl([2, 2], bytes(16)), int4(3, 5), int4(1, 1)), _PAIRS)),
+    bare((layered(_ASTW, npcl([3], bytes(6), code=1)), table((9, 1.0, 0.0))), flags=FLAG["ASTC"]),
+    bare((layered(_TCAW, npcl([2], bytes(4), code=2)), table()), flags=FLAG["TCA_TBE"]),
+    bare(
+        (int4(4, 8), table((7, 1.0, 0.0)) + bytes(40)), flags=FLAG["INT4"] | FLAG["ANE_COREML"],
+        tail=struct.pack("<4sQ", b"ANLX", len(archive(member("a")))) + archive(member("a")),
+    ),
+]  # fmt: skip
+"""Files without a directory."""
+SQUIZD_WHOLE = [written(squizd_manifest(**kind, layers=1)) for kind in KINDS.values()]
+"""A file of each kind, with a directory and all digests."""
+
+
+def _squizd() -> Iterator[Input]:
+    for raw in (*SQUIZD_WHOLE, *SQUIZD_BARE):
+        yield Input({NAME: raw}, False)
+
+
+def _container(name: str) -> Iterator[Input]:
+    yield from _BY_HAND[name]()
+    yield from _of_every_codec(CONTAINERS[name])
+    yield from _hostile(name)
+
+
+def _each(*made: Callable[[], Files], is_directory: bool) -> Iterator[Input]:
+    for make in made:
+        yield Input(make(), is_directory)
+
+
+def _mlx() -> Iterator[Input]:
+    """A triple of each width."""
+    mlx, spec = CONTAINERS["mlx"], TensorSpec((2, 64), DType.F32)
+    for bits in (2, 3, 4, 6, 8):
+        affine = codec_for(mlx.adapt(CodecSpec("affine", {"bits": bits, "group": 32})))
+        yield _written(mlx, [Entry("a.weight", spec, affine.spec, affine.layout(spec))], _zeros, **_surroundings(mlx))
+
+
+_BY_HAND: dict[str, Callable[[], Iterator[Input]]] = {
+    "safetensors": partial(_each, sample_files.safetensors, sample_files.safetensors_described, is_directory=False),
+    "hf": lambda: iter([Input(sample_files.hf_directory()), *_models("hf")]),
+    "gguf": lambda: iter([Input(sample_files.gguf(), False), Input(sample_files.gguf_parts()), *_models("gguf")]),
+    "mlx": _mlx,
+    "squizd": _squizd,
+    "npy_dir": lambda: iter([Input(sample_files.npy_dir()), *_golden()]),
+}
+
+
+# Readers below the containers -----------------------------------------------------------------
+
+_RECIPE = b"""name = "mixed"
+protect = true
+[[rules]]
+match = ["*embed*", "*norm*"]
+codec = "keep"
+[[rules]]
+match = "*.mlp.*"
+codec = "masked"
+params = { inner = "q4_0", block = 32 }
+sparsity = 0.5
+[[rules]]
+match = "*"
+codec = "affine"
+params = { bits = 4, group = "row" }
+quantizer = "nearest"
+cosine = 0.9999
+otherwise = { group = 64 }
+[gate]
+max_kl = 0.1
+max_perplexity_ratio = 1.2
+"""
+
+
+def _strict_json() -> Iterator[Input]:
+    for given in (*_container("hf"), *_container("mlx")):
+        for data in given.files.values():
+            if data[:1] in (b"{", b"["):
+                yield Input({"x.json": data}, False)
+    yield Input({"x.json": rb'{"a": [1, -0, 2.5e3, true, null, "\u00e9\ud83d\ude00"], "b": {"c": {}}}'}, False)
+
+
+def _cursor() -> Iterator[Input]:
+    """A program of reads, and the bytes they read."""
+    texts = b"".join(struct.pack("<Q", len(text)) + text for text in (b"a", b"", b"gr\xc3\xbc", b"x" * 300, b"\0"))
+    yield Input({"program": bytes(range(0, 250, 7)), "data": texts + bytes(range(200))})
+    yield Input({"program": b"\x05\x03\x05\x09", "data": texts * 3})
+
+
+def _templates() -> Iterator[Input]:
+    for text in TEMPLATES.values():
+        for template in (text, [{"name": "default", "template": text}, {"name": "tool_use", "template": "x"}]):
+            yield Input({"tokenizer_config.json": json.dumps({"chat_template": template, "bos_token": "<s>"}).encode()})
+        yield Input({"chat_template.jinja": text.encode()})
+        yield Input({"chat_template.json": json.dumps({"chat_template": text}).encode()})
+    yield from _models("gguf")
+
+
+def _tokenizers() -> Iterator[Input]:
+    for tokenizer in (bpe(), pieces()):
+        yield Input(tokenizer_files(tokenizer) | {"special_tokens_map.json": b'{"pad_token": "</s>"}'})
+        yield Input(tokenizer_files(tokenizer) | {"generation_config.json": b'{"eos_token_id": [2, 11]}'})
+
+
+def _zstd() -> Iterator[Input]:
+    for data in (bytes(range(256)) * 20, bytes(100_000), b"", b"x"):
+        yield Input({"x.zst": zstd.compress(data)}, False)
+
+
+def _archives() -> Iterator[Input]:
+    for made in (
+        archive(member("Manifest.json", b"{}"), member("Data/weight.bin", bytes(300), deflated=True), member("Data/x", b"abc")),
+        archive(member("a")),
+        archive(),
+    ):
+        yield Input({"x.zip": made}, False)
+
+
+def _damages() -> Iterator[Input]:
+    """Which file, and edits of it: see the target."""
+    for number in range(len(SQUIZD_WHOLE)):
+        for at in (0, 20, 256, 300, 900):
+            yield Input({"edits": struct.pack("<BHBB", number, at, 1, 0x10)}, False)
+
+
+SEEDS: dict[str, Callable[[], Iterator[Input]]] = {
+    **{name: partial(_container, name) for name in _BY_HAND},
+    "squizd_audit": partial(_container, "squizd"),
+    "squizd_damage": _damages,
+    "archive": _archives,
+    "zstd": _zstd,
+    "strict_json": _strict_json,
+    "cursor": _cursor,
+    "recipe": lambda: iter([Input({"x.toml": _RECIPE}, False)]),
+    "template": _templates,
+    "tokenizer": _tokenizers,
+    "tokenizer_library": _tokenizers,
+    "model": lambda: iter([*_models("hf"), *_models("gguf")]),
+}
+
+
+def seeds(target: str) -> list[Input]:
+    """Every seed of a target that is small enough, smallest first."""
+    return sorted((given for given in SEEDS[target]() if given.nbytes <= LARGEST), key=lambda given: given.nbytes)

@@ -1,0 +1,264 @@
+"""What is fuzzed: every container of the table, and the readers of untrusted bytes below and beside them.
+
+A target takes an input and returns how it ended, or raises: anything but a return is a finding.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flyweight import models, strict_json
+from flyweight.checkpoint import Checkpoint, read_checkpoint
+from flyweight.codecs import CODECS
+from flyweight.containers import CONTAINERS
+from flyweight.containers.squizd.appendix import check_archive, check_content
+from flyweight.containers.squizd.audit import audit
+from flyweight.containers.squizd.reading import read
+from flyweight.cursor import SCALARS, Cursor
+from flyweight.dtypes import DType
+from flyweight.errors import FlyweightError
+from flyweight.manifest import Extent
+from flyweight.models import FAMILIES
+from flyweight.models import tokenizer as tokenizer_files
+from flyweight.models.record import Record
+from flyweight.pipeline.recipe import load_recipe
+from flyweight.runtime.chat import templates_of
+from flyweight.runtime.tokenizer import Tokenizer
+from flyweight.sources import MemoryBundle, MemorySource
+from flyweight.sources.zstd import ZstdSource
+from flyweight.tensor import TensorSpec
+from fuzz.framing import Input
+from fuzz.oracle import check_container, promise
+from fuzz.seeds import SQUIZD_WHOLE
+from raw_files import safetensors_file, tensor_json
+from squizd_files import NAME
+
+__all__ = ["TARGETS", "Target"]
+
+Target = Callable[[Input], str]
+"""Takes an input; returns how it ended. What it raises is a finding."""
+
+# Everything is imported now: a module that is imported inside an execution would cost that execution its time.
+list(CONTAINERS), list(CODECS), list(FAMILIES)
+
+ROWS = 20
+"""Of the embedding beside a tokenizer."""
+
+
+def _only(given: Input) -> bytes:
+    return next(iter(given.files.values()), b"")
+
+
+def _squizd_audit(given: Input) -> str:
+    """Every broken rule is listed, also of a file that is refused."""
+    if given.is_directory:
+        return "a directory"
+    return ", ".join(sorted({finding.code for finding in audit(read(MemorySource(_only(given), NAME), NAME))})) or "sound"
+
+
+def _squizd_damage(given: Input) -> str:
+    """A sound file with edits that leave its digests as they were. The audit finds something, whatever the edits are.
+
+    The input is the number of the file, then edits: u16 place, u8 length, that many bytes to put there.
+    """
+    edits = _only(given)
+    original = SQUIZD_WHOLE[edits[0] % len(SQUIZD_WHOLE)] if edits else SQUIZD_WHOLE[0]
+    damaged, at = bytearray(original), 1
+    while at + 4 <= len(edits):
+        place, length = struct.unpack_from("<HB", edits, at)
+        damaged[place % len(damaged) : place % len(damaged) + length] = edits[at + 3 : at + 3 + length]
+        at += 3 + length
+    raw = bytes(damaged)
+    if raw in SQUIZD_WHOLE:
+        return "not damaged"
+    found = list(audit(read(MemorySource(raw, NAME), NAME)))
+    promise(bool(found), "damage was not found")
+    return found[0].code
+
+
+def _archive(given: Input) -> str:
+    raw = b"ANLX" + struct.pack("<Q", len(_only(given))) + _only(given)
+    source, extent = MemorySource(raw, NAME), Extent(NAME, 12, len(raw) - 12)
+    try:
+        check_archive(source, extent)
+        check_content(source, extent)
+    except FlyweightError as error:
+        return error.code
+    return "read"
+
+
+def _zstd(given: Input) -> str:
+    """Read in order and out of order: the same bytes, as many as the frame says."""
+    try:
+        source = ZstdSource(MemorySource(_only(given), "x.zst"))
+        half = min(source.size // 2, 1 << 20)
+        late = bytes(source.read(half, min(source.size - half, 1000)))
+        first = bytes(source.read(0, min(source.size, 1 << 20)))
+    except FlyweightError as error:
+        return error.code
+    promise(len(first) == min(source.size, 1 << 20), "less than was promised")
+    promise(first[half : half + len(late)] == late[: max(len(first) - half, 0)], "other bytes at the second reading")
+    return "read"
+
+
+def _strict_json(given: Input) -> str:
+    try:
+        value = strict_json.loads(_only(given), file="x.json")
+    except FlyweightError as error:
+        return error.code
+    text = strict_json.dumps(value)
+    promise(strict_json.dumps(strict_json.loads(text, file="again")) == text, "a value does not survive being written")
+    return "read"
+
+
+def _cursor(given: Input) -> str:
+    """The program's bytes choose reads. Many strings at once must be the strings one by one."""
+    data, label_of = given.files.get("data", b""), list(SCALARS)
+    cursor = Cursor(MemorySource(data, "data"))
+    try:
+        for step in given.files.get("program", b""):
+            match step % 6:
+                case 0:
+                    cursor.scalar(label_of[step // 6 % len(label_of)])
+                case 1:
+                    promise(len(cursor.take(step // 6)) == step // 6, "another length than was asked for")
+                case 2:
+                    cursor.scalars(label_of[step // 6 % len(label_of)], step % 5)
+                case 3:
+                    cursor.text()
+                case 4:
+                    cursor.count(cursor.u64() >> step // 6, 1 + step % 9, 1000, "items")
+                case _:
+                    _texts(cursor, data, step // 6)
+            promise(0 <= cursor.offset <= len(data), "a cursor outside its bytes")
+    except FlyweightError as error:
+        return error.code
+    return "read"
+
+
+def _texts(cursor: Cursor, data: bytes, count: int) -> None:
+    single, one_by_one, refused = Cursor(MemorySource(data, "data"), cursor.offset), list[str](), False
+    try:
+        for _ in range(count):
+            one_by_one.append(single.text())
+    except FlyweightError:
+        refused = True
+    try:
+        together = cursor.texts(count)
+    except FlyweightError:
+        promise(refused, "strings that are read one by one are refused together")
+        raise
+    promise(together == one_by_one and not refused, "strings are read together that are others one by one")
+    promise(cursor.offset == single.offset, "reading together ends elsewhere")
+
+
+_MEMORY = os.memfd_create("recipe") if hasattr(os, "memfd_create") else -1
+_SPEC = TensorSpec((4, 64), DType.F32)
+
+
+def _recipe(given: Input) -> str:
+    os.ftruncate(_MEMORY, 0)
+    os.pwrite(_MEMORY, _only(given), 0)
+    try:
+        recipe = load_recipe(f"/proc/self/fd/{_MEMORY}")
+        for name in ("model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight", "x"):
+            recipe.choose(_SPEC, name)
+        strict_json.dumps(recipe.as_json())
+    except FlyweightError as error:
+        return error.code
+    return "read"
+
+
+_EMBEDDING = safetensors_file({"model.embed_tokens.weight": tensor_json("I8", [ROWS, 1], 0, ROWS)}, bytes(ROWS))
+
+
+def _beside_an_embedding(given: Input) -> Checkpoint:
+    """The files as those of a model: a GGUF file, or a directory with an embedding and nothing else."""
+    if not given.is_directory:
+        bundle = MemoryBundle(given.files, is_directory=False)
+        return read_checkpoint(bundle, CONTAINERS["gguf"])
+    files = {name: data for name, data in given.files.items() if not name.endswith((".safetensors", ".index.json"))}
+    bundle = MemoryBundle({"config.json": b"{}", **files, "model.safetensors": _EMBEDDING})
+    return read_checkpoint(bundle, CONTAINERS["hf"])
+
+
+def _template(given: Input) -> str:
+    try:
+        found = templates_of(_beside_an_embedding(given))
+    except FlyweightError as error:
+        return error.code
+    promise(all(type(name) is type(text) is str for name, text in found.items()), "templates are texts by name")
+    return f"{len(found)} templates"
+
+
+def _tokenizer(given: Input) -> str:
+    """tokenizer.json to GGUF and back: what could be translated once can be again, to the same."""
+    present: dict[str, Callable[[], bytes]] = {name: partial(bytes, data) for name, data in given.files.items()}
+    try:
+        words, metadata, _ = tokenizer_files.from_files(present, ROWS)
+        plain = {key: typed.value for key, typed in metadata.items()}
+        record = Record(plain, "x.gguf")
+        again = models.vocabulary.read_gguf(record, ROWS)
+        templates = tokenizer_files.read_templates(record, list(plain))
+        if again is not None:
+            tokenizer_files.to_files(again, templates, record, 64)
+    except FlyweightError as error:
+        return error.code
+    promise((words is None) == (again is None), "a vocabulary is lost in translation")
+    promise(words is None or again is None or words.tokens == again.tokens, "tokens change in translation")
+    return "translated"
+
+
+def _tokenizer_library(given: Input) -> str:
+    """Through the library that cuts texts, which is not ours."""
+    try:
+        tokenizer = Tokenizer.of(_beside_an_embedding(given))
+        ids = tokenizer.encode("ab c 12 <s>")
+        tokenizer.decode(ids)
+    except FlyweightError as error:
+        return error.code
+    return "read"
+
+
+def _model(given: Input) -> str:
+    """Settings and names of a model: what is run, and what is translated to the other dialect."""
+    bundle = MemoryBundle(given.files, is_directory=given.is_directory)
+    code = ""
+    try:
+        checkpoint = read_checkpoint(bundle, CONTAINERS["hf" if given.is_directory else "gguf"])
+    except FlyweightError as error:
+        return error.code
+    steps: list[Callable[[], Any]] = [
+        lambda: models.blueprint(checkpoint.manifest, checkpoint.read),
+        lambda: models.translate(checkpoint.manifest, "gguf" if given.is_directory else "hf", checkpoint.read),
+    ]
+    for step in steps:
+        try:
+            with np.errstate(all="raise"):
+                step()
+            code += "done "
+        except FlyweightError as error:
+            code += f"{error.code} "
+    return code
+
+
+TARGETS: dict[str, Target] = {
+    **{name: partial(check_container, CONTAINERS[name]) for name in CONTAINERS.lines},
+    "squizd_audit": _squizd_audit,
+    "squizd_damage": _squizd_damage,
+    "archive": _archive,
+    "zstd": _zstd,
+    "strict_json": _strict_json,
+    "cursor": _cursor,
+    "recipe": _recipe,
+    "template": _template,
+    "tokenizer": _tokenizer,
+    "tokenizer_library": _tokenizer_library,
+    "model": _model,
+}
