@@ -164,6 +164,7 @@ def patched(raw: bytes, at: int, new: bytes) -> bytes:
 def edited(raw: bytes, change: Callable[[dict[str, Any]], object] | bytes) -> bytes:
     """The directory changed, or replaced by a text, in its room; digests of the front right again."""
     begin, length = _directory_place(raw)
+    assert begin + length <= len(raw), "the directory is outside the file"
     if isinstance(change, bytes):
         text = change
     else:

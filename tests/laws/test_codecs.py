@@ -14,6 +14,7 @@ from every_codec import AGREEING, ENCODERS, INSTANCES, dtypes, named, noise, pla
 from flyweight.codecs import Codec, codec_for, take_rows
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
+from flyweight.kernels import KERNELS, dispatch
 from flyweight.tensor import CodecSpec, EncodedTensor, TensorSpec, has_rows
 
 GRIDS = [codec for codec in INSTANCES if codec.grid_bits]
@@ -91,6 +92,27 @@ def test_decode_has_the_shape_and_type_of_the_spec(codec: Codec) -> None:
         out = np.zeros(spec.shape, spec.dtype.numpy)
         assert fitted.decode(spec, parts, out) is out
         assert same_bits(out, decoded)
+
+
+@named(INSTANCES)
+@pytest.mark.parametrize("shape", [(0, 2**40), (2**40, 0), (0, 2**20, 2**20), (2**20, 0, 2**20)])
+def test_an_empty_tensor_costs_nothing_however_long_its_other_axes(
+    codec: Codec, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = TensorSpec(shape, DType.F32)
+    with suppress(UnsupportedError):
+        layout = codec.layout(spec)
+        if sum(part.nbytes for part in layout.values()) < 2**20:  # more cannot be claimed without being stored
+            parts = {name: np.zeros(part.shape, part.dtype.storage) for name, part in layout.items()}
+            for kernel in KERNELS:
+                monkeypatch.setitem(dispatch.running, kernel, no_kernel)
+            assert codec.decode(spec, parts).shape == shape
+            assert sum(run.size for run in codec.decoded_runs(spec, parts)) == 0
+            codec.check_values(spec, parts)
+
+
+def no_kernel(*_arguments: object) -> None:
+    pytest.fail("a kernel is called for a tensor of no elements")
 
 
 @named([codec for codec in INSTANCES if codec.rounds])

@@ -139,16 +139,13 @@ class Affine(Codec):
 
     # Values
 
-    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
-        if out is None:
-            out = np.empty(spec.shape, np.float32)
+    def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
         columns = _shape(spec)[self.axis]
         shape = (prod(self._resized(_shape(spec), 1)), columns)
         values = out.reshape(shape) if self.axis == -1 else np.empty(shape, out.dtype)
         self._decode_rows(spec, parts, values)
         if self.axis != -1:
             out[...] = self._from_rows(values, _shape(spec)).reshape(spec.shape)
-        return out
 
     def _decode_rows(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
         if self.packing == "little":  # straight from the stored bits

@@ -57,16 +57,13 @@ class Astc(Codec):
 
     # Values
 
-    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+    def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
         """MalformedError for an illegal block: hardware would show magenta there, which is no weight."""
-        if out is None:
-            out = np.empty(spec.shape, np.float32)
         self._decode_rows(parts, 0, out.reshape(spec.rows, spec.columns))
-        return out
 
     def decoded_runs(self, spec: TensorSpec, parts: Parts) -> Iterator[Array]:
         step = self._whole_rows(spec, _RUN)
-        for first in range(0, spec.rows, step):
+        for first in range(0, spec.rows if spec.size else 0, step):
             values = np.empty((min(step, spec.rows - first), spec.columns), np.float32)
             self._decode_rows(parts, first, values)
             yield values.reshape(-1)

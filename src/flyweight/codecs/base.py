@@ -68,8 +68,16 @@ class Codec(ABC):
         """The parts a tensor of this shape and type is stored as. UnsupportedError if it cannot be."""
 
     @abstractmethod
+    def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
+        """The values into `out`, which has at least one element."""
+
     def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
         """The values, of spec's shape and type; into `out` (C-contiguous) when given."""
+        if out is None:
+            out = np.empty(spec.shape, spec.dtype.numpy if self.exact else np.float32)
+        if spec.size:  # an empty tensor may claim any number of columns
+            self._decode(spec, parts, out)
+        return out
 
     def fit(self, spec: TensorSpec, array: Array) -> Codec:
         """This codec with the parameters that `array` needs; `encode` of any other array may then be refused."""

@@ -64,10 +64,10 @@ class Corrected(Holding):
             parts["values"] = TensorSpec((count,), factor)
         return parts
 
-    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+    def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
         """MalformedError if the places are not ascending ones inside the tensor."""
         self.layout(spec)
-        out = self.held.decode(spec, self.held_parts(parts), np.empty(spec.shape, np.float32) if out is None else out)
+        self.held.decode(spec, self.held_parts(parts), out)
         with np.errstate(all="ignore"):
             if self.rank:
                 left, right = (astype(parts[name], DType.F32.numpy) for name in ("left", "right"))
@@ -77,7 +77,6 @@ class Corrected(Holding):
                 if (places[-1:] >= spec.size).any() or not (places[1:] > places[:-1]).all():
                     raise MalformedError("the outliers are not at ascending places in the tensor", code="E_PART_VALUES")
                 out.reshape(-1)[places] = np.asarray(parts["values"], np.float32)
-        return out
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         layout = self.layout(spec)

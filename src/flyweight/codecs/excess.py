@@ -92,13 +92,10 @@ class Excess(Codec):
             bias = -(scale * zero)
         return Grid(self.bits, self._span(columns), packing.unpack("little", packed, self.bits, columns), scale, bias)
 
-    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
-        if out is None:
-            out = np.empty(spec.shape, np.float32)
+    def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
         rows, columns = self._rows(spec)
         codes, scale, zero = self._loaded(spec, parts)
         kernels.decode_scale_zero(codes, self.bits, scale, zero, self._span(columns), out.reshape(rows, columns))
-        return out
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         """Nearest codes under the scale whose grid reaches both ends of a group, or, where codes are not as many on both sides

@@ -64,9 +64,7 @@ class Fp8(Codec):
         wide = np.asarray(scale, np.float32).reshape(self._blocks(spec))
         return np.ascontiguousarray(np.repeat(wide, self.rows or max(spec.rows, 1), axis=0)[: spec.rows])
 
-    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
-        if out is None:
-            out = np.empty(spec.shape, np.float32)
+    def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
         codes = np.ascontiguousarray(parts["codes"]).view(np.uint8).reshape(spec.rows, spec.columns)
         scale, span = self._per_row(spec, parts["scale"]), self.columns or max(spec.columns, 1)
         values = out.reshape(spec.rows, spec.columns)
@@ -74,7 +72,6 @@ class Fp8(Codec):
         if self.divide:
             with np.errstate(all="ignore"):
                 values /= np.repeat(scale, min(span, spec.columns), axis=1)[:, : spec.columns]
-        return out
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         """The greatest magnitude of a block takes the greatest code; every other value the nearest."""
@@ -140,15 +137,13 @@ class Mxfp4Split(Codec):
             "scale": TensorSpec((*spec.shape[:-1], spec.columns // 32), DType.U8),
         }
 
-    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
-        values = np.empty(spec.shape, np.float32) if out is None else out
+    def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
         pairs = parts["codes"].reshape(-1, 16)
         nibbles = np.stack([pairs & 0x0F, pairs >> 4], axis=2).reshape(-1, 32)
         blocks = np.empty((len(nibbles), 17), np.uint8)
         blocks[:, 0] = parts["scale"].reshape(-1)
         blocks[:, 1:] = nibbles[:, :16] | nibbles[:, 16:] << 4
-        kernels.decode_mxfp4(blocks, values.reshape(-1, 32))
-        return values
+        kernels.decode_mxfp4(blocks, out.reshape(-1, 32))
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         layout = self.layout(spec)

@@ -52,10 +52,8 @@ class GgmlBlocks(Codec):
             raise UnsupportedError(f"{self.name} decodes to f32, not {spec.dtype}", code="E_BLOCK_DTYPE")
         return {"blocks": TensorSpec((*spec.shape[:-1], spec.columns // self.block_size * self.block_bytes), DType.U8)}
 
-    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
-        values = np.empty(spec.shape, np.float32) if out is None else out
-        getattr(kernels, f"decode_{self.name}")(self._blocks(parts), values.reshape(-1, self.block_size))
-        return values
+    def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
+        getattr(kernels, f"decode_{self.name}")(self._blocks(parts), out.reshape(-1, self.block_size))
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         """Nearest rounding. UnsupportedError when a value is not finite or a scale leaves the range of its field."""

@@ -77,11 +77,9 @@ class Hqq(Codec):
         each = TensorSpec((1, columns), DType.F32)
         return {"codes": TensorSpec((-(-self.group // len(shifts)), columns), word), "scale": each, "zero": each}
 
-    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
-        values = np.empty(spec.shape, np.float32) if out is None else out
-        for row, run in zip(values.reshape(self._shape(spec)), self.decoded_runs(spec, parts), strict=True):
+    def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
+        for row, run in zip(out.reshape(self._shape(spec)), self.decoded_runs(spec, parts), strict=True):
             row[...] = astype(run, row.dtype)
-        return values
 
     def decoded_runs(self, spec: TensorSpec, parts: Parts) -> Iterator[Array]:
         """The rows of the matrix."""

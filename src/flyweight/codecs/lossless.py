@@ -109,11 +109,9 @@ class Lossless(Codec):
         if not fitted:
             raise UnsupportedError(f"{self.spec} was fitted to other values", code="E_FIT", hint="fit the codec first")
 
-    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+    def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
         """MalformedError if the parts do not agree on how many words and escapes there are."""
         count, label = self._count(spec), spec.dtype.label
-        if out is None:
-            out = np.empty(spec.shape, spec.dtype.numpy)
         target = out.reshape(-1).view(kernels.WORDS[label].dtype)
         words = target if self.stored < 0 else np.empty(count, target.dtype)
         starts = _plain(parts["starts"], _U32).reshape(1, -1)
@@ -129,7 +127,6 @@ class Lossless(Codec):
             _check_bitmap(bitmap, spec, self.stored)
             mask = bitmap.view(np.uint8).reshape(spec.rows, _row_bytes(spec))
             getattr(kernels, f"expand_{spec.dtype.bits}")(mask, words.reshape(1, -1), target.reshape(spec.rows, spec.columns))
-        return out
 
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
         """Stored bits may be anything; what they decode to is judged like a plain tensor."""

@@ -84,21 +84,20 @@ class Masked(Holding):
             )
         return {**self.under_prefix(held), "mask": mask}
 
-    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+    def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
         """MalformedError if the mask drops weights that are not zero, or has bits behind the end of a row."""
         self.layout(spec)
-        values = self.held.decode(spec, self.held_parts(parts), out)
+        self.held.decode(spec, self.held_parts(parts), out)
         mask = np.ascontiguousarray(parts["mask"]).reshape(spec.rows, -(-self._blocks(spec) // 8))
         kept = np.unpackbits(mask, axis=1, bitorder="little").view(np.bool_)
         if kept[:, self._blocks(spec) :].any():
             raise MalformedError("the mask has bits behind the end of a row", code="E_PART_VALUES")
         kept = kept[:, : self._blocks(spec)]
         if not kept.all():
-            lying = np.argwhere(self._occupied(spec, values) & ~kept)
+            lying = np.argwhere(self._occupied(spec, out) & ~kept)
             if lying.size:
                 row, block = lying[0]
                 raise MalformedError(f"the mask drops block {block} of row {row}, which is not zero", code="E_PART_VALUES")
-        return values
 
     def _occupied(self, spec: TensorSpec, values: Array) -> Array:
         """Which blocks hold a value that is not zero, (rows, blocks)."""

@@ -62,15 +62,12 @@ class Nf4(Codec):
         wide = astype(scale, DType.F32.numpy).reshape(spec.rows, self._groups(spec))
         return np.repeat(wide, min(self._span(spec), max(spec.columns, 1)), axis=1)[:, : spec.columns]
 
-    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
-        if out is None:
-            out = np.empty(spec.shape, np.float32)
+    def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
         packed = parts["codes"].reshape(spec.rows, packing.packed_width("little", 4, spec.columns))
         codes = packing.unpack("little", packed, 4, spec.columns)
         values = out.reshape(spec.rows, spec.columns)
         with np.errstate(all="ignore"):
             np.multiply(NF4[codes], self._steps(spec, parts["scale"]), out=values)
-        return out
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         layout = self.layout(spec)

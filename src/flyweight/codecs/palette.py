@@ -163,20 +163,17 @@ class Palette(Codec):
 
     # Values
 
-    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+    def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
         frame = self.frame(spec)
         tables = self._wide(parts["tables"].reshape(-1, self.entries, self.vector), parts.get("scale"))
         flat = np.ascontiguousarray(tables).reshape(len(tables), self.entries * self.vector)
-        if out is None:
-            out = np.empty(spec.shape, np.float32)
         if frame.in_order:
             self._decode_span(frame, parts["indices"], flat, 0, frame.count, out.reshape(1, -1))
-            return out
+            return
         codes = frame.to_table_order(self._codes(parts["indices"], 0, frame.count))[None]
         points = np.empty((1, frame.count * self.vector), np.float32)
         kernels.palette_decode(codes, flat, self.vector, frame.run, 0, points)
         out[...] = frame.array(points)
-        return out
 
     def _decode_span(self, frame: _Frame, packed: Array, tables: Array, first: int, last: int, values: Array) -> None:
         """Elements first (a multiple of 8) to last of a frame in order."""

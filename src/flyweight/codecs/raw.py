@@ -31,6 +31,13 @@ class Raw(Codec):
         return dtype
 
     def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+        """As every codec, but the stored array itself where nobody brings another."""
+        return self._values(spec, parts) if out is None else super().decode(spec, parts, out)
+
+    def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
+        out[...] = self._values(spec, parts)
+
+    def _values(self, spec: TensorSpec, parts: Parts) -> Array:
         data = parts["data"]
         if spec.dtype.bits % 8:
             codes = packing.unpack("little", data.reshape(1, -1), spec.dtype.bits, spec.size)
@@ -39,11 +46,7 @@ class Raw(Codec):
             if data.size and data.max() > 1:
                 raise MalformedError("a bool is neither 0 nor 1", code="E_BOOL")
             data = data.view(np.bool_)
-        data = data.reshape(spec.shape)
-        if out is None:
-            return data
-        out[...] = data
-        return out
+        return data.reshape(spec.shape)
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         if spec.dtype.bits % 8:

@@ -43,9 +43,7 @@ class Sign(Codec):
             "scale": TensorSpec((*spec.shape[:-1], 1), _SCALES[self.scale]),
         }
 
-    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
-        if out is None:
-            out = np.empty(spec.shape, np.float32)
+    def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
         width = packing.packed_width(self.packing, 1, spec.columns)
         bits = packing.unpack(self.packing, parts["signs"].reshape(spec.rows, width), 1, spec.columns)
         scale = np.ascontiguousarray(parts["scale"], np.float32).reshape(spec.rows, 1)
@@ -53,7 +51,6 @@ class Sign(Codec):
         kernels.palette_decode(
             np.ascontiguousarray(bits).reshape(1, -1), tables, 1, max(spec.columns, 1), 0, out.reshape(1, -1)
         )
-        return out
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         """The scale that minimises the squared error of a row is its mean magnitude."""

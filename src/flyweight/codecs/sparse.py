@@ -91,24 +91,21 @@ class Sparse(Holding):
             place = {"mask": mask.reshape(layout["mask"].shape)}
         return place | dict(self.held_encode(spec, values))
 
-    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+    def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
         """MalformedError if the places are not `stored` ascending ones inside the tensor."""
         self.layout(spec)
-        if out is None:
-            out = np.empty(spec.shape, spec.dtype.numpy)
         word = np.dtype(f"<u{spec.dtype.itemsize}")
         values = np.ascontiguousarray(self.held.decode(self.held_spec(spec), self.held_parts(parts))).view(word)
         target = out.reshape(-1).view(word)
         if self.form == "indices":
             target[...] = 0
             target[_places(parts["indices"], spec.size)] = values
-            return out
+            return
         mask = np.ascontiguousarray(parts["mask"]).reshape(spec.rows, -(-spec.columns // 8))
         _check_mask(mask, spec, self.stored)
         getattr(kernels, f"expand_{spec.dtype.bits}")(
             mask, np.require(values, word, "A").reshape(1, -1), target.reshape(spec.rows, spec.columns)
         )
-        return out
 
     def _gathered(self, spec: TensorSpec, array: Array) -> tuple[Array, Array]:
         """Which values are stored (by their bits if every bit must come back, else by their value), and those values."""

@@ -121,15 +121,12 @@ class Tabled(Codec):
 
     # Values
 
-    def decode(self, spec: TensorSpec, parts: Parts, out: Array | None = None) -> Array:
+    def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
         """As every codec; MalformedError if an entry belongs to another tensor."""
         self.layout(spec)
-        if out is None:
-            out = np.empty(spec.shape, np.float32)
         codes, bits, scale, zero = self._load(spec, parts)
         decode = kernels.decode_signed_bias if _HALF[self.bits] else kernels.decode_scale_bias
         decode(codes, bits, scale, zero, self._span(spec), out.reshape(self.frame(spec).shape))
-        return out
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         """The grid from the least to the greatest value of each run; a code is the nearest point of it, as it is stored."""

@@ -302,7 +302,7 @@ def _infill(stored: Array, grid: Array, plane: Array, width: int, height: int) -
     total = np.full(1, 8)
     for step, factor in ((0, 16 - fx - fy + both), (1, fx - both), (across, fy - both), (across + 1, both)):
         index = (at + step) * planes + plane[:, None, None]
-        total = total + factor * np.take_along_axis(padded, index.reshape(len(stored), -1), 1).reshape(index.shape)
+        total = total + factor * np.take_along_axis(padded, index.reshape(len(stored), width * height), 1).reshape(index.shape)
     return np.asarray(total >> 4)
 
 
