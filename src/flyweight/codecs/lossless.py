@@ -20,7 +20,7 @@ from flyweight.codecs.base import Array, Codec, Parts
 from flyweight.codecs.casts import astype
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.kernels.reference_words import CODED, GROUP, RUN
+from flyweight.kernels.coding.exponents import CODED, GROUP, RUN
 from flyweight.tensor import Layout, TensorSpec
 
 __all__ = ["Lossless"]
