@@ -24,9 +24,9 @@ inline uint32_t peak_bits(const float* values) {
 // The first of 32 values with this magnitude. A search that stopped there would be mispredicted in every block.
 template <typename T>
 inline float first_of(const T* values, uint32_t peak) {
-    uint32_t found = 0;
-    for (int i = 0; i < 32; i += 8) found |= bits_set(magnitudes(load_values(values + i)) == int32_t(peak)) << i;
-    return value_at(values + __builtin_ctz(found));
+    uint32_t matches = 0;
+    for (int i = 0; i < 32; i += 8) matches |= bits_set(magnitudes(load_values(values + i)) == int32_t(peak)) << i;
+    return value_at(values + __builtin_ctz(matches));
 }
 
 // A block that cannot be encoded: zeros, and NaN as the scale, which is at byte `scale`.

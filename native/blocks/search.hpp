@@ -26,10 +26,10 @@ inline F8 ratio8(F8 a, F8 b) { return choose(b > 0.0f, a / choose(b > 0.0f, b, a
 
 inline float ratio(float a, float b) { return b > 0.0f ? a / b : 0.0f; }
 
-inline F8 held(F8 a, float low, float high) { return choose(a > low, choose(a < high, a, all(high)), all(low)); }
+inline F8 clamped(F8 a, float low, float high) { return choose(a > low, choose(a < high, a, all(high)), all(low)); }
 
 // To nearest even, held within low..high; NaN gives low.
-inline F8 nearest(F8 a, float low, float high) { return held(a, low, high) + 0x1.8p23f - 0x1.8p23f; }
+inline F8 nearest(F8 a, float low, float high) { return clamped(a, low, high) + 0x1.8p23f - 0x1.8p23f; }
 
 // Over the groups of a block, by halves.
 template <int Halves>
@@ -99,14 +99,14 @@ struct Uniform {
 // The sixteen levels of iq4_xs; the lower of two equally near.
 struct Iq4 {
     static F8 value(F8 x) {
-        F8 found = all(iq4_levels[0]);
-        for (int i = 0; i < 15; ++i) found = found + choose(x > middle(i), all(float(iq4_levels[i + 1] - iq4_levels[i])), F8{});
-        return found;
+        F8 level = all(iq4_levels[0]);
+        for (int i = 0; i < 15; ++i) level = level + choose(x > middle(i), all(float(iq4_levels[i + 1] - iq4_levels[i])), F8{});
+        return level;
     }
     static F8 code(F8 x) {
-        F8 found{};
-        for (int i = 0; i < 15; ++i) found = found + choose(x > middle(i), all(1.0f), F8{});
-        return found;
+        F8 code{};
+        for (int i = 0; i < 15; ++i) code = code + choose(x > middle(i), all(1.0f), F8{});
+        return code;
     }
     static constexpr float middle(int i) { return 0.5f * float(iq4_levels[i] + iq4_levels[i + 1]); }
 };
@@ -139,21 +139,21 @@ struct CentredSearch {
     }
 
     void find_scale(int half) {
-        F8 peak{}, best{}, found{};
+        F8 peak{}, best{}, best_scale{};
         for (int i = 0; i < size; ++i) peak = larger(magnitude(block.x[half][i]), peak);
         const F8 reach = inverse8(peak);
         const auto offer = [&](F8 inverse) {
             const Fit sums = fit(half, inverse);
             const F8 tried = ratio8(sums.xq, sums.qq), gain = tried * sums.xq;
-            found = choose(gain > best, tried, found);
+            best_scale = choose(gain > best, tried, best_scale);
             best = choose(gain > best, gain, best);
         };
         for (const float trial : Trials) {
             offer(reach * trial);
             offer(reach * -trial);
         }
-        for (int again = 0; again < 2; ++again) offer(inverse8(found));
-        scale[half] = found;
+        for (int again = 0; again < 2; ++again) offer(inverse8(best_scale));
+        scale[half] = best_scale;
     }
 
     float find_steps(float d) {
@@ -162,7 +162,7 @@ struct CentredSearch {
             loss[half] = all(float_of(infinity));
             step[half] = xq[half] = qq[half] = F8{};
             for (const float move : moves) {
-                const F8 tried = held(middle + move, Least, Greatest), v = d * tried;
+                const F8 tried = clamped(middle + move, Least, Greatest), v = d * tried;
                 const Fit sums = fit(half, inverse8(v));
                 const F8 lost = v * (v * sums.qq - (sums.xq + sums.xq));
                 const auto better = lost < loss[half];
@@ -284,7 +284,7 @@ struct RangeSearch {
             loss[half] = all(float_of(infinity));
             sc[half] = mn[half] = q[half] = qq[half] = xq[half] = F8{};
             for (int i = 0; i < 3 * tries; ++i) {
-                const F8 s_tried = held(at_s + moves[i / tries], 0, Greatest), m_tried = held(at_m + moves[i % tries], 0, Greatest);
+                const F8 s_tried = clamped(at_s + moves[i / tries], 0, Greatest), m_tried = clamped(at_m + moves[i % tries], 0, Greatest);
                 const F8 s = d * s_tried, m = dmin * m_tried;
                 const Fit sums = fit(half, inverse8(s), -m);
                 const F8 lost = loss_of(half, s, m, sums);

@@ -56,8 +56,8 @@ struct OneScale {
     float narrowed() const {
         const float half = f16_value(f16_bits(scale * unit));
         const float least = scale > 0.0f ? 0x1p-24f : scale < 0.0f ? -0x1p-24f : 0.0f;
-        const float found = half < -65504.0f ? -65504.0f : half > 65504.0f ? 65504.0f : half;
-        return (found != 0.0f ? found : least) * (1.0f / unit);
+        const float bounded = half < -65504.0f ? -65504.0f : half > 65504.0f ? 65504.0f : half;
+        return (bounded != 0.0f ? bounded : least) * (1.0f / unit);
     }
 
     void codes(float d, uint8_t* out) const {

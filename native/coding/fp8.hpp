@@ -41,11 +41,11 @@ struct E5M2 {
 template <typename F>
 inline uint32_t fp8_code(float value) {
     const uint32_t sign = bits_of(value) >> 24 & 0x80u, bits = magnitude_bits(value);
-    const float size = float_of(bits), held = size > F::top ? F::top : size;
-    const uint32_t at = bits_of(held);
+    const float size = float_of(bits), clamped = size > F::top ? F::top : size;
+    const uint32_t at = bits_of(clamped);
     const uint32_t above = ((at + (1u << (F::dropped - 1)) - 1 + (at >> F::dropped & 1)) >> F::dropped) - uint32_t(F::bias);
-    const uint32_t below = bits_of(held + F::unit) - bits_of(F::unit);  // the addition rounds to whole steps
-    const uint32_t code = sign | (held < F::normal ? below : above);
+    const uint32_t below = bits_of(clamped + F::unit) - bits_of(F::unit);  // the addition rounds to whole steps
+    const uint32_t code = sign | (clamped < F::normal ? below : above);
     return bits > 0x7f800000u ? 0x7fu : code;
 }
 

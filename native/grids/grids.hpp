@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t strip = 256;
 
-inline float held_code(float x, float top) { return x > 0.0f ? x < top ? x : top : 0.0f; }
+inline float clamped_code(float x, float top) { return x > 0.0f ? x < top ? x : top : 0.0f; }
 
 // To nearest even; x is at most 255.
 inline float whole_code(float x) { return x + 0x1.8p23f - 0x1.8p23f; }
@@ -22,7 +22,7 @@ inline float divisor_of(float scale) { return scale != 0.0f ? scale : float_of(0
 
 template <bool Biased>
 inline float nearest_code(float w, float divisor, float offset, float top) {
-    return whole_code(held_code(Biased ? (w - offset) / divisor : w / divisor + offset, top));
+    return whole_code(clamped_code(Biased ? (w - offset) / divisor : w / divisor + offset, top));
 }
 
 template <bool Biased>
@@ -138,7 +138,7 @@ inline float power(float x) {
 
 // Halves away from zero.
 inline float away_code(float w, float t, float z, float top) {
-    const float steps = held_code(w * t + z, top), whole = float(int(steps));
+    const float steps = clamped_code(w * t + z, top), whole = float(int(steps));
     return whole + float(int(2.0f * (steps - whole)));
 }
 

@@ -56,10 +56,10 @@ struct Points {
 
 private:
     Place best_near_start(const double* before, size_t first, size_t last, size_t j) const {
-        Place found{before[first] + worth(first, j), first};
+        Place place{before[first] + worth(first, j), first};
         for (size_t i = first + 1; i <= last; ++i)
-            if (const double total = before[i] + worth(i, j); total > found.worth) found = {total, i};
-        return found;
+            if (const double total = before[i] + worth(i, j); total > place.worth) place = {total, i};
+        return place;
     }
 
     F64x4 totals(const double* before, size_t i, size_t j) const {
@@ -94,9 +94,9 @@ inline void cut_row(Points all, size_t row, size_t points, const double* before,
             const size_t j = row + at;
             const size_t last = least(at + stride <= count ? size_t(places[j + stride]) : points - 1, j - 1);
             const size_t first = at > stride ? size_t(places[j - stride]) : row, fewer = size_t(above[j]);
-            const Place found = all.best(before, least(first > fewer ? first : fewer, last), last, j);
-            after[j] = found.worth;
-            places[j] = int32_t(found.at);
+            const Place place = all.best(before, least(first > fewer ? first : fewer, last), last, j);
+            after[j] = place.worth;
+            places[j] = int32_t(place.at);
         }
 }
 

@@ -34,8 +34,8 @@ inline size_t look_up_small(const uint8_t* codes, size_t count, const float* tab
     for (; i + 8 <= count; i += 8) {
         const __m256i index = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + i)));
         const __m256 upper = _mm256_castsi256_ps(_mm256_slli_epi32(index, 28));  // bit 3 decides, as the sign
-        const __m256 found = _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, index), _mm256_permutevar8x32_ps(high, index), upper);
-        _mm256_storeu_ps(out + i, found);
+        const __m256 values = _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, index), _mm256_permutevar8x32_ps(high, index), upper);
+        _mm256_storeu_ps(out + i, values);
     }
     return i;
 }

@@ -79,8 +79,8 @@ void reorder_codes(const int8_t* __restrict codes, size_t columns, Order order, 
 
 // z / (1 + e^−t). Where t is beyond ±87 the exponential is held there: what is lost is below 2^-125 of z.
 inline F8 sigmoid_times(F8 z, F8 t) {
-    const F8 held = F8(greatest(Eight(all8(-87)), least(Eight(all8(87)), Eight(t))));
-    return z / (all8(1) + exp8(-held));
+    const F8 clamped = F8(greatest(Eight(all8(-87)), least(Eight(all8(87)), Eight(t))));
+    return z / (all8(1) + exp8(-clamped));
 }
 
 inline F8 silu(F8 z) { return sigmoid_times(z, z); }

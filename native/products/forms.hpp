@@ -59,9 +59,9 @@ struct Blocks32 : Codes, Type {
     template <bool Full>
     F8 some(size_t offset, int chunks) const {
         if (Full) return f16_apart(at + offset, Type::bytes);
-        F8 found = {};
-        for (int k = 0; k < chunks; ++k) found[k] = load_f16(at + offset + k * Type::bytes);
-        return found;
+        F8 lanes = {};
+        for (int k = 0; k < chunks; ++k) lanes[k] = load_f16(at + offset + k * Type::bytes);
+        return lanes;
     }
 
     const uint8_t* packed(int k) const { return at + k * Type::bytes + CodesAt; }
@@ -195,12 +195,12 @@ template <class Scale>
 [[gnu::noinline]] F8 spread_scales(const uint8_t* from, size_t first, size_t group_chunks, int count) {
     size_t group = first / group_chunks, left = group_chunks - first % group_chunks;
     if (left >= stretch) return all8(Scale::one(from + group * Scale::bytes));
-    F8 found = {};
+    F8 lanes = {};
     for (int k = 0; k < count; ++k) {
-        found[k] = Scale::one(from + group * Scale::bytes);
+        lanes[k] = Scale::one(from + group * Scale::bytes);
         if (--left == 0) ++group, left = group_chunks;
     }
-    return found;
+    return lanes;
 }
 
 template <size_t Elements, int Bits, int ScaleParts>
@@ -295,12 +295,12 @@ struct Tabled : Codes {
         if (Full && group_chunks == 4) return __builtin_shufflevector(all8(of(0)), all8(of(1)), 0, 0, 0, 0, 8, 8, 8, 8);
         if (Full && group_chunks == 2) return F8{of(0), of(0), of(1), of(1), of(2), of(2), of(3), of(3)};
         if (Full && group_chunks == 1) return F8{of(0), of(1), of(2), of(3), of(4), of(5), of(6), of(7)};
-        F8 found = {};
+        F8 lanes = {};
         for (int k = 0, which = 0; k < (Full ? stretch : chunks); ++k) {
-            found[k] = of(which);
+            lanes[k] = of(which);
             if (--left == 0) ++which, left = group_chunks;
         }
-        return found;
+        return lanes;
     }
 
     template <bool Full>

@@ -85,8 +85,8 @@ public:
     template <typename Out>
     [[gnu::always_inline]] void put(Out out, Crossed codes) const {
         const __m256i lower = _mm256_shuffle_epi8(low, codes), upper = _mm256_shuffle_epi8(high, codes);
-        out.put(Halves(_mm256_unpacklo_epi8(lower, upper)));
-        (out + 16).put(Halves(_mm256_unpackhi_epi8(lower, upper)));
+        out.put(Bf16x16(_mm256_unpacklo_epi8(lower, upper)));
+        (out + 16).put(Bf16x16(_mm256_unpackhi_epi8(lower, upper)));
     }
 };
 

@@ -19,7 +19,7 @@ using I8 = int8_t __attribute__((vector_size(16)));
 using U64 = uint64_t __attribute__((vector_size(16)));
 using Eight = float __attribute__((vector_size(32)));
 using EightBits = int32_t __attribute__((vector_size(32)));
-using Halves = uint16_t __attribute__((vector_size(32)));  // sixteen bf16
+using Bf16x16 = uint16_t __attribute__((vector_size(32)));  // sixteen bf16
 
 inline U8 load(const uint8_t* at) {
     U8 lanes;
@@ -133,11 +133,11 @@ inline I8 look_up(const int8_t (&table)[16], U8 codes) {
     return I8(_mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)), __m128i(codes)));
 #else
     uint8_t index[16];
-    int8_t found[16];
+    int8_t entries[16];
     __builtin_memcpy(index, &codes, sizeof index);
-    for (int i = 0; i < 16; ++i) found[i] = table[index[i]];
+    for (int i = 0; i < 16; ++i) entries[i] = table[index[i]];
     I8 lanes;
-    __builtin_memcpy(&lanes, found, sizeof lanes);
+    __builtin_memcpy(&lanes, entries, sizeof lanes);
     return lanes;
 #endif
 }

@@ -38,8 +38,8 @@ struct ToF32 : Output<ToF32, float> {
 
 struct ToBf16 : Output<ToBf16, uint16_t> {
     [[gnu::always_inline]] void put(float value) const { *at = bf16_of(value); }
-    [[gnu::always_inline]] void put(Halves halves) const {
-        __builtin_memcpy(at, &halves, sizeof halves);
+    [[gnu::always_inline]] void put(Bf16x16 narrow) const {
+        __builtin_memcpy(at, &narrow, sizeof narrow);
         __builtin_prefetch(at + 2048, 1);  // 4 KB on; a prefetch past the end does nothing
     }
 #ifdef __AVX2__

@@ -148,7 +148,7 @@ struct Centred {
 
 // The nearest whole number, ties to even, held within 0..top; NaN gives 0. Adding 1.5 · 2^23 leaves it in the low bits.
 template <typename F>
-inline F held(F steps, float top) {
+inline F clamped(F steps, float top) {
     return least(greatest(steps, F{}), F{} + top) + 0x1.8p23f;
 }
 
@@ -218,7 +218,7 @@ void codes_of(const Form form, const T* __restrict values, size_t count, float s
     const float top = form.top;
     size_t i = 0;
     if (s == 0.0f) {
-        const uint8_t code = uint8_t(bits_of(held(form.steps_of_zero_scale(o), top)));
+        const uint8_t code = uint8_t(bits_of(clamped(form.steps_of_zero_scale(o), top)));
         for (; i < count; ++i) codes[i] = code;
     }
 #ifdef __AVX2__
@@ -233,10 +233,10 @@ void codes_of(const Form form, const T* __restrict values, size_t count, float s
         }
 #endif
         EightBits whole[4];
-        for (int j = 0; j < 4; ++j) whole[j] = EightBits(held(form.steps(load_values(values + i + 8 * j), s, o), top)) & 0xff;
+        for (int j = 0; j < 4; ++j) whole[j] = EightBits(clamped(form.steps(load_values(values + i + 8 * j), s, o), top)) & 0xff;
         store_narrowed(codes + i, whole);
     }
-    for (; i < count; ++i) codes[i] = uint8_t(bits_of(held(form.steps(value_at(values + i), s, o), top)));
+    for (; i < count; ++i) codes[i] = uint8_t(bits_of(clamped(form.steps(value_at(values + i), s, o), top)));
 }
 
 // `offset` may be null: a symmetric grid stores none. Signed codes have their sign bit, `flip`, inverted.

@@ -196,7 +196,7 @@ private:
         return uint16_t((uint32_t(mixed) * 257 + 32) >> 6);
     }
 
-    // The weight at every texel, between those of the grid; `to` has room for a row of `lanes` from the last.
+    // The weight at every texel, between those of the grid; behind the last `to` has space for a row of `lanes`.
     void infill(Word block, Mode mode, bool second, uint8_t* to) const {
         // Zeros behind the grid: a neighbour beyond it counts nothing.
         uint8_t stored[most_weights + 8 + 2 * (widest + 2)] = {};

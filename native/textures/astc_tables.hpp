@@ -55,7 +55,7 @@ struct Tables {
     Mode modes[2048];
     uint8_t trits[256][5], quints[128][5];
     uint8_t weights[12][32], colours[17][256];
-    int8_t colour_range[most_colours + 1][128];  // by integers and bits of room; −1 where there is too little
+    int8_t colour_range[most_colours + 1][128];  // by integers and bits left; −1 where there is too little
     Places places[widest + 1][widest + 1] = {};  // by texels and grid
 
     Tables() {
@@ -67,9 +67,9 @@ struct Tables {
         for (auto& range : weights)
             for (auto& weight : range) weight += weight > 32;
         for (size_t count = 0; count <= most_colours; ++count)
-            for (size_t room = 0; room < 128; ++room) {
-                colour_range[count][room] = -1;
-                for (const Range& range : colour_ranges) colour_range[count][room] += range.size(count) <= room;
+            for (size_t left = 0; left < 128; ++left) {
+                colour_range[count][left] = -1;
+                for (const Range& range : colour_ranges) colour_range[count][left] += range.size(count) <= left;
             }
         for (size_t texels = 2; texels <= widest; ++texels)
             for (size_t grid = 2; grid <= widest; ++grid)
@@ -84,13 +84,13 @@ private:
     static Mode mode_of(size_t mode) {
         for (const Pattern& pattern : patterns) {
             size_t field[128] = {};
-            bool found = true;
+            bool matches = true;
             for (size_t at = 0; at < 11; ++at) {
                 const size_t letter = size_t(pattern.bits[at]), bit = mode >> (10 - at) & 1;
-                found &= letter == '0' ? bit == 0 : letter != '1' || bit == 1;
+                matches &= letter == '0' ? bit == 0 : letter != '1' || bit == 1;
                 field[letter] = field[letter] * 2 + bit;
             }
-            if (!found || field['x'] + field['y'] == 0) continue;
+            if (!matches || field['x'] + field['y'] == 0) continue;
             const size_t width = pattern.width + field['W'], height = pattern.height + field['H'], planes = 1 + field['D'];
             const size_t range = field['x'] * 4 + field['y'] * 2 + field['z'] - 2 + 6 * field['P'];
             const size_t count = width * height * planes, size = weight_ranges[range].size(count);
