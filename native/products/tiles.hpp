@@ -80,7 +80,8 @@ template <class Row, bool Int8, int Rows, int N>
             for (int r = 0; r < Rows; ++r) prefetch<Row::stretch_bytes>(row[r].row + Row::stretch_bytes * which + Rows * w.stride);
             add_stretch<true, Int8>(row, a, item, which, stretch, sums);
         }
-        if (stretch * which < chunks) add_stretch<false, Int8>(row, a, item, which, int(chunks - stretch * which), sums);
+        if constexpr (Row::elements < 32 * stretch)  // else a row is whole stretches
+            if (stretch * which < chunks) add_stretch<false, Int8>(row, a, item, which, int(chunks - stretch * which), sums);
     }
     for (int r = 0; r < Rows; ++r)
         for (int n = 0; n < N; ++n) put(to, item + n, index + r, sum8(sums[r][n]));

@@ -64,7 +64,7 @@ inline auto codes_in(U8 codes, uint8_t sign) {
 inline bool exact_products(float s) { return (bits_of(s) & 0xff) == 0; }
 
 template <typename Form, bool Bytes, typename Out>
-inline void values_of(const uint8_t* __restrict codes, size_t count, uint8_t sign, float s, float o, Out out) {
+[[gnu::always_inline]] inline void values_of(const uint8_t* __restrict codes, size_t count, uint8_t sign, float s, float o, Out out) {
     const bool numbers = tame(s) && tame(o);
     size_t i = 0;
 #ifdef __AVX2__
@@ -88,7 +88,7 @@ void decode_runs(const uint8_t* packed, int bits, size_t columns, const float* s
     for (size_t column = 0; column < columns; column += run) {
         const size_t count = columns - column < run ? columns - column : run;
         const uint8_t* codes = packed + column * size_t(bits) / 8;
-        if (!Bytes) {
+        if (bits < 8) {
             unpack_rows[bits - 1](codes, unpacked, count);
             codes = unpacked;
         }
@@ -138,8 +138,8 @@ void decode_affine(const uint8_t* packed, size_t rows, size_t nbytes, int bits, 
                     continue;
                 }
 #endif
-            if (bits == 8)
-                decode_runs<Form, true>(codes, bits, columns, s, o, group, to);
+            if (Form::is_signed && bits == 8)
+                decode_runs<Form, Form::is_signed>(codes, bits, columns, s, o, group, to);
             else
                 decode_runs<Form, false>(codes, bits, columns, s, o, group, to);
         }

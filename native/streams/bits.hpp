@@ -82,17 +82,18 @@ struct Spread {
         }
     }
 
-    // As many sixteens as there are bytes for; how many codes that is.
+    // From code `done`, a multiple of 16, as many sixteens as there are sixteen bytes for; the first code that is left.
     size_t operator()(const uint8_t* __restrict packed, uint8_t* __restrict codes, size_t done, size_t count) const {
         const __m256i order = _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
         const __m256i factors = _mm256_load_si256(reinterpret_cast<const __m256i*>(times));
-        const size_t nbytes = (count * Bits + 7) / 8;
-        for (; done + 16 <= count && done * Bits / 8 + 16 <= nbytes; done += 16) {
-            const __m256i twice = _mm256_broadcastsi128_si256(__m128i(load(packed + done * Bits / 8)));
+        const size_t nbytes = (count * Bits + 7) / 8, reached = nbytes < 16 ? 0 : (nbytes - 16) / (2 * Bits) + 1;
+        const size_t end = reached < count / 16 ? reached : count / 16;
+        for (size_t i = done / 16; i < end; ++i) {
+            const __m256i twice = _mm256_broadcastsi128_si256(__m128i(load(packed + i * 2 * Bits)));
             const __m256i words = _mm256_srli_epi16(_mm256_mullo_epi16(_mm256_shuffle_epi8(twice, order), factors), 16 - Bits);
-            store(codes + done, U8(_mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1))));
+            store(codes + 16 * i, U8(_mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1))));
         }
-        return done;
+        return 16 * end > done ? 16 * end : done;
     }
 };
 
