@@ -15,7 +15,12 @@ from flyweight.codecs import CODECS, Codec
 from flyweight.codecs.astc import Astc
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
-from flyweight.tensor import TensorSpec
+from flyweight.tensor import CodecSpec, Param, TensorSpec
+
+
+def codec(name: str, **params: Param) -> CodecSpec:
+    return CodecSpec(name, params)
+
 
 BLOCKS = ((0, 0), (1, 0), (1, 128), (2, 100))
 # Parameters to try, for codecs that have some.
@@ -42,7 +47,8 @@ SAMPLES = {
         {},
         {"form": "indices"},
         {"form": "indices", "index": "i64", "inner": "lossless"},
-        {"inner": '{"name":"affine","params":{"bits":8,"group":32}}'},
+        {"inner": codec("affine", bits=8, group=32)},
+        {"inner": codec("masked", inner=codec("palette", table="f32"), block=4)},
     ],
     "fp8": [
         *({"format": format_, "rows": rows, "columns": columns} for format_ in ("e4m3", "e5m2") for rows, columns in BLOCKS),
@@ -63,11 +69,9 @@ SAMPLES = {
         {},
         {"block": 20},
         {"inner": "lossless", "block": 128},
-        *(
-            {"inner": f'{{"name":"tabled","params":{{"bits":{bits},"length":32}}}}', "block": block}
-            for bits, block in ((4, 64), (2, 32), (4, 192))
-        ),
+        *({"inner": codec("tabled", bits=bits, length=32), "block": block} for bits, block in ((4, 64), (2, 32), (4, 192))),
         {"inner": "q4_0", "block": 32},
+        {"inner": codec("sparse", inner=codec("masked", inner="lossless", block=8)), "block": 64},
     ],
     "excess": [
         {},
@@ -80,7 +84,8 @@ SAMPLES = {
     "corrected": [
         {"rank": 2, "inner": "q8_0"},
         {"rank": 0, "outliers": 3, "factor": "f32", "inner": "q8_0"},
-        {"rank": 3, "outliers": 5, "inner": '{"name":"affine","params":{"bits":3,"group":64}}', "factor": "bf16"},
+        {"rank": 3, "outliers": 5, "inner": codec("affine", bits=3, group=64), "factor": "bf16"},
+        {"rank": 1, "inner": codec("corrected", inner=codec("masked", inner="q8_0", block=32), rank=1, outliers=2)},
     ],
 }
 # Codecs whose parts must agree with one another: noise is refused, not decoded.

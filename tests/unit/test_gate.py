@@ -39,8 +39,7 @@ params = {params}
 {quick}
 """
 PLAIN = "{ bits = 3, excess = 3, top = 7, group = 64, flat = true, zeros = true }"
-CORRECTED = """{ rank = 4, outliers = 0, factor = "f32", inner = '{"name":"excess","params":"""
-CORRECTED += """{"bits":3,"excess":3,"top":7,"group":64,"flat":true,"zeros":true}}' }"""
+CORRECTED = f"""{{ rank = 4, outliers = 0, factor = "f32", inner = {{ name = "excess", params = {PLAIN} }} }}"""
 
 
 def recipe(path: Path, limits: str, codec: str = "excess", params: str = PLAIN) -> Path:

@@ -41,6 +41,7 @@ class Astc(Codec):
     id: int = 0
 
     name = "astc"
+    per_tensor = frozenset({"id"})
 
     def __post_init__(self) -> None:
         if type(self.width) is not int or type(self.height) is not int or (self.width, self.height) not in FOOTPRINTS:

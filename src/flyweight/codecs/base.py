@@ -48,6 +48,8 @@ class Codec(ABC):
     """Whether `encode` exists."""
     rounds: ClassVar[bool] = False
     """Whether `decode` takes an `out` of bf16 too, and rounds its values to nearest on their way there."""
+    per_tensor: ClassVar[frozenset[str]] = frozenset()
+    """Parameters that are another for every tensor: sizes that follow from its values, or its name in the file."""
 
     @cached_property
     def spec(self) -> CodecSpec:

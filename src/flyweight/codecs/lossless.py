@@ -35,6 +35,7 @@ class Lossless(Codec):
     stored: int = -1
 
     name = "lossless"
+    per_tensor = frozenset({"base", "escapes", "stored"})
     exact: ClassVar[bool] = True
     needs_fit: ClassVar[bool] = True
 

@@ -41,6 +41,7 @@ class Tabled(Codec):
     id: int = 0
 
     name = "tabled"
+    per_tensor = frozenset({"id"})
     rounds = True
 
     def __post_init__(self) -> None:

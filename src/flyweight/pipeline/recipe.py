@@ -19,6 +19,11 @@ A recipe file is TOML:
     params = { bits = 4, group = 64 }
     quantizer = "nearest"
 
+    [[rules]]
+    match = "*down_proj*"
+    codec = "masked"                    # a codec around another: by name, or with parameters of its own
+    params = { block = 64, inner = { name = "affine", params = { bits = 4, group = 64 } } }
+
     [gate]                              # what the result may cost, measured on the model itself before it appears
     max_kl = 0.1                        # nats
     max_perplexity_ratio = 1.2
@@ -41,7 +46,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from flyweight import strict_json
 from flyweight.codecs import CODECS, codec_for
 from flyweight.containers import Floor
 from flyweight.dtypes import DType
@@ -49,7 +53,7 @@ from flyweight.errors import FlyweightError, UnsupportedError, nearest
 from flyweight.gate import Gate
 from flyweight.models import dense_by_default
 from flyweight.quantizers import QUANTIZERS, default_for
-from flyweight.tensor import RAW, CodecSpec, TensorSpec
+from flyweight.tensor import RAW, CodecSpec, Param, TensorSpec
 
 __all__ = [
     "DENSE",
@@ -85,10 +89,7 @@ class Choice:
 
     def for_columns(self, columns: int) -> Choice:
         """The choice for a tensor with rows of this length."""
-        if self.codec is None or ROW not in self.codec.params.values():
-            return self
-        params = {key: max(columns, 1) if value == ROW else value for key, value in self.codec.params.items()}
-        return replace(self, codec=CodecSpec(self.codec.name, params))
+        return self if self.codec is None else replace(self, codec=_of_columns(self.codec, max(columns, 1)))
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -98,6 +99,13 @@ class Choice:
             **({"sparsity": self.sparsity} if self.sparsity else {}),
             **({"cosine": self.floor.cosine, "otherwise": self.floor.otherwise.as_json()} if self.floor else {}),
         }
+
+
+def _of_columns(codec: CodecSpec, columns: int) -> CodecSpec:
+    """The codec with the number of columns wherever its parameters, or those of a codec inside it, say ROW."""
+    rows: dict[str, Param] = {key: columns for key, value in codec.params.items() if value == ROW}
+    inside = {key: _of_columns(value, columns) for key, value in codec.params.items() if isinstance(value, CodecSpec)}
+    return codec.with_params(**rows, **inside) if rows or inside else codec
 
 
 SAME_CODES = "same codes"
@@ -128,8 +136,8 @@ class Masks:
     sparsity: float = 0.0
 
     def over(self, choice: Choice) -> Choice:
-        inner = strict_json.dumps((choice.codec or RAW).as_json()).decode()
-        return replace(choice, codec=CodecSpec("masked", {"inner": inner, "block": self.block}), sparsity=self.sparsity)
+        codec = CodecSpec("masked", {"inner": choice.codec or RAW, "block": self.block})
+        return replace(choice, codec=codec, sparsity=self.sparsity)
 
     def as_json(self) -> dict[str, Any]:
         return {"match": list(self.patterns), "block": self.block, "sparsity": self.sparsity}
@@ -230,14 +238,27 @@ def choice(
         return Choice(None if codec == "keep" else DENSE.codec, dtype=DType.parse(dtype) if dtype else None)
     if dtype:
         raise UnsupportedError(f"dtype goes with 'keep' or 'dense', not with codec '{codec}'", code="E_RECIPE")
-    of_rows = {key: value for key, value in (params or {}).items() if value == ROW}
-    made = codec_for(CodecSpec(codec, {**(params or {}), **dict.fromkeys(of_rows, 1)}))
+    wish = _spec(codec, params or {})
+    made = codec_for(_of_columns(wish, 1))
     if not made.encodes:
         raise UnsupportedError(f"codec '{codec}' can be read but not written yet", code="E_NO_ENCODER")
     if quantizer is not None and quantizer not in QUANTIZERS:
         raise UnsupportedError(f"no quantizer named '{quantizer}'", code="E_RECIPE", hint=f"known: {', '.join(QUANTIZERS)}")
-    spec = CodecSpec(codec, {**made.spec.params, **of_rows}) if of_rows else made.spec
+    spec = _with_rows(made.spec, wish)
     return Choice(spec, quantizer or default_for(made), sparsity=sparsity, floor=_floor(spec, cosine, otherwise))
+
+
+def _spec(codec: str, params: Mapping[str, Any]) -> CodecSpec:
+    return CodecSpec.read({"name": codec, "params": dict(params)}, code="E_RECIPE")
+
+
+def _with_rows(complete: CodecSpec, wish: CodecSpec) -> CodecSpec:
+    """A spec that has all its parameters, with ROW where the wish has it."""
+    rows: dict[str, Param] = {key: ROW for key, value in wish.params.items() if value == ROW}
+    for key, value in wish.params.items():
+        if isinstance(value, CodecSpec) and isinstance(inner := complete.params[key], CodecSpec):
+            rows[key] = _with_rows(inner, value)
+    return complete.with_params(**rows)
 
 
 def _floor(spec: CodecSpec, cosine: float | None, otherwise: Mapping[str, Any] | None) -> Floor | None:
@@ -248,7 +269,7 @@ def _floor(spec: CodecSpec, cosine: float | None, otherwise: Mapping[str, Any] |
             "a cosine is between 0 and 1, and goes with `otherwise`, the parameters of a tensor that does not reach it",
             code="E_RECIPE",
         )
-    return Floor(cosine, codec_for(CodecSpec(spec.name, {**spec.params, **otherwise})).spec)
+    return Floor(cosine, codec_for(_spec(spec.name, spec.as_json()["params"] | dict(otherwise))).spec)
 
 
 def load_recipe(path: Path | str) -> Recipe:

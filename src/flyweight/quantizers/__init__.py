@@ -36,7 +36,7 @@ QUANTIZERS: Mapping[str, Quantizer] = MappingProxyType(
 def default_for(codec: Codec) -> str:
     """The quantizer with less error on real weights: docs/decisions/0004, 0031, 0091, and docs/formats/palette.md."""
     if isinstance(codec, Masked):
-        return default_for(codec.held)
+        return default_for(codec.inner_codec)
     if isinstance(codec, Tabled):
         return "edge"
     if isinstance(codec, Hqq):

@@ -41,6 +41,6 @@ def through_mask(quantizer: Quantizer) -> Quantizer:
         if not isinstance(codec, Masked):
             return quantizer(array, codec, spec, importance)
         codec.layout(spec)
-        return codec.around(spec, array, quantizer(array, codec.held, codec.held_spec(spec), importance))
+        return codec.masking(spec, array, quantizer(array, codec.inner_codec, codec.inner_spec(spec), importance))
 
     return fill

@@ -80,7 +80,7 @@ def _masked(tensor: EncodedTensor) -> kernels.Matrix | None:
 
     codec = codec_for(tensor.codec)
     assert isinstance(codec, Masked)
-    held = EncodedTensor(tensor.spec, codec.held.spec, codec.held_parts(tensor.parts))
+    held = EncodedTensor(tensor.spec, codec.inner, codec.inner_parts(tensor.parts))
     make = _SKIPPING.get(held.codec.name)
     if make is None or codec.block % 32 or tensor.spec.columns % 32:
         return form_of(held)
