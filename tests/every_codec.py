@@ -88,8 +88,6 @@ SAMPLES = {
         {"rank": 1, "inner": codec("corrected", inner=codec("masked", inner="q8_0", block=32), rank=1, outliers=2)},
     ],
 }
-# Codecs whose parts must agree with one another: noise is refused, not decoded.
-AGREEING = {"lossless", "sparse", "corrected", "tabled", "masked", "astc"}
 INSTANCES: list[Codec] = [kind(**params) for kind in CODECS for params in SAMPLES.get(kind.name, [{}])]
 ENCODERS = [codec for codec in INSTANCES if codec.encodes]
 DTYPES = list(DType)
@@ -113,7 +111,7 @@ def plausible(codec: Codec, spec: TensorSpec, seed: int) -> tuple[Codec, dict[st
     """Parts that decode: noise, unless the parts must agree with one another."""
     if isinstance(codec, Astc):
         return codec, texture(codec, spec, seed)
-    if codec.name not in AGREEING:
+    if codec.decodes_any_bytes:
         return codec, noise(codec, spec, seed)
     values = weights(spec, seed).astype(spec.dtype.numpy)
     fitted = codec.fit(spec, values)

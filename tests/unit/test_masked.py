@@ -12,7 +12,7 @@ from flyweight.codecs.affine import Affine
 from flyweight.codecs.masked import Masked
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.quantizers import QUANTIZERS, default_for, prune
+from flyweight.quantizers import QUANTIZERS, prune
 from flyweight.runtime.linear import Linear, form_of
 from flyweight.tensor import CodecSpec, EncodedTensor, TensorSpec, has_rows
 
@@ -80,7 +80,7 @@ def test_dropped_blocks_of_a_tabled_tensor_are_zero(quantizer: str, bits: int) -
     assert int(np.bitwise_count(parts["mask"]).sum()) == 8 * 5
     assert np.array_equal(decoded[values == 0], values[values == 0])
     assert np.array_equal(codec.inner_codec.decode(spec, codec.inner_parts(parts)), decoded)
-    assert default_for(codec) == default_for(codec.inner_codec)
+    assert codec.quantizer == codec.inner_codec.quantizer
 
 
 @pytest.mark.parametrize(("length", "block"), [(0, 64), (128, 64), (48, 64)])
@@ -99,7 +99,7 @@ def test_an_inner_codec_that_does_not_keep_zeros_is_refused() -> None:
     inner = codec.inner_codec.encode(spec, values)
     shifted = {**inner, "zero": np.ones_like(inner["zero"])}
     with pytest.raises(UnsupportedError, match="does not keep the zeros"):
-        codec.masking(spec, values, shifted)
+        codec.with_mask(spec, values, shifted)
 
 
 def test_an_inner_codec_is_fitted_through() -> None:

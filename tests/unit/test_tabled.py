@@ -12,7 +12,7 @@ from flyweight.codecs import codec_for
 from flyweight.codecs.tabled import Tabled
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.quantizers import QUANTIZERS, default_for
+from flyweight.quantizers import QUANTIZERS
 from flyweight.tensor import CodecSpec, TensorSpec, has_rows
 
 ID = 0x0123_4567_89AB_CDEF
@@ -166,7 +166,7 @@ def test_a_search_loses_less_than_the_extremes() -> None:
 
 
 def test_the_default_is_what_diverges_least() -> None:
-    assert default_for(Tabled(4, 64)) == "edge"  # docs/squizd.md
+    assert Tabled(4, 64).quantizer == "edge"  # docs/squizd.md
 
 
 def test_grids_with_an_exact_bias_are_repacked() -> None:

@@ -10,13 +10,14 @@ docs/formats/corrected.md has the layout and what it gains.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs.base import Array, Parts
 from flyweight.codecs.casts import astype
-from flyweight.codecs.outer import OuterCodec
+from flyweight.codecs.outer import EncodeInner, OuterCodec
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.tensor import CodecSpec, Layout, TensorSpec
@@ -36,6 +37,7 @@ class Corrected(OuterCodec):
     factor: str = "f16"
 
     name = "corrected"
+    exact: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,6 +48,9 @@ class Corrected(OuterCodec):
             raise ValueError(f"factor must be one of {', '.join(_TYPES)}, not {self.factor!r}")
         if self.inner_codec.needs_fit:
             raise ValueError(f"{self.inner_codec.name} needs a fit, and leaves nothing to correct")
+
+    def decoded_dtype(self, dtype: DType) -> DType:
+        return DType.F32
 
     def inner_spec(self, spec: TensorSpec) -> TensorSpec:
         return spec
@@ -79,7 +84,7 @@ class Corrected(OuterCodec):
                     raise MalformedError("the outliers are not at ascending places in the tensor", code="E_PART_VALUES")
                 out.reshape(-1)[places] = np.asarray(parts["values"], np.float32)
 
-    def encode(self, spec: TensorSpec, array: Array) -> Parts:
+    def encode_around(self, spec: TensorSpec, array: Array, encode_inner: EncodeInner) -> Parts:
         layout = self.layout(spec)
         with np.errstate(over="ignore"):
             rest = np.array(array, np.float32, order="C").reshape(spec.shape)
@@ -89,7 +94,7 @@ class Corrected(OuterCodec):
         places = _greatest(np.abs(flat), min(self.outliers, spec.size))
         values = flat[places]
         flat[places] = 0
-        parts = dict(self.inner_encode(spec, rest))
+        parts = dict(self.under_prefix(encode_inner(spec, rest)))
         if self.rank:
             lost = rest - self.inner_codec.decode(spec, self.inner_parts(parts))
             lost.reshape(-1)[places] = 0
@@ -105,14 +110,6 @@ class Corrected(OuterCodec):
         if not np.isfinite(stored.astype(np.float32)).all():
             raise UnsupportedError(f"the weights leave the range of {self.factor}", code="E_RANGE", hint="use f32 factors")
         return stored
-
-    def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
-        try:
-            self.decode(spec, parts)
-        except MalformedError as error:
-            return error.message
-        own = {name: part for name, part in parts.items() if name in ("left", "right", "values")}
-        return super().check_values(spec, own) or self.inner_codec.check_values(spec, self.inner_parts(parts))
 
 
 def _greatest(magnitudes: Array, count: int) -> Array:

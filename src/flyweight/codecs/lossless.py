@@ -38,6 +38,7 @@ class Lossless(Codec):
     per_tensor = frozenset({"base", "escapes", "stored"})
     exact: ClassVar[bool] = True
     needs_fit: ClassVar[bool] = True
+    decodes_any_bytes = False
 
     def __post_init__(self) -> None:
         if type(self.base) is not int or not 0 <= self.base <= 256 - CODED:

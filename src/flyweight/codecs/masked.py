@@ -16,8 +16,7 @@ import numpy as np
 from flyweight import kernels
 from flyweight.codecs.base import Array, Codec, Parts
 from flyweight.codecs.casts import astype
-from flyweight.codecs.outer import OuterCodec
-from flyweight.codecs.tabled import Tabled
+from flyweight.codecs.outer import EncodeInner, OuterCodec
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
@@ -30,6 +29,7 @@ class Masked(OuterCodec):
     block: int = 64
 
     name = "masked"
+    drops_blocks = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -37,15 +37,12 @@ class Masked(OuterCodec):
             raise ValueError(f"block must be a count from 1 to 2^31 − 1, not {self.block!r}")
 
     @property
-    def exact(self) -> bool:
-        return self.inner_codec.exact
-
-    @property
     def needs_fit(self) -> bool:
         return self.inner_codec.needs_fit
 
-    def decoded_dtype(self, dtype: DType) -> DType:
-        return self.inner_codec.decoded_dtype(dtype)
+    @property
+    def masked_together(self) -> int:
+        return self.inner_codec.masked_together
 
     def inner_spec(self, spec: TensorSpec) -> TensorSpec:
         return spec
@@ -53,10 +50,10 @@ class Masked(OuterCodec):
     def layout(self, spec: TensorSpec) -> Layout:
         if spec.dtype.bits not in (8, 16, 32) or spec.dtype is DType.BOOL or not spec.shape:
             raise UnsupportedError(f"masked takes values of 8, 16 or 32 bits, of rank 1 or more, not {spec}", code="E_SPEC")
-        inner = self.inner_codec
-        if isinstance(inner, Tabled) and (not inner.length or self.block % inner.length):
+        together = self.masked_together
+        if not together or self.block % together:
             raise UnsupportedError(
-                f"blocks of {self.block} end inside runs of {inner.length or spec.size} weights that share a scale",
+                f"blocks of {self.block} end inside runs of {together or spec.size} weights that share a scale",
                 code="E_SPEC",
                 hint="make the block a multiple of the length",
             )
@@ -69,11 +66,11 @@ class Masked(OuterCodec):
     def fit(self, spec: TensorSpec, array: Array) -> Codec:
         return self.around(self.inner_codec.fit(self.inner_spec(spec), array))
 
-    def encode(self, spec: TensorSpec, array: Array) -> Parts:
+    def encode_around(self, spec: TensorSpec, array: Array, encode_inner: EncodeInner) -> Parts:
         self.layout(spec)
-        return self.masking(spec, array, self.inner_codec.encode(self.inner_spec(spec), array))
+        return self.with_mask(spec, array, encode_inner(self.inner_spec(spec), array))
 
-    def masking(self, spec: TensorSpec, array: Array, inner: Parts) -> Parts:
+    def with_mask(self, spec: TensorSpec, array: Array, inner: Parts) -> Parts:
         """The parts for an array and those of the inner codec; UnsupportedError where these lose zeros that a mask drops."""
         kept = self._occupied(spec, astype(np.asarray(array), spec.dtype.numpy))
         mask = np.packbits(kept, axis=1, bitorder="little").reshape(self.layout(spec)["mask"].shape)
@@ -100,6 +97,12 @@ class Masked(OuterCodec):
                 row, block = lying[0]
                 raise MalformedError(f"the mask drops block {block} of row {row}, which is not zero", code="E_PART_VALUES")
 
+    def product(self, spec: TensorSpec, parts: Parts) -> kernels.Matrix | None:
+        inner = self.inner_parts(parts)
+        if self.block % 32:
+            return self.inner_codec.product(spec, inner)
+        return self.inner_codec.masked_product(spec, inner, self.block, parts["mask"])
+
     def _occupied(self, spec: TensorSpec, values: Array) -> Array:
         """Which blocks hold a value that is not zero, (rows, blocks)."""
         bits = spec.dtype.bits
@@ -112,10 +115,3 @@ class Masked(OuterCodec):
             marks, step = np.unpackbits(marks, axis=1, count=spec.columns, bitorder="little"), self.block
         occupied: Array = np.bitwise_or.reduceat(marks, np.arange(0, marks.shape[1], step), axis=1) != 0
         return occupied
-
-    def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
-        try:
-            self.decode(spec, parts)
-        except MalformedError as error:
-            return error.message
-        return self.inner_codec.check_values(self.inner_spec(spec), self.inner_parts(parts))

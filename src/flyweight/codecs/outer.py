@@ -8,24 +8,29 @@ parts are then under "inner.inner.", and so on, as deep as a spec may be.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
-from flyweight.codecs.base import Array, Codec, Parts
-from flyweight.errors import FlyweightError
+from flyweight.codecs.base import Array, Codec, Filler, Parts, column_weights
+from flyweight.dtypes import DType
+from flyweight.errors import FlyweightError, MalformedError
 from flyweight.limits import MAX_CODEC_DEPTH
 from flyweight.tensor import RAW, CodecSpec, Layout, TensorSpec
 
-__all__ = ["OuterCodec"]
+__all__ = ["EncodeInner", "OuterCodec"]
 
 _PREFIX = "inner."
+EncodeInner = Callable[[TensorSpec, Array], Parts]
 
 
 @dataclass(frozen=True)
 class OuterCodec(Codec):
     inner: CodecSpec = RAW
     """A name alone, which recipes and files may have, stands for the codec with its defaults."""
+
+    decodes_any_bytes = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inner", self.inner_codec.spec)
@@ -49,6 +54,18 @@ class OuterCodec(Codec):
         """The same codec around another."""
         return replace(self, inner=codec.spec)
 
+    @property
+    def exact(self) -> bool:
+        return self.inner_codec.exact
+
+    @property
+    def quantizer(self) -> str:
+        return self.inner_codec.quantizer
+
+    @property
+    def needs_gate(self) -> bool:
+        return self.inner_codec.needs_gate
+
     @abstractmethod
     def inner_spec(self, spec: TensorSpec) -> TensorSpec:
         """What the inner codec stores for a tensor."""
@@ -59,8 +76,30 @@ class OuterCodec(Codec):
     def inner_parts(self, parts: Parts) -> Parts:
         return {name.removeprefix(_PREFIX): part for name, part in parts.items() if name.startswith(_PREFIX)}
 
-    def inner_encode(self, spec: TensorSpec, array: Array) -> Parts:
-        return self.under_prefix(self.inner_codec.encode(self.inner_spec(spec), array))
+    def encode(self, spec: TensorSpec, array: Array) -> Parts:
+        return self.encode_around(spec, array, self.inner_codec.encode)
+
+    def filled_by(self, filler: Filler, spec: TensorSpec, array: Array, importance: Array | None = None) -> Parts:
+        if importance is not None and self.inner_spec(spec) != spec:
+            column_weights(importance, spec)  # refuses what is none
+            importance = None  # the inner codec does not see these columns
+        return self.encode_around(spec, array, lambda own, values: self.inner_codec.filled_by(filler, own, values, importance))
+
+    @abstractmethod
+    def encode_around(self, spec: TensorSpec, array: Array, encode_inner: EncodeInner) -> Parts:
+        """As `encode`, the inner codec's parts made by `encode_inner(its spec, its values)`."""
+
+    def decoded_dtype(self, dtype: DType) -> DType:
+        return self.inner_codec.decoded_dtype(dtype)
+
+    def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
+        try:
+            self.decode(spec, parts)
+        except MalformedError as error:
+            return error.message
+        own = {name: part for name, part in parts.items() if not name.startswith(_PREFIX)}
+        inner = self.inner_parts(parts)
+        return super().check_values(spec, own) or self.inner_codec.check_values(self.inner_spec(spec), inner)
 
     def under_prefix(self, parts: Parts) -> Parts:
         """The inner codec's parts under the names they are stored by."""

@@ -17,7 +17,7 @@ import numpy as np
 from flyweight import kernels
 from flyweight.codecs.base import Array, Codec, Parts
 from flyweight.codecs.casts import astype
-from flyweight.codecs.outer import OuterCodec
+from flyweight.codecs.outer import EncodeInner, OuterCodec
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
@@ -50,13 +50,6 @@ class Sparse(OuterCodec):
         if self.index not in _INDEX:
             raise ValueError(f"index must be one of {', '.join(_INDEX)}, not {self.index!r}")
 
-    @property
-    def exact(self) -> bool:
-        return self.inner_codec.exact
-
-    def decoded_dtype(self, dtype: DType) -> DType:
-        return self.inner_codec.decoded_dtype(dtype)
-
     def inner_spec(self, spec: TensorSpec) -> TensorSpec:
         return TensorSpec((self.stored,), spec.dtype)
 
@@ -78,7 +71,7 @@ class Sparse(OuterCodec):
         inner = self.inner_codec.fit(TensorSpec(values.shape, spec.dtype), values)
         return replace(self.around(inner), stored=values.size)
 
-    def encode(self, spec: TensorSpec, array: Array) -> Parts:
+    def encode_around(self, spec: TensorSpec, array: Array, encode_inner: EncodeInner) -> Parts:
         """UnsupportedError if these are not the values the codec was fitted to."""
         layout = self.layout(spec)
         mask, values = self._gathered(spec, array)
@@ -90,7 +83,7 @@ class Sparse(OuterCodec):
             place = {"indices": indices[0]}
         else:
             place = {"mask": mask.reshape(layout["mask"].shape)}
-        return place | dict(self.inner_encode(spec, values))
+        return place | dict(self.under_prefix(encode_inner(self.inner_spec(spec), values)))
 
     def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
         """MalformedError if the places are not `stored` ascending ones inside the tensor."""
@@ -118,13 +111,6 @@ class Sparse(OuterCodec):
         values = np.empty((1, int(np.bitwise_count(mask).sum(dtype=np.int64))), words.dtype)
         getattr(kernels, f"gather_{bits}")(mask, words, values)
         return mask, values[0].view(spec.dtype.numpy)
-
-    def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
-        try:
-            self.decode(spec, parts)
-        except MalformedError as error:
-            return error.message
-        return self.inner_codec.check_values(self.inner_spec(spec), self.inner_parts(parts))
 
 
 def _require_words(spec: TensorSpec) -> None:

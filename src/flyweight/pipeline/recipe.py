@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -52,13 +52,12 @@ from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, UnsupportedError, nearest
 from flyweight.gate import Gate
 from flyweight.models import dense_by_default
-from flyweight.quantizers import QUANTIZERS, default_for
+from flyweight.quantizers import QUANTIZERS
 from flyweight.tensor import RAW, CodecSpec, Param, TensorSpec
 
 __all__ = [
     "DENSE",
     "KEEP",
-    "PRESETS",
     "ROW",
     "SAME_CODES",
     "ByName",
@@ -69,6 +68,7 @@ __all__ = [
     "choice",
     "load_recipe",
     "preset",
+    "presets",
 ]
 
 ROW = "row"
@@ -80,10 +80,11 @@ class Choice:
     """What a rule asks for. `codec` None means keep; the raw codec means dense."""
 
     codec: CodecSpec | None
-    quantizer: str = "nearest"
+    quantizer: str = ""
+    """Empty: the one the codec names, unless codes can be taken over as they are."""
     dtype: DType | None = None
     sparsity: float = 0.0
-    """The share of blocks set to zero before the codec, which is `masked`, gets the values."""
+    """The share of blocks set to zero before the codec, which drops such blocks, gets the values."""
     floor: Floor | None = None
     """Another codec for a tensor that would not stay near enough to its source in this one."""
 
@@ -94,7 +95,7 @@ class Choice:
     def as_json(self) -> dict[str, Any]:
         return {
             "codec": self.codec.as_json() if self.codec else "keep",
-            "quantizer": self.quantizer,
+            "quantizer": self.quantizer or codec_for(_of_columns(self.codec or RAW, 1)).quantizer,
             "dtype": self.dtype.label if self.dtype else None,
             **({"sparsity": self.sparsity} if self.sparsity else {}),
             **({"cosine": self.floor.cosine, "otherwise": self.floor.otherwise.as_json()} if self.floor else {}),
@@ -186,13 +187,12 @@ class ByName(Recipe):
 
 
 _AFFINE = re.compile(r"int([2-8])(?:-g(\d+))?")
-PRESETS = (
-    "keep",
-    "dense or none",
-    *(codec.name for codec in CODECS if codec.encodes and codec.name not in ("raw", "affine")),
-    "int2 … int8, with -g32, -g64 or -g128",
-)
-"""What `--quant` takes."""
+
+
+def presets() -> Iterator[str]:
+    """What `--quant` takes. Every codec is imported to know whether it encodes."""
+    yield from ("keep", "dense or none", "int2 … int8, with -g32, -g64 or -g128")
+    yield from (codec.name for codec in CODECS if codec.encodes)
 
 
 def preset(name: str, own: Mapping[str, CodecSpec] | None = None, floors: Mapping[str, Floor] | None = None) -> Recipe:
@@ -200,10 +200,8 @@ def preset(name: str, own: Mapping[str, CodecSpec] | None = None, floors: Mappin
     what some of them promise.
     """
     if own and name in own:
-        codec = codec_for(own[name])
-        return Recipe(
-            name, (Rule(("*",), Choice(codec.spec, default_for(codec), floor=(floors or {}).get(name))),), protect=True
-        )
+        chosen = Choice(codec_for(own[name]).spec, floor=(floors or {}).get(name))
+        return Recipe(name, (Rule(("*",), chosen),), protect=True)
     if name == "keep":
         return Recipe(name)
     if name in ("dense", "none"):
@@ -214,7 +212,7 @@ def preset(name: str, own: Mapping[str, CodecSpec] | None = None, floors: Mappin
         return Recipe(name, (Rule(("*",), choice("affine", params)),), protect=True)
     if name in CODECS and CODECS[name].encodes:
         return Recipe(name, (Rule(("*",), choice(name)),), protect=not codec_for(CodecSpec(name)).exact)
-    known = (*PRESETS, *(own or ()))
+    known = (*presets(), *(own or ()))
     raise UnsupportedError(
         f"no quantization named '{name}'{nearest(name, known)}", code="E_QUANT", hint=f"known: {', '.join(known)}"
     )
@@ -230,7 +228,8 @@ def choice(
     otherwise: Mapping[str, Any] | None = None,
 ) -> Choice:
     """What a rule that says these things asks for."""
-    if sparsity and (codec != "masked" or type(sparsity) is not float or not 0 < sparsity < 1):
+    drops_blocks = codec in CODECS and CODECS[codec].drops_blocks
+    if sparsity and not (drops_blocks and type(sparsity) is float and 0 < sparsity < 1):
         raise UnsupportedError("a sparsity is between 0 and 1, and goes with the codec 'masked'", code="E_RECIPE")
     if codec in ("keep", "dense"):
         if params or quantizer:
@@ -243,9 +242,11 @@ def choice(
     if not made.encodes:
         raise UnsupportedError(f"codec '{codec}' can be read but not written yet", code="E_NO_ENCODER")
     if quantizer is not None and quantizer not in QUANTIZERS:
-        raise UnsupportedError(f"no quantizer named '{quantizer}'", code="E_RECIPE", hint=f"known: {', '.join(QUANTIZERS)}")
+        raise UnsupportedError(
+            f"no quantizer named '{quantizer}'", code="E_RECIPE", hint=f"known: {', '.join(QUANTIZERS.lines)}"
+        )
     spec = _with_rows(made.spec, wish)
-    return Choice(spec, quantizer or default_for(made), sparsity=sparsity, floor=_floor(spec, cosine, otherwise))
+    return Choice(spec, quantizer or "", sparsity=sparsity, floor=_floor(spec, cosine, otherwise))
 
 
 def _spec(codec: str, params: Mapping[str, Any]) -> CodecSpec:
