@@ -302,7 +302,7 @@ def _quantize(
     if source.codec == codec.spec and not choice.sparsity and not (transform and transform.add):
         _require_rows(source, transform)
         return Step("remux", source, replace(source, name=renamed.name, extents={}), transform)
-    if choice.quantizer == SAME_CODES:
+    if choice.quantizer == SAME_CODES or _repacks_exactly(source, transform, container, codec, choice):
         return Step("repack", source, _entry(renamed.name, source.spec, codec), transform)
     if not source.spec.dtype.is_float:
         if codec.exact:
@@ -337,6 +337,18 @@ def _quantize(
         )
     target = Entry(renamed.name, spec, codec.spec, layout)
     return Step("transcode", source, target, transform, choice.quantizer or codec.quantizer, sparsity=choice.sparsity)
+
+
+def _repacks_exactly(source: Entry, transform: Transform | None, container: Container, codec: Codec, choice: Choice) -> bool:
+    """Whether the codec wanted holds the source's grid as it is, so that quantizing again would only lose.
+
+    Whoever names a quantizer wants other codes, and gets them.
+    """
+    if choice.quantizer or choice.sparsity or (transform and transform.add) or not known(source.codec):
+        return False
+    grid = codec_for(source.codec).grid_spec
+    exact = grid is not None and codec.holds_grid(grid, source.spec.columns)
+    return exact and _rows_can_move(source, transform) and container.carries(source.spec, codec.spec)
 
 
 def _cosine(checkpoint: Checkpoint, source: Entry, transform: Transform | None, codec: Codec, choice: Choice) -> float:
