@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -278,6 +279,22 @@ def test_a_form_whose_values_round_differently_has_no_grid() -> None:
     with pytest.raises(UnsupportedError) as caught:
         codec.grid(f32(1, 256), parts)
     assert caught.value.code == "E_GRID"
+
+
+@pytest.mark.parametrize("packing", ["little", "big"])
+@pytest.mark.parametrize("group", [32, 64, 0])
+@pytest.mark.parametrize("kind", [np.float32, ml_dtypes.bfloat16])
+def test_a_quotient_is_rounded_once(packing: str, group: int, kind: type) -> None:
+    """Values just below, at and above a tie: adding half the range before rounding would take some for the tie itself."""
+    ties = np.arange(-127.5, 128, dtype=np.float32)
+    near = np.concatenate([np.nextafter(ties, np.float32(-1e9)), ties, np.nextafter(ties, np.float32(1e9))])
+    rows = np.resize(near.astype(kind), (3, 768)).astype(np.float32)
+    rows[:, ::32] = 127  # so that every scale is 1
+    rows = np.clip(rows, -127, 127)
+    codec = Affine(8, group, "symmetric", packing=packing)
+    parts = codec.encode(f32(3, 768), rows.astype(kind))
+    assert (parts["scale"] == 1).all()
+    assert np.array_equal(codec.decode(f32(3, 768), parts), np.rint(rows))
 
 
 @given(bits=st.integers(1, 8), scale=st.sampled_from(["f16", "bf16"]), seed=st.integers(0, 999))

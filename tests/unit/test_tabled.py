@@ -50,6 +50,14 @@ def test_the_bytes_of_four_bits() -> None:
     ]
 
 
+def test_a_quotient_is_rounded_once() -> None:
+    """(w − zero) / scale just below a tie is not taken for the tie, though adding 8 to it would make it one."""
+    below = np.nextafter(np.arange(-7.5, 7, dtype=np.float32), np.float32(-1e9))
+    rows = np.concatenate([np.float32([-8, 7]), below, below])[None]  # scale 1, zero 0
+    codec, spec = Tabled(4, 32), TensorSpec((1, 32), DType.F32)
+    assert np.array_equal(codec.decode(spec, codec.encode(spec, rows)), np.rint(rows))
+
+
 def test_the_bytes_of_two_bits() -> None:
     values = np.float32([[1, 4, 2, 3, 1]])
     parts = Tabled(2, 0, ID).encode(f32(1, 5), values)

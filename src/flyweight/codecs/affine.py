@@ -230,6 +230,9 @@ class Affine(Codec):
 
     def nearest_codes(self, rows: Array, scale: Array, offset: Array) -> Array:
         """For each value the code that decodes nearest to it; zero where the scale is."""
+        if self.form == "symmetric":  # rounded before half is added, as `kernels.encode_symmetric` does
+            signed = np.rint(_quotient(rows, _per_column(scale, self.span(rows.shape[1]), rows.shape[1])))
+            return (np.clip(signed, -self.half, self.half - 1) + self.half).astype(np.uint8)
         codes = np.empty(rows.shape, np.uint8)
         step, origin = (np.ascontiguousarray(part, np.float32) for part in (scale, offset))
         kernels.grid_codes(rows, step, origin, self.span(rows.shape[1]), self.form == "scale_bias", self.levels, codes)
