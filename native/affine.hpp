@@ -31,7 +31,8 @@ struct Groups {
 
 // The maps and their inverses ------------------------------------------------------------------
 
-// F is a float or eight of them. Decoding sees signed codes as they are, encoding as the code plus half the range.
+// F is a float or eight of them. Decoding sees signed codes as they are, encoding as the code plus half the range: a quotient is
+// rounded to a whole number, ties to even, before half is added, for the sum would round it first and move what is near a tie.
 struct ScaleBias {
     static constexpr bool is_signed = false;
     template <typename F>
@@ -47,7 +48,7 @@ struct ScaleZero {
     template <typename F>
     static F value(F code, float s, float z) { return (code - z) * s; }
     template <typename F>
-    static F steps(F value, float s, float z) { return value / s + z; }
+    static F steps(F value, float s, float z) { return value / s + 0x1.8p23f - 0x1.8p23f + z; }
     static Eight code_of_zero(Eight, Eight z) { return z; }
     static float steps_of_zero_scale(float z) { return z; }
 };
@@ -59,7 +60,7 @@ struct SignedBias {
     template <typename F>
     static F value(F code, float s, float b) { return code * s + b; }
     template <typename F>
-    static F steps(F value, float s, float b) { return (value - b) / s + half; }
+    static F steps(F value, float s, float b) { return (value - b) / s + 0x1.8p23f - 0x1.8p23f + half; }
     static Eight code_of_zero(Eight inverse, Eight b) { return half - b * inverse; }
     static float steps_of_zero_scale(float) { return half; }
 };

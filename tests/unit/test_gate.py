@@ -39,8 +39,7 @@ params = {params}
 {quick}
 """
 PLAIN = "{ bits = 3, excess = 3, top = 7, group = 64, flat = true, zeros = true }"
-CORRECTED = """{ rank = 4, outliers = 0, factor = "f32", inner = '{"name":"excess","params":"""
-CORRECTED += """{"bits":3,"excess":3,"top":7,"group":64,"flat":true,"zeros":true}}' }"""
+CORRECTED = f"""{{ rank = 4, outliers = 0, factor = "f32", inner = {{ name = "excess", params = {PLAIN} }} }}"""
 
 
 def recipe(path: Path, limits: str, codec: str = "excess", params: str = PLAIN) -> Path:
@@ -164,11 +163,15 @@ def test_the_command_line(toy: Path, tmp_path: Path) -> None:
     assert "failed: KL" in table.stdout
 
 
-def test_the_preset_has_a_gate_and_others_have_none(toy: Path, tmp_path: Path) -> None:
-    done = flyweight.convert(toy, tmp_path / "int3", to="npy-dir", quant="int3")
-    assert done.gate is not None
-    assert done.gate["limits"] == INT3.as_json()
-    for target, quant in (("npy-dir", "int8"), ("mlx", "int3")):
+def test_three_bits_have_a_gate_in_every_format_and_others_have_none(toy: Path, tmp_path: Path) -> None:
+    for target in ("npy-dir", "mlx"):
+        done = flyweight.convert(toy, tmp_path / f"{target}-int3", to=target, quant="int3")
+        assert done.gate is not None
+        assert done.gate["limits"] == INT3.as_json()
+    copied = flyweight.convert(tmp_path / "mlx-int3", tmp_path / "copy", to="mlx")
+    assert copied.gate is None  # nothing was lost
+    assert flyweight.convert(toy, tmp_path / "int3.safetensors", quant="int3").gate is None  # not a model that runs
+    for target, quant in (("npy-dir", "int8"), ("mlx", "int2")):
         assert flyweight.convert(toy, tmp_path / target, to=target, quant=quant).gate is None
         with open_model(tmp_path / target) as model:
             assert model.context

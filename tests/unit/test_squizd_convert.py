@@ -156,7 +156,7 @@ def test_a_recipe_names_the_codecs_itself(toy: Path, tmp_path: Path) -> None:
         [[rules]]
         match = "*.mlp.*"
         codec = "masked"
-        params = { inner = '{"name": "tabled", "params": {"bits": 4, "length": 32}}', block = 32 }
+        params = { inner = { name = "tabled", params = { bits = 4, length = 32 } }, block = 32 }
         sparsity = 0.5
         [[rules]]
         match = "*"

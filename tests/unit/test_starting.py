@@ -57,8 +57,17 @@ def test_the_worker_of_templates_starts_before_numpy_is_imported() -> None:
     assert "numpy" not in imported_by("import flyweight.runtime.chat")
 
 
-def test_importing_the_tables_imports_no_line_of_them() -> None:
-    assert imported_by("import flyweight.containers, flyweight.codecs") & FORMATS == set()
+@pytest.mark.parametrize(
+    ("package", "needed"),
+    [
+        ("containers", set()),
+        ("codecs", set()),
+        ("quantizers", set()),
+        ("pipeline", {"flyweight.containers.squizd", "flyweight.codecs.astc"}),  # options of SQUIZD: footprints, appendix
+    ],
+)
+def test_importing_a_package_imports_no_line_of_the_tables(package: str, needed: set[str]) -> None:
+    assert imported_by(f"import flyweight.{package}") & FORMATS <= needed
 
 
 @pytest.mark.parametrize("table", [CONTAINERS, CODECS], ids=["containers", "codecs"])

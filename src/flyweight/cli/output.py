@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 from math import isfinite
 from typing import Any
@@ -33,8 +33,6 @@ __all__ = [
 ]
 
 _AT_ONCE = 4096
-_OF_ONE_TENSOR = {"id", "base", "escapes", "stored"}
-"""Parameters that a codec finds for each tensor."""
 _GATE = {"kl": "KL", "perplexity_ratio": "perplexity ratio"}
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout instead of a table.")
@@ -120,15 +118,10 @@ def print_table(title: str, columns: Sequence[tuple[str, str]], rows: Iterable[S
 
 
 def codec_label(codec: CodecSpec) -> str:
-    """A codec as people compare it: without what is different in every tensor, and what it holds spelt out."""
-    params = {key: value for key, value in codec.params.items() if key not in _OF_ONE_TENSOR}
-    shown = [f"{key}={value}" for key, value in params.items() if key != "inner"]
-    if isinstance(inner := params.get("inner"), str):
-        with suppress(ValueError, KeyError, TypeError):
-            held = json.loads(inner)
-            inner = codec_label(CodecSpec(held["name"], held["params"]))
-        shown.insert(0, inner)
-    return f"{codec.name}({', '.join(shown)})" if shown else codec.name
+    """A codec as people compare it: without what is different in every tensor."""
+    from flyweight.codecs import without_per_tensor  # only verbs that show tensors need it
+
+    return str(without_per_tensor(codec))
 
 
 def gate_label(gate: Mapping[str, Any]) -> str:

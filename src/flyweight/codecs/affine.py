@@ -18,7 +18,7 @@ from math import prod
 import numpy as np
 
 from flyweight import kernels, packing
-from flyweight.codecs.base import Array, Codec, Grid, Parts, column_weights
+from flyweight.codecs.base import Array, Codec, Grid, GridSpec, Parts, column_weights
 from flyweight.codecs.casts import astype
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
@@ -59,6 +59,15 @@ class Affine(Codec):
                 raise ValueError(f"{field} must be one of {', '.join(known)}, not {getattr(self, field)!r}")
         if not packing.supports(self.packing, self.bits):
             raise ValueError(f"packing {self.packing} does not exist for {self.bits} bits")
+
+    @property
+    def quantizer(self) -> str:
+        """docs/decisions/0004, 0031."""
+        return "edge" if self.form == "scale_bias" and self.bits <= 2 else "nearest"
+
+    @property
+    def needs_gate(self) -> bool:
+        return self.bits == 3
 
     @property
     def levels(self) -> int:
@@ -221,6 +230,9 @@ class Affine(Codec):
 
     def nearest_codes(self, rows: Array, scale: Array, offset: Array) -> Array:
         """For each value the code that decodes nearest to it; zero where the scale is."""
+        if self.form == "symmetric":  # rounded before half is added, as `kernels.encode_symmetric` does
+            signed = np.rint(_quotient(rows, _per_column(scale, self.span(rows.shape[1]), rows.shape[1])))
+            return (np.clip(signed, -self.half, self.half - 1) + self.half).astype(np.uint8)
         codes = np.empty(rows.shape, np.uint8)
         step, origin = (np.ascontiguousarray(part, np.float32) for part in (scale, offset))
         kernels.grid_codes(rows, step, origin, self.span(rows.shape[1]), self.form == "scale_bias", self.levels, codes)
@@ -261,24 +273,30 @@ class Affine(Codec):
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             return np.asarray(wide).astype(_SCALES[self.scale].numpy)
 
+    def product(self, spec: TensorSpec, parts: Parts) -> kernels.Matrix | None:
+        group = self.span(spec.columns)
+        if self.axis != -1 or self.packing != "little" or group % 32 or spec.columns % group:
+            return None
+        codes = parts["codes"].view(np.uint8)
+        if self.form == "scale_bias" and self.bits in (4, 8):
+            return kernels.matrix(f"affine{self.bits}", codes=codes, scale=parts["scale"], bias=parts["bias"])
+        if self.form == "symmetric" and self.bits == 8:
+            return kernels.matrix("symmetric8", codes=codes, scale=parts["scale"])
+        return None
+
     # The grid behind the bytes
 
     @property
-    def grid_bits(self) -> int:
-        """Zero where rounding may keep the values from being exactly s · q + b."""
-        uniform = self.form == "scale_bias" or (self.form == "symmetric" and self.scale != "f32")
-        return self.bits if uniform and self.axis == -1 else 0
+    def grid_spec(self) -> GridSpec | None:
+        """None where rounding may keep the values from being exactly s · q + b. The bias of a symmetric grid, −half · s, may
+        leave the range of a narrow type."""
+        if self.axis != -1 or self.form == "scale_zero" or (self.form == "symmetric" and self.scale == "f32"):
+            return None
+        return GridSpec(self.bits, self.group, self.scale if self.form == "scale_bias" else "f32")
 
-    @property
-    def grid_group(self) -> int:
-        return self.group
-
-    @property
-    def grid_scale(self) -> str:
-        """The bias of a symmetric grid, −half · s, may leave the range of a narrow type."""
-        if not self.grid_bits:
-            return ""
-        return self.scale if self.form == "scale_bias" else "f32"
+    def holds_grid(self, grid: GridSpec, columns: int) -> bool:
+        same = self.bits == grid.bits and self.span(columns) == (grid.group or columns) and self.axis == -1
+        return same and self.form == "scale_bias" and self.scale in (grid.scale, "f32")
 
     def grid(self, spec: TensorSpec, parts: Parts) -> Grid:
         self._require(self.axis == -1, "its groups run down the columns")

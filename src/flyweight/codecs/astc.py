@@ -41,6 +41,9 @@ class Astc(Codec):
     id: int = 0
 
     name = "astc"
+    per_tensor = frozenset({"id"})
+    decodes_any_bytes = False
+    copies_if_whole = 4
 
     def __post_init__(self) -> None:
         if type(self.width) is not int or type(self.height) is not int or (self.width, self.height) not in FOOTPRINTS:

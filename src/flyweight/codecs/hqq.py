@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -47,6 +48,8 @@ class Hqq(Codec):
 
     name = "hqq"
     rounds = True
+    quantizer: ClassVar[str] = "hqq"
+    copies_if_whole = 4
 
     def __post_init__(self) -> None:
         if type(self.bits) is not int or self.bits not in _STORED:
@@ -55,6 +58,10 @@ class Hqq(Codec):
             raise ValueError(f"group must be a count from 1 to 2^31 − 1, not {self.group!r}")
         if self.bits != 3 and self.group * self.bits % 8:
             raise ValueError(f"a group of {self.group} codes of {self.bits} bits is not whole bytes")
+
+    @property
+    def needs_gate(self) -> bool:
+        return self.bits == 3
 
     @property
     def levels(self) -> int:

@@ -35,8 +35,10 @@ class Lossless(Codec):
     stored: int = -1
 
     name = "lossless"
+    per_tensor = frozenset({"base", "escapes", "stored"})
     exact: ClassVar[bool] = True
     needs_fit: ClassVar[bool] = True
+    decodes_any_bytes = False
 
     def __post_init__(self) -> None:
         if type(self.base) is not int or not 0 <= self.base <= 256 - CODED:

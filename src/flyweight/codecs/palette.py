@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 import numpy as np
 
@@ -96,6 +97,8 @@ class Palette(Codec):
     scale: str = ""
 
     name = "palette"
+    quantizer: ClassVar[str] = "kmeans"
+    copies_if_whole = 4  # the last: the values once more in the order of their tables
 
     def __post_init__(self) -> None:
         if type(self.bits) is not int or self.bits not in _BITS:
@@ -115,6 +118,10 @@ class Palette(Codec):
             raise ValueError("a table of i8 needs a scale")
         if self.scale and self.table not in ("i8", self.scale):
             raise ValueError(f"a table of {self.table} has a scale of its own type, not {self.scale}")
+
+    @property
+    def needs_gate(self) -> bool:
+        return self.bits == 3
 
     @property
     def entries(self) -> int:
@@ -220,6 +227,12 @@ class Palette(Codec):
 
     def _repeated(self, parts: Parts) -> Array | None:
         return np.repeat(parts["scale"].reshape(-1), self.entries * self.vector) if self.scale else None
+
+    def product(self, spec: TensorSpec, parts: Parts) -> kernels.Matrix | None:
+        if self.scale or self != Palette(bits=4, table=self.table):
+            return None
+        table = parts["tables"].reshape(-1).astype(np.float32)
+        return kernels.matrix("palette4", codes=parts["indices"].reshape(spec.rows, -1), table=table)
 
     # Encoding
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any, ClassVar
 
 import numpy as np
 
 from flyweight import kernels, packing
 from flyweight.codecs.affine import Affine
-from flyweight.codecs.base import Array, Codec, Grid, Parts
+from flyweight.codecs.base import Array, Codec, Filler, Grid, GridSpec, Parts, column_weights
 from flyweight.codecs.casts import astype
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
@@ -41,6 +42,9 @@ class Tabled(Codec):
     id: int = 0
 
     name = "tabled"
+    per_tensor = frozenset({"id"})
+    decodes_any_bytes = False
+    quantizer: ClassVar[str] = "edge"  # docs/decisions/0091
     rounds = True
 
     def __post_init__(self) -> None:
@@ -50,6 +54,10 @@ class Tabled(Codec):
             raise ValueError(f"length must be a count below 2^31, 0 for the whole tensor, not {self.length!r}")
         if type(self.id) is not int or not 0 <= self.id < _RUN:
             raise ValueError(f"id must be a number below 2^63, not {self.id!r}")
+
+    @property
+    def masked_together(self) -> int:
+        return self.length
 
     # Layout
 
@@ -159,6 +167,18 @@ class Tabled(Codec):
             return "the bits behind the last code are not zero"
         return None
 
+    def product(self, spec: TensorSpec, parts: Parts) -> kernels.Matrix | None:
+        return self._product(spec, parts)
+
+    def masked_product(self, spec: TensorSpec, parts: Parts, block: int, mask: Array) -> kernels.Matrix | None:
+        return self._product(spec, parts, block=block, mask=mask)
+
+    def _product(self, spec: TensorSpec, parts: Parts, **mask: Any) -> kernels.Matrix | None:
+        if self.length % 32 and self.length < spec.columns:
+            return None
+        entries = parts["entries" if self.length else "pair"]
+        return kernels.matrix(f"tabled{self.bits}", codes=parts["codes"], entries=entries, length=self.length, **mask)
+
     # The same grids in the affine codec's bytes: its quantizers fill this codec too
 
     @cached_property
@@ -176,18 +196,24 @@ class Tabled(Codec):
             codes[np.repeat(constant, min(self._span(spec), frame.columns), axis=1)[:, : frame.columns]] = 0
         return self._parts(spec, packing.pack("little", codes, self.bits), scale, zero)
 
-    @property
-    def grid_bits(self) -> int:
-        """Zero where the rounding of a bias may keep the values from being exactly s · q + b."""
-        return self.bits if self.length and not _HALF[self.bits] else 0
+    def filled_by(self, filler: Filler, spec: TensorSpec, array: Array, importance: Array | None = None) -> Parts:
+        if filler.takes(self) or not filler.takes(self.affine):
+            return super().filled_by(filler, spec, array, importance)
+        self.layout(spec)
+        frame = self.frame(spec)
+        if importance is not None:
+            column_weights(importance, spec)  # refuses what is none
+            importance = np.tile(importance, frame.columns // max(spec.columns, 1))
+        return self.from_affine(spec, filler.fill(array, self.affine, frame, importance))
 
     @property
-    def grid_group(self) -> int:
-        return self.length
+    def grid_spec(self) -> GridSpec | None:
+        """None where the rounding of a bias may keep the values from being exactly s · q + b."""
+        return GridSpec(self.bits, self.length, "f32") if self.length and not _HALF[self.bits] else None
 
-    @property
-    def grid_scale(self) -> str:
-        return "f32" if self.grid_bits else ""
+    def holds_grid(self, grid: GridSpec, columns: int) -> bool:
+        own = self.grid_spec
+        return own is not None and (own.bits, min(own.group, columns)) == (grid.bits, grid.group or columns)
 
     def grid(self, spec: TensorSpec, parts: Parts) -> Grid:
         if not self.length:

@@ -189,7 +189,7 @@ def _path(entry: Entry) -> str:
 
 
 def _grid_of(codec: CodecSpec) -> Grid:
-    return Grid(int(codec.params["bits"]), int(codec.params["group"]))
+    return Grid(codec.integer("bits"), codec.integer("group"))
 
 
 def _mistakable(entry: Entry) -> str:

@@ -378,12 +378,10 @@ _Alike = dict[str, tuple[TensorSpec, CodecSpec, Layout]]
 
 def _described_entry(name: str, about: object, tensors: Mapping[str, Entry], alike: _Alike) -> Entry:
     match about:
-        case {"shape": shape, "dtype": str(label), "codec": {"name": str(codec), "params": dict(params)}, "parts": dict(parts)}:
+        case {"shape": shape, "dtype": str(label), "codec": codec, "parts": dict(parts)}:
             pass
         case _:
             raise MalformedError("a description needs shape, dtype, codec and parts", code="E_DESCRIPTION")
-    if not all(isinstance(value, bool | int | float | str) for value in params.values()):
-        raise MalformedError("codec parameters must be plain values", code="E_DESCRIPTION")
     if not parts:
         raise MalformedError("a described tensor has no parts", code="E_DESCRIPTION")
     for part, key in parts.items():
@@ -391,10 +389,11 @@ def _described_entry(name: str, about: object, tensors: Mapping[str, Entry], ali
             raise MalformedError(f"its part '{part}' is not in the file", code="E_DESCRIPTION")
     stored = {part: tensors[key] for part, key in parts.items()}
     layout = {part: entry.spec for part, entry in stored.items()}
-    said = repr((shape, label, codec, params, [(part, id(spec)) for part, spec in layout.items()]))
-    if said not in alike:
-        alike[said] = TensorSpec(check_shape(shape), DType.parse(label)), CodecSpec(codec, params), layout
-    return Entry(name, *alike[said], {part: entry.extents["data"] for part, entry in stored.items()})
+    kind = repr((shape, label, codec, [(part, id(spec)) for part, spec in layout.items()]))
+    if kind not in alike:
+        codec_spec = CodecSpec.read(codec, code="E_DESCRIPTION")
+        alike[kind] = TensorSpec(check_shape(shape), DType.parse(label)), codec_spec, layout
+    return Entry(name, *alike[kind], {part: entry.extents["data"] for part, entry in stored.items()})
 
 
 # --- metadata -----------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.manifest import Entry, Extent, Typed
 from flyweight.models.record import Record
+from flyweight.tensor import RAW
 
 if TYPE_CHECKING:
     from flyweight.models.family import Family
@@ -230,7 +231,7 @@ def _recognise_llama3(divisors: list[float], remembered: Scaling | None, theta: 
 def tensor_values(entry: Entry, read: Callable[[Extent], bytes]) -> list[float]:
     """The f32 values of a small derived tensor; how many there must be depends on the settings."""
     extent = entry.extents.get("data")
-    raw = entry.codec.name == "raw" and entry.spec.dtype is DType.F32 and len(entry.spec.shape) == 1
+    raw = entry.codec == RAW and entry.spec.dtype is DType.F32 and len(entry.spec.shape) == 1
     if not raw or extent is None or not 0 < entry.spec.size <= _MAX_PAIRS:
         raise MalformedError(
             f"expected a short list of f32, found {entry.spec} as {entry.codec}", code="E_ROPE", tensor=entry.name

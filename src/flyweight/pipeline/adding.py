@@ -28,7 +28,6 @@ from flyweight.pipeline.recipe import Recipe
 from flyweight.pipeline.report import ConversionReport
 from flyweight.pipeline.run import Progress, check_resources, fill_and_publish, fingerprint
 from flyweight.pipeline.staging import Staging
-from flyweight.quantizers import default_for
 from flyweight.writing import Folder, Tree, move
 
 __all__ = ["add_form", "plan_addition"]
@@ -50,7 +49,7 @@ def plan_addition(checkpoint: Checkpoint, form: str) -> Plan:
             notes.append(f"{source.name} stays int8: {source.spec} cannot be stored as {codec.spec}")
             continue
         target = Entry(source.name, source.spec, codec.spec, codec.layout(source.spec))
-        steps.append(Step("transcode", source, target, quantizer=default_for(codec)))
+        steps.append(Step("transcode", source, target, quantizer=codec.quantizer))
     if addition.turned:
         if steps or not addition.is_there:
             message = "four bits of another form, or of some tensors, count already"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from flyweight.errors import ResourceError
 
-__all__ = ["BASE_RAM", "FITTED_WHOLE", "allowed", "require"]
+__all__ = ["BASE_RAM", "allowed", "require"]
 
 BASE_RAM = 192 << 20
 """Bytes the process needs beside its tensors."""
-FITTED_WHOLE = 4
-"""How many times its f32 values a tensor needs whose codec is fitted: stored, widened, in the target's type, and gathered."""
 
 
 def allowed(max_ram: int | None) -> int:

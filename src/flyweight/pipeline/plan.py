@@ -35,7 +35,7 @@ from flyweight.pipeline.report import Drift
 from flyweight.pipeline.rows import decode_rows, pruned, read_rows, slabs
 from flyweight.pipeline.side_files import side_files
 from flyweight.quantizers import QUANTIZERS
-from flyweight.tensor import RAW, CodecSpec, TensorSpec, has_rows
+from flyweight.tensor import RAW, TensorSpec, has_rows
 
 __all__ = ["Action", "Plan", "Step", "make_plan"]
 
@@ -54,7 +54,7 @@ class Step:
     array: Array | None = None
     note: str = ""
     sparsity: float = 0.0
-    """The share of blocks set to zero before the target's codec, which is `masked`, gets the values."""
+    """The share of blocks set to zero before the target's codec, which drops such blocks, gets the values."""
     origin: Checkpoint | None = field(default=None, compare=False)
     """Where the source tensor is, if not in the plan's checkpoint."""
 
@@ -94,8 +94,15 @@ class Plan:
 
     @property
     def gate(self) -> Gate | None:
-        """What the output may cost: as the recipe says, else as the forms of its tensors ask for."""
-        return self.recipe.gate or (INT3 if self.container.gated(self.placement.manifest) else None)
+        """What the output may cost: as the recipe says, else as the forms of its tensors, or what was lost on the way, ask for.
+
+        A file without a config cannot be run, and so not be measured: there only a recipe asks.
+        """
+        if self.recipe.gate is not None:
+            return self.recipe.gate
+        runs = self.container.is_directory or self.container.holds_files
+        lossy = runs and any(step.action == "transcode" and codec_for(step.target.codec).needs_gate for step in self.steps)
+        return INT3 if lossy or self.container.gated(self.placement.manifest) else None
 
     @property
     def checkpoints(self) -> tuple[Checkpoint, ...]:
@@ -295,7 +302,7 @@ def _quantize(
     if source.codec == codec.spec and not choice.sparsity and not (transform and transform.add):
         _require_rows(source, transform)
         return Step("remux", source, replace(source, name=renamed.name, extents={}), transform)
-    if choice.quantizer == SAME_CODES:
+    if choice.quantizer == SAME_CODES or _repacks_exactly(source, transform, container, codec, choice):
         return Step("repack", source, _entry(renamed.name, source.spec, codec), transform)
     if not source.spec.dtype.is_float:
         if codec.exact:
@@ -312,12 +319,12 @@ def _quantize(
     spec = TensorSpec(source.spec.shape, dense if codec.exact else codec.decoded_dtype(source.spec.dtype))
     try:
         if codec.needs_fit:
-            memory.require(memory.FITTED_WHOLE * 4 * spec.size, max_ram, f"fitting {codec.name}", tensor=source.name)
+            memory.require(codec.copies_to_fit * 4 * spec.size, max_ram, f"fitting {codec.name}", tensor=source.name)
             codec = _fitted(checkpoint, source, transform, codec, spec, choice.sparsity)
         layout = codec.layout(spec)
         reason = "" if container.carries(spec, codec.spec) else f"{container.name} cannot hold {spec} as {codec.spec}"
         larger = sum(part.nbytes for part in layout.values()) >= spec.nbytes
-        if larger and codec.exact and codec.name != "masked" and not reason:  # a mask is asked for in spite of its bytes
+        if larger and codec.exact and not codec.drops_blocks and not reason:  # a mask is asked for in spite of its bytes
             reason = f"{codec.name} would not make it smaller"
     except UnsupportedError as error:
         reason = error.message
@@ -329,18 +336,30 @@ def _quantize(
             hint=f"`flyweight formats` lists what {container.name} carries",
         )
     target = Entry(renamed.name, spec, codec.spec, layout)
-    return Step("transcode", source, target, transform, choice.quantizer, sparsity=choice.sparsity)
+    return Step("transcode", source, target, transform, choice.quantizer or codec.quantizer, sparsity=choice.sparsity)
+
+
+def _repacks_exactly(source: Entry, transform: Transform | None, container: Container, codec: Codec, choice: Choice) -> bool:
+    """Whether the codec wanted holds the source's grid as it is, so that quantizing again would only lose.
+
+    Whoever names a quantizer wants other codes, and gets them.
+    """
+    if choice.quantizer or choice.sparsity or (transform and transform.add) or not known(source.codec):
+        return False
+    grid = codec_for(source.codec).grid_spec
+    exact = grid is not None and codec.holds_grid(grid, source.spec.columns)
+    return exact and _rows_can_move(source, transform) and container.carries(source.spec, codec.spec)
 
 
 def _cosine(checkpoint: Checkpoint, source: Entry, transform: Transform | None, codec: Codec, choice: Choice) -> float:
     """How near a codec keeps a tensor to its source, for which its values are read once before anything is written."""
-    drift = Drift()
+    drift, quantize = Drift(), QUANTIZERS[choice.quantizer or codec.quantizer]
     for start, stop in slabs(source.spec, has_rows(source.spec, source.parts)):
         values = astype(decode_rows(read_rows(checkpoint, source.name, start, stop, transform), transform), DType.F32.numpy)
         if not np.isfinite(values).all():
             return 1.0  # nothing to measure: carrying it out says what is wrong
         spec = TensorSpec(values.shape, DType.F32)
-        drift.add(values, codec.decode(spec, QUANTIZERS[choice.quantizer](values, codec, spec)))
+        drift.add(values, codec.decode(spec, quantize(values, codec, spec)))
     return drift.cosine
 
 
@@ -373,18 +392,7 @@ def _repack_target(source: Entry, container: Container) -> Codec | None:
     """A codec the container carries that stores the same grid exactly, whatever the values."""
     if not known(source.codec):
         return None
-    codec = codec_for(source.codec)
-    for candidate in _same_grid(codec):
+    for candidate in codec_for(source.codec).same_grid:
         if container.carries(source.spec, container.adapt(candidate)):
             return codec_for(container.adapt(candidate))
     return None
-
-
-def _same_grid(codec: Codec) -> list[CodecSpec]:
-    """Codecs that hold every grid of `codec`: same bits and group, scale and offset of a type that holds its own."""
-    if not codec.grid_bits:
-        return []
-    found = [CodecSpec("affine", {"bits": codec.grid_bits, "group": codec.grid_group, "scale": codec.grid_scale})]
-    ggml: Mapping[tuple[int, int, str], str] = {(4, 32, "f16"): "q4_1", (5, 32, "f16"): "q5_1"}
-    key = (codec.grid_bits, codec.grid_group, codec.grid_scale)
-    return found + ([CodecSpec(ggml[key])] if key in ggml else [])

@@ -29,11 +29,6 @@ __all__ = ["Writer", "carry_out", "step_memory"]
 Writer = Callable[[str, int, memoryview], None]
 """write(file, offset, bytes)"""
 
-_WHOLE = {"hqq": 4, "palette": 4, "astc": 4}
-_MOST_WHOLE = 10
-"""How many times its f32 values a tensor taken whole needs: stored, widened, codes, and for grouped palettes the values
-once more in the order of their tables. Other codecs decompose the tensor."""
-
 
 def step_memory(step: Step) -> int:
     """Bytes one worker needs at once for a step: source slab, its f32 values, the encoded slab and its check."""
@@ -43,7 +38,7 @@ def step_memory(step: Step) -> int:
     if has_rows(source.spec, source.parts) and has_rows(step.target.spec, step.target.parts):
         row = max(4 * source.spec.columns, 1)
         return 6 * max(SLAB_BYTES, row)
-    return _WHOLE.get(step.target.codec.name, _MOST_WHOLE) * 4 * source.spec.size
+    return codec_for(step.target.codec).copies_if_whole * 4 * source.spec.size
 
 
 def carry_out(

@@ -16,11 +16,9 @@ groups over the whole tensor. How long a group is, nothing says: it follows from
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from flyweight import strict_json
 from flyweight.containers.npy_dir.header import DESCRS
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
@@ -90,7 +88,6 @@ PICKLE = "__pt_df11"
 SUFFIXES = (
     *(suffix for form in FORMS.values() for suffix in form.files.values()), *CORRECTION.values(), *DENSE, SHAPE, PICKLE
 )  # fmt: skip
-_HELD_GROUP = re.compile(r'"group":(\d{1,10}),')
 _MAX_GROUP = 2**31 - 1
 _POWERS = (8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -110,8 +107,8 @@ def arrange(spec: TensorSpec, codec: CodecSpec) -> dict[str, Stored] | None:
         return None
     for form, scale in _SCALED:
         if inner == form.spec(group, scale) and (form.flat or not rank):
-            held = _flat(form, spec, group) if form.flat else _by_rows(form, spec, group, scale)
-            return held if not rank or held is None else _corrected(held, spec, rank)
+            stored = _flat(form, spec, group) if form.flat else _by_rows(form, spec, group, scale)
+            return stored if not rank or stored is None else _corrected(stored, spec, rank)
     return None
 
 
@@ -152,27 +149,22 @@ def _in_rows(form: Form, spec: TensorSpec, group: int) -> bool:
     return group > 0 and spec.columns % group == 0 and spec.columns * form.bits % 8 == 0
 
 
-def _corrected(held: dict[str, Stored], spec: TensorSpec, rank: int) -> dict[str, Stored]:
-    made = {f"inner.{part}": stored for part, stored in held.items()}
+def _corrected(inner: dict[str, Stored], spec: TensorSpec, rank: int) -> dict[str, Stored]:
+    parts = {f"inner.{part}": stored for part, stored in inner.items()}
     for part, shape in (("left", (spec.rows, rank)), ("right", (rank, spec.columns))):
-        made[part] = Stored(CORRECTION[part], TensorSpec(shape, DType.F32), TensorSpec(shape, DType.F32))
-    return made
+        parts[part] = Stored(CORRECTION[part], TensorSpec(shape, DType.F32), TensorSpec(shape, DType.F32))
+    return parts
 
 
-def _correction(held: CodecSpec, rank: int) -> CodecSpec:
-    text = strict_json.dumps(held.as_json()).decode()
-    return CodecSpec("corrected", {"inner": text, "rank": rank, "outliers": 0, "factor": "f32"})
+def _correction(inner: CodecSpec, rank: int) -> CodecSpec:
+    return CodecSpec("corrected", {"inner": inner, "rank": rank, "outliers": 0, "factor": "f32"})
 
 
 def _uncorrected(codec: CodecSpec) -> tuple[CodecSpec, int]:
     """The codec a low rank is added to, and that rank; 0 for one that has none."""
-    rank = codec.params.get("rank")
-    if codec.name == "corrected" and type(rank) is int and rank > 0:
-        form = FORMS["int3"]
-        digits = _HELD_GROUP.search(str(codec.params.get("inner")))
-        held = form.spec(int(digits[1])) if digits else codec
-        if codec == _correction(held, rank):
-            return held, rank
+    inner, rank = codec.params.get("inner"), codec.params.get("rank")
+    if isinstance(inner, CodecSpec) and type(rank) is int and rank > 0 and codec == _correction(inner, rank):
+        return inner, rank
     return codec, 0
 
 

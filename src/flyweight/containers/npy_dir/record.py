@@ -129,9 +129,8 @@ def _tensor(about: Any, file: str, name: str) -> tuple[TensorSpec, CodecSpec]:
     raise _malformed("it is not described by a shape, a dtype and a codec", file, name)
 
 
-def _codec(about: Any, file: str, name: str) -> CodecSpec:
-    match about:
-        case {"name": str(codec), "params": dict(params)}:
-            if all(type(value) in (bool, int, float, str) for value in params.values()):
-                return CodecSpec(codec, params)
-    raise _malformed("its codec is not a name and parameters", file, name)
+def _codec(about: object, file: str, name: str) -> CodecSpec:
+    try:
+        return CodecSpec.read(about, code="E_RECORD")
+    except MalformedError as error:
+        raise error.at(file=file, tensor=name) from None

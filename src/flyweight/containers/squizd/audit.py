@@ -113,7 +113,7 @@ def _check_table(found: Reading, section: Section, extent: Extent, entries: list
         extent.offset,
     )
     codecs = {entry.name: unmasked(entry.codec)[0] for entry in entries}
-    tensors = {int(own): entry for entry in entries if (own := codecs[entry.name].params.get("id")) is not None}
+    tensors = {codecs[entry.name].integer("id"): entry for entry in entries if "id" in codecs[entry.name].params}
     counted = Counter[int]()
     for run in tables.first:
         counted[run.id] += run.entries

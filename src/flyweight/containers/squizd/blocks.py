@@ -18,7 +18,6 @@ from functools import lru_cache
 from struct import pack
 from typing import Any, ClassVar, NamedTuple
 
-from flyweight import strict_json
 from flyweight.containers.squizd.header import fnv1a64
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError
@@ -121,7 +120,7 @@ class _Integers(Encoding):
     def parts(self, spec: TensorSpec, codec: CodecSpec) -> Layout:
         whole = spec.columns * self.bits % 8 == 0
         codes = (*spec.shape[:-1], spec.columns * self.bits // 8) if whole else (-(-spec.size * self.bits // 8),)
-        length = int(codec.params["length"])
+        length = codec.integer("length")
         runs = (*spec.shape[:-1], 4 * -(-spec.columns // length)) if length else (4,)
         return {"codes": TensorSpec(codes, DType.U8), self.table(codec): TensorSpec(runs, DType.U32)}
 
@@ -146,7 +145,7 @@ class Int2(_Integers):
     magic, flag, bits = b"INT2", "INT2", 2
 
     def head(self, spec: TensorSpec, codec: CodecSpec) -> bytes:
-        return pack("<4sIII", self.magic, spec.rows, spec.columns, int(codec.params["length"]))
+        return pack("<4sIII", self.magic, spec.rows, spec.columns, codec.integer("length"))
 
 
 class Tca(Encoding):
@@ -155,27 +154,27 @@ class Tca(Encoding):
     def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
         if codec.name != "lossless" or spec.dtype not in WORDS or not _is_matrix(spec):
             return False
-        stored, base = self._stored(spec, codec), int(codec.params["base"])
-        return stored <= spec.size and int(codec.params["escapes"]) <= stored and base <= WORDS[spec.dtype][3]
+        stored, base = self._stored(spec, codec), codec.integer("base")
+        return stored <= spec.size and codec.integer("escapes") <= stored and base <= WORDS[spec.dtype][3]
 
     def head(self, spec: TensorSpec, codec: CodecSpec) -> bytes:
         stored, params = self._stored(spec, codec), codec.params
-        bitmap = self.parts(spec, codec)["bitmap"].nbytes if int(params["stored"]) >= 0 else 0
+        bitmap = self.parts(spec, codec)["bitmap"].nbytes if codec.integer("stored") >= 0 else 0
         width = WORDS[spec.dtype][0]
         return pack("<4sIIIQQQ", self.magic, spec.rows, width, params["base"], bitmap, stored, params["escapes"])
 
     def _stored(self, spec: TensorSpec, codec: CodecSpec) -> int:
-        stored = int(codec.params["stored"])
+        stored = codec.integer("stored")
         return spec.size if stored < 0 else stored
 
     def parts(self, spec: TensorSpec, codec: CodecSpec) -> Layout:
         count, (_, planes, low, _) = self._stored(spec, codec), WORDS[spec.dtype]
         bitmap = {"bitmap": TensorSpec((*spec.shape[:-1], -(-spec.columns // 64)), DType.U64)}
-        return (bitmap if int(codec.params["stored"]) >= 0 else {}) | {
+        return (bitmap if codec.integer("stored") >= 0 else {}) | {
             "planes": TensorSpec((-(-count // 64), planes), DType.U64),
             "low": TensorSpec((-(-count // 64), 64 * low), DType.U8),
             "starts": TensorSpec((-(-count // 4096),), DType.U32),
-            "escapes": TensorSpec((int(codec.params["escapes"]),), DType.U8),
+            "escapes": TensorSpec((codec.integer("escapes"),), DType.U8),
         }
 
     def describe(self, codec: CodecSpec) -> dict[str, Any]:
@@ -194,12 +193,12 @@ class Astc(Encoding):
         return codec.name == "astc" and footprint in _LEGAL_FOOTPRINTS and _is_matrix(spec) and spec.dtype is DType.F32
 
     def head(self, spec: TensorSpec, codec: CodecSpec) -> bytes:
-        width, height = int(codec.params["width"]), int(codec.params["height"])
+        width, height = codec.integer("width"), codec.integer("height")
         code = FOOTPRINTS.get((width, height), width << 8 | height)
         return pack("<4sIII", self.magic, spec.columns, spec.rows, code)
 
     def parts(self, spec: TensorSpec, codec: CodecSpec) -> Layout:
-        width, height = int(codec.params["width"]), int(codec.params["height"])
+        width, height = codec.integer("width"), codec.integer("height")
         blocks = (-(-spec.rows // height), -(-spec.columns // width) * 16)
         return {"blocks": TensorSpec(blocks, DType.U8), "pair": TensorSpec((4,), DType.U32)}
 
@@ -249,16 +248,16 @@ def encoding_of(codec: CodecSpec) -> Encoding | None:
 
 def masked(inner: CodecSpec, block: int) -> CodecSpec:
     """A codec with a mask over it, as `codecs.masked` writes it."""
-    return CodecSpec("masked", {"inner": strict_json.dumps(inner.as_json()).decode(), "block": block})
+    return CodecSpec("masked", {"inner": inner, "block": block})
 
 
 def unmasked(codec: CodecSpec) -> tuple[CodecSpec, int]:
     """The codec below a mask, and the weights a bit of the mask stands for; 0 if there is no mask."""
     if codec.name != "masked":
         return codec, 0
-    match strict_json.loads(str(codec.params.get("inner", "")).encode(), file="inner"), codec.params.get("block"):
-        case {"name": str(name), "params": dict(params)}, int(block) if block > 0:
-            return CodecSpec(name, params), block
+    match codec.params.get("inner"), codec.params.get("block"):
+        case CodecSpec() as inner, int(block) if block > 0:
+            return inner, block
     raise MalformedError(f"{codec} is no mask over a codec", code="E_CODEC_PARAMS")
 
 
