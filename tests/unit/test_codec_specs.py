@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import flyweight
 from flyweight.codecs import codec_for, without_per_tensor
 from flyweight.codecs.affine import Affine
+from flyweight.codecs.corrected import Corrected
 from flyweight.codecs.masked import Masked
 from flyweight.codecs.sparse import Sparse
 from flyweight.dtypes import DType
@@ -215,5 +216,5 @@ def test_row_stands_for_the_columns_at_every_depth(tmp_path: Path) -> None:
     )
     choice = load_recipe(tmp_path / "r.toml").rules[0].choice
     assert choice.codec is not None
-    assert choice.codec.params["inner"] == Affine().spec.with_params(group="row")
-    assert choice.for_columns(96).codec == choice.codec.with_params(inner=Affine(group=96).spec)
+    assert choice.codec.params["inner"] == CodecSpec("affine", {"group": "row"})
+    assert choice.for_columns(96).codec == Corrected(Affine(group=96).spec).spec

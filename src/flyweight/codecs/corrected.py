@@ -17,6 +17,7 @@ import numpy as np
 from flyweight import kernels
 from flyweight.codecs.base import Array, Parts
 from flyweight.codecs.casts import astype
+from flyweight.codecs.checks import FLOATS, require_f32, require_finite, require_integers, require_one_of
 from flyweight.codecs.outer import EncodeInner, OuterCodec
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
@@ -24,7 +25,6 @@ from flyweight.tensor import CodecSpec, Layout, TensorSpec
 
 __all__ = ["Corrected"]
 
-_TYPES = {"f32": DType.F32, "f16": DType.F16, "bf16": DType.BF16}
 _SWEEPS = 6
 AFFINE = CodecSpec("affine")
 
@@ -41,11 +41,8 @@ class Corrected(OuterCodec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("rank", "outliers"):
-            if type(getattr(self, field)) is not int or not 0 <= getattr(self, field) < 2**31:
-                raise ValueError(f"{field} must be a count below 2^31, not {getattr(self, field)!r}")
-        if self.factor not in _TYPES:
-            raise ValueError(f"factor must be one of {', '.join(_TYPES)}, not {self.factor!r}")
+        require_integers(self, "rank", "outliers")
+        require_one_of(self, factor=FLOATS)
         if self.inner_codec.needs_fit:
             raise ValueError(f"{self.inner_codec.name} needs a fit, and leaves nothing to correct")
 
@@ -56,11 +53,10 @@ class Corrected(OuterCodec):
         return spec
 
     def layout(self, spec: TensorSpec) -> Layout:
-        if not spec.shape or spec.dtype is not DType.F32:
-            raise UnsupportedError(f"corrected decodes to f32 of rank 1 or more, not to {spec}", code="E_SPEC")
+        require_f32(self, spec)
         if self.outliers and spec.size > 2**32:
             raise UnsupportedError(f"the places of outliers in {spec} do not fit u32", code="E_SPEC")
-        parts, factor = dict(self.inner_layout(spec)), _TYPES[self.factor]
+        parts, factor = dict(self.inner_layout(spec)), FLOATS[self.factor]
         if self.rank:
             parts["left"] = TensorSpec((spec.rows, self.rank), factor)
             parts["right"] = TensorSpec((self.rank, spec.columns), factor)
@@ -88,8 +84,7 @@ class Corrected(OuterCodec):
         layout = self.layout(spec)
         with np.errstate(over="ignore"):
             rest = np.array(array, np.float32, order="C").reshape(spec.shape)
-        if not np.isfinite(rest).all():
-            raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
+        require_finite(np.isfinite(rest).all())
         flat = rest.reshape(-1)
         places = _greatest(np.abs(flat), min(self.outliers, spec.size))
         values = flat[places]
@@ -106,7 +101,7 @@ class Corrected(OuterCodec):
 
     def _narrow(self, wide: Array) -> Array:
         with np.errstate(over="ignore"):
-            stored = np.ascontiguousarray(wide, _TYPES[self.factor].numpy)
+            stored = np.ascontiguousarray(wide, FLOATS[self.factor].numpy)
         if not np.isfinite(stored.astype(np.float32)).all():
             raise UnsupportedError(f"the weights leave the range of {self.factor}", code="E_RANGE", hint="use f32 factors")
         return stored

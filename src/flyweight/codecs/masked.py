@@ -16,6 +16,7 @@ import numpy as np
 from flyweight import kernels
 from flyweight.codecs.base import Array, Codec, Parts
 from flyweight.codecs.casts import astype
+from flyweight.codecs.checks import require_integers
 from flyweight.codecs.outer import EncodeInner, OuterCodec
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
@@ -33,8 +34,7 @@ class Masked(OuterCodec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if type(self.block) is not int or not 1 <= self.block < 2**31:
-            raise ValueError(f"block must be a count from 1 to 2^31 − 1, not {self.block!r}")
+        require_integers(self, "block", least=1)
 
     @property
     def needs_fit(self) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 from flyweight import kernels
 from flyweight.codecs.base import Array, Codec, Parts
 from flyweight.codecs.casts import astype
+from flyweight.codecs.checks import require_integers, require_one_of
 from flyweight.codecs.outer import EncodeInner, OuterCodec
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
@@ -43,12 +44,8 @@ class Sparse(OuterCodec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.form not in _FORMS:
-            raise ValueError(f"form must be one of {', '.join(_FORMS)}, not {self.form!r}")
-        if type(self.stored) is not int or not 0 <= self.stored < 2**63:
-            raise ValueError(f"stored must be a count, not {self.stored!r}")
-        if self.index not in _INDEX:
-            raise ValueError(f"index must be one of {', '.join(_INDEX)}, not {self.index!r}")
+        require_one_of(self, form=_FORMS, index=_INDEX)
+        require_integers(self, "stored", most=2**63 - 1)
 
     def inner_spec(self, spec: TensorSpec) -> TensorSpec:
         return TensorSpec((self.stored,), spec.dtype)

@@ -23,6 +23,7 @@ from flyweight import kernels, packing
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.base import Array, Codec, Filler, Grid, GridSpec, Parts, column_weights
 from flyweight.codecs.casts import astype
+from flyweight.codecs.checks import require_f32, require_finite, require_integers, require_one_of
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
@@ -48,12 +49,9 @@ class Tabled(Codec):
     rounds = True
 
     def __post_init__(self) -> None:
-        if type(self.bits) is not int or self.bits not in _HALF:
-            raise ValueError(f"bits must be 4 or 2, not {self.bits!r}")
-        if type(self.length) is not int or not 0 <= self.length < 2**31:
-            raise ValueError(f"length must be a count below 2^31, 0 for the whole tensor, not {self.length!r}")
-        if type(self.id) is not int or not 0 <= self.id < _RUN:
-            raise ValueError(f"id must be a number below 2^63, not {self.id!r}")
+        require_one_of(self, bits=_HALF)
+        require_integers(self, "length", zero="the whole tensor")
+        require_integers(self, "id", most=_RUN - 1)
 
     @property
     def masked_together(self) -> int:
@@ -62,8 +60,7 @@ class Tabled(Codec):
     # Layout
 
     def layout(self, spec: TensorSpec) -> Layout:
-        if not spec.shape or spec.dtype is not DType.F32:
-            raise UnsupportedError(f"tabled decodes to f32 of rank 1 or more, not to {spec}", code="E_SPEC")
+        require_f32(self, spec)
         whole = spec.columns * self.bits % 8 == 0
         shape = (*spec.shape[:-1], spec.columns * self.bits // 8) if whole else (-(-spec.size * self.bits // 8),)
         codes = TensorSpec(shape, DType.U8)
@@ -145,8 +142,7 @@ class Tabled(Codec):
         scale, zero = (np.zeros(self._runs(spec), np.float32) for _ in range(2))
         encode = kernels.encode_signed_bias if _HALF[self.bits] else kernels.encode_scale_bias
         encode(rows, self.bits, self._span(spec), "f32", packed, scale, zero)
-        if np.isnan(scale).any():
-            raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
+        require_finite(not np.isnan(scale).any())
         least, most = -_HALF[self.bits], (1 << self.bits) - 1 - _HALF[self.bits]
         with np.errstate(over="ignore"):
             ends = [scale * np.float32(code) + zero for code in (least, most)]

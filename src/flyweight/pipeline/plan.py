@@ -96,7 +96,7 @@ class Plan:
     def gate(self) -> Gate | None:
         """What the output may cost: as the recipe says, else as the forms of its tensors, or what was lost on the way, ask for.
 
-        A file without a config cannot be run, and so not be measured: there only a recipe asks.
+        Of a file of tensors alone, which is no whole model, only a recipe asks.
         """
         if self.recipe.gate is not None:
             return self.recipe.gate

@@ -90,7 +90,7 @@ class Choice:
 
     def for_columns(self, columns: int) -> Choice:
         """The choice for a tensor with rows of this length."""
-        return self if self.codec is None else replace(self, codec=_of_columns(self.codec, max(columns, 1)))
+        return self if self.codec is None else replace(self, codec=codec_for(_of_columns(self.codec, max(columns, 1))).spec)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -245,21 +245,12 @@ def choice(
         raise UnsupportedError(
             f"no quantizer named '{quantizer}'", code="E_RECIPE", hint=f"known: {', '.join(QUANTIZERS.lines)}"
         )
-    spec = _with_rows(made.spec, wish)
+    spec = made.spec if _of_columns(wish, 1) == wish else wish
     return Choice(spec, quantizer or "", sparsity=sparsity, floor=_floor(spec, cosine, otherwise))
 
 
 def _spec(codec: str, params: Mapping[str, Any]) -> CodecSpec:
     return CodecSpec.read({"name": codec, "params": dict(params)}, code="E_RECIPE")
-
-
-def _with_rows(complete: CodecSpec, wish: CodecSpec) -> CodecSpec:
-    """A spec that has all its parameters, with ROW where the wish has it."""
-    rows: dict[str, Param] = {key: ROW for key, value in wish.params.items() if value == ROW}
-    for key, value in wish.params.items():
-        if isinstance(value, CodecSpec) and isinstance(inner := complete.params[key], CodecSpec):
-            rows[key] = _with_rows(inner, value)
-    return complete.with_params(**rows)
 
 
 def _floor(spec: CodecSpec, cosine: float | None, otherwise: Mapping[str, Any] | None) -> Floor | None:
