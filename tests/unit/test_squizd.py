@@ -73,7 +73,7 @@ def test_what_is_written_is_read_and_sound(kind: str) -> None:
     assert (parsed.files, parsed.metadata) == (placed.files, made.metadata)
     assert list(C.audit(bundle(model(kind)))) == []
     for one in parsed.entries.values():
-        C.prove(bundle(model(kind)), one)
+        C.check_block(bundle(model(kind)), one)
 
 
 names = st.sampled_from(

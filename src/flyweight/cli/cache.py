@@ -146,6 +146,7 @@ def build(
       flyweight cache build model-npy
       flyweight cache build model-npy --tier cache --tier finalized --in-place
     """
+    from flyweight.measuring import measure
     from flyweight.tiers import build as build_tier
 
     made = []
@@ -154,7 +155,7 @@ def build(
             made.append(
                 build_tier(
                     model, tier, in_place=in_place, force=force, jobs=jobs, max_ram=max_ram, allow_ungated=allow_ungated,
-                    progress=advance, tell=note,
+                    progress=advance, tell=note, measure=measure,
                 )
             )  # fmt: skip
         if not as_json:

@@ -184,12 +184,13 @@ def command(
     with ExitStack() as held:
         with starting():
             renderer = None if raw else held.enter_context(_renderer())
+            from flyweight.measuring import measure
             from flyweight.runtime import Checking, Generation, Sampler
             from flyweight.tiers import open_model_from
 
             opened, choice = open_model_from(
                 model, tier=tier, build=not no_build, tell=note, context=context, kv=kv, int8=not exact, threads=threads,
-                max_ram=max_ram, allow_ungated=allow_ungated, verify=verify,
+                max_ram=max_ram, allow_ungated=allow_ungated, verify=verify, measure=measure,
             )  # fmt: skip
             held.enter_context(opened)
             loaded_at = time.time()

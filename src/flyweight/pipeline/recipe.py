@@ -43,7 +43,7 @@ from typing import Any
 
 from flyweight import strict_json
 from flyweight.codecs import CODECS, codec_for
-from flyweight.containers import Floor
+from flyweight.containers.presets import Floor
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, UnsupportedError, nearest
 from flyweight.gate import Gate
@@ -187,15 +187,8 @@ PRESETS = (
 """What `--quant` takes."""
 
 
-def preset(name: str, own: Mapping[str, CodecSpec] | None = None, floors: Mapping[str, Floor] | None = None) -> Recipe:
-    """A recipe by name: `q4_0`, `int4`, `int4-g32`, `dense`, `keep`; `own` are names that mean a form of the target's, `floors`
-    what some of them promise.
-    """
-    if own and name in own:
-        codec = codec_for(own[name])
-        return Recipe(
-            name, (Rule(("*",), Choice(codec.spec, default_for(codec), floor=(floors or {}).get(name))),), protect=True
-        )
+def preset(name: str) -> Recipe:
+    """A recipe by name: `q4_0`, `int4`, `int4-g32`, `dense`, `keep`."""
     if name == "keep":
         return Recipe(name)
     if name in ("dense", "none"):
@@ -206,9 +199,8 @@ def preset(name: str, own: Mapping[str, CodecSpec] | None = None, floors: Mappin
         return Recipe(name, (Rule(("*",), choice("affine", params)),), protect=True)
     if name in CODECS and CODECS[name].encodes:
         return Recipe(name, (Rule(("*",), choice(name)),), protect=not codec_for(CodecSpec(name)).exact)
-    known = (*PRESETS, *(own or ()))
     raise UnsupportedError(
-        f"no quantization named '{name}'{nearest(name, known)}", code="E_QUANT", hint=f"known: {', '.join(known)}"
+        f"no quantization named '{name}'{nearest(name, PRESETS)}", code="E_QUANT", hint=f"known: {', '.join(PRESETS)}"
     )
 
 

@@ -23,7 +23,7 @@ from flyweight.containers.npy_dir.reading import read_keys
 from flyweight.containers.safetensors import Safetensors
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, GateError, OutputError, ResourceError
-from flyweight.gate import INT3
+from flyweight.gate import Measure
 from flyweight.manifest import Entry
 from flyweight.pipeline.plan import Plan, make_plan
 from flyweight.pipeline.recipe import SAME_CODES, ByName, Choice, preset
@@ -76,6 +76,7 @@ def build(
     allow_ungated: bool = False,
     progress: Progress | None = None,
     tell: Callable[[str], object] = lambda _: None,
+    measure: Measure | None = None,
 ) -> Built:
     """Build a tier unless it is ready, in the user's cache or beside the arrays (`in_place`).
 
@@ -84,7 +85,7 @@ def build(
     """
     return build_from(
         Arrays(require_tiers(path)), tier_named(tier), in_place=in_place, force=force, max_ram=max_ram,
-        allow_ungated=allow_ungated, tell=tell, jobs=jobs, progress=progress,
+        allow_ungated=allow_ungated, tell=tell, jobs=jobs, progress=progress, measure=measure,
     )  # fmt: skip
 
 
@@ -254,8 +255,7 @@ def _four_bits(checkpoint: Checkpoint, place: str, max_ram: int | None) -> Plan:
 
 
 def _three_bits(checkpoint: Checkpoint, place: str, max_ram: int | None) -> Plan:
-    recipe = replace(preset("int3"), gate=INT3)
-    return make_plan(checkpoint, container_named("mlx"), place, recipe=recipe, max_ram=max_ram)
+    return make_plan(checkpoint, container_named("mlx"), place, recipe=preset("int3"), max_ram=max_ram)
 
 
 _PLANS: Mapping[str, Callable[[Checkpoint, str, int | None], Plan]] = {

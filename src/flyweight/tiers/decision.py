@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint, require_passed
 from flyweight.errors import FlyweightError, GateError, MalformedError, OutputError, ResourceError, UnsupportedError
-from flyweight.gate import OVERRIDE
+from flyweight.gate import OVERRIDE, Measure
 from flyweight.runtime.ahead import Front
 from flyweight.tiers import store
 from flyweight.tiers.arrays import Arrays
@@ -32,10 +32,11 @@ Opened = tuple[Checkpoint, Choice]
 
 class Decision:
     def __init__(
-        self, root: Path, build: bool, max_ram: int | None, allow_ungated: bool, tell: Tell, *, deep: bool = False
-    ) -> None:
+        self, root: Path, build: bool, max_ram: int | None, allow_ungated: bool, tell: Tell, measure: Measure | None,
+        *, deep: bool = False,
+    ) -> None:  # fmt: skip
         self.root, self.build, self.max_ram, self.allow_ungated, self.tell = root, build, max_ram, allow_ungated, tell
-        self.deep = deep
+        self.measure, self.deep = measure, deep
         self.memory = max_ram or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self.arrays = Arrays(root)
         self.beside = Home(root, root)
@@ -162,7 +163,9 @@ class Decision:
     def _build(self, tier: Tier) -> tuple[State, bool]:
         from flyweight.tiers.building import build_from  # whoever only starts a model needs nothing of it
 
-        made = build_from(self.arrays, tier, max_ram=self.max_ram, allow_ungated=self.allow_ungated, tell=self.tell)
+        made = build_from(
+            self.arrays, tier, max_ram=self.max_ram, allow_ungated=self.allow_ungated, tell=self.tell, measure=self.measure
+        )
         self.__dict__.pop("own", None)
         return state_in(self.own, tier, self.arrays), not made.already
 

@@ -21,12 +21,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from flyweight import strict_json
+from flyweight.containers.carried import Carried
 from flyweight.containers.npy_dir.header import DESCRS
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.tensor import RAW, CodecSpec, Param, TensorSpec
 
-__all__ = ["DENSE", "FORMS", "INT4", "SHAPE", "SUFFIXES", "Form", "Stored", "arrange", "identify"]
+__all__ = ["CARRIED", "DENSE", "FORMS", "INT4", "SHAPE", "SUFFIXES", "Form", "Stored", "arrange", "identify"]
 
 
 class Stored(NamedTuple):
@@ -90,6 +91,19 @@ PICKLE = "__pt_df11"
 SUFFIXES = (
     *(suffix for form in FORMS.values() for suffix in form.files.values()), *CORRECTION.values(), *DENSE, SHAPE, PICKLE
 )  # fmt: skip
+_FREE = ("group", "scale")
+
+
+def _carried(form: Form) -> Carried:
+    fixed: dict[str, tuple[Param, ...]] = {key: (value,) for key, value in form.params.items() if key not in _FREE}
+    return Carried(form.codec, fixed | ({"scale": tuple(s.label for s in form.usual)} if "scale" in form.params else {}))
+
+
+CARRIED = (
+    Carried("raw", dtypes=(*DESCRS.values(), DType.BF16)),
+    *map(_carried, FORMS.values()),
+    Carried("corrected", {"inner": (_carried(FORMS["int3"]),), "outliers": (0,), "factor": ("f32",)}),
+)
 _HELD_GROUP = re.compile(r'"group":(\d{1,10}),')
 _MAX_GROUP = 2**31 - 1
 _POWERS = (8, 16, 32, 64, 128, 256, 512, 1024)

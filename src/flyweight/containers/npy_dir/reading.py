@@ -75,7 +75,7 @@ class Reading:
     entries: dict[str, Entry] = field(default_factory=dict)
     record: Record | None = None
     problems: list[FlyweightError] = field(default_factory=list)
-    doubts: list[tuple[str, str]] = field(default_factory=list)
+    warnings: list[tuple[str, str]] = field(default_factory=list)
     owners: dict[str, str] = field(default_factory=dict)
     """Array file → the tensor it is of."""
     arrays: dict[str, tuple[Extent, ...]] = field(default_factory=dict)
@@ -291,12 +291,12 @@ def _completeness(found: Reading) -> None:
             found.problems.append(
                 MalformedError(f"half written: no {READY}, and {reason}", code="E_UNFINISHED", file=bundle.name)
             )
-        found.doubts.append(("E_UNFINISHED", f"no {READY}: the writer did not say that it finished"))
+        found.warnings.append(("E_UNFINISHED", f"no {READY}: the writer did not say that it finished"))
     if found.waiting:
         message = f"{found.waiting} tensors have four bits that do not count, as there is no {INT4_READY}"
-        found.doubts.append(("E_UNREADY", message))
+        found.warnings.append(("E_UNREADY", message))
     if READY in bundle and stray:
-        found.doubts.append(("E_STRAY", f"{len(stray)} arrays belong to no tensor, such as {stray[0]}"))
+        found.warnings.append(("E_STRAY", f"{len(stray)} arrays belong to no tensor, such as {stray[0]}"))
 
 
 def _all_shards(raw: memoryview) -> bool:
