@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from flyweight import cli
 from flyweight.checkpoint import Checkpoint
-from flyweight.containers.squizd import Squizd, blocks
+from flyweight.containers.squizd import blocks
+from flyweight.containers.squizd.container import Squizd
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError
 from flyweight.manifest import Entry, Extent, Manifest, Typed

@@ -17,13 +17,13 @@ import click
 
 from flyweight.cli.output import json_option, note, print_json, size_argument
 from flyweight.cli.streams import require_text, say, text_from_stdin
+from flyweight.tiers.table import AUTO, CHOICES
 
 if TYPE_CHECKING:
     from flyweight.runtime.chat import Renderer
     from flyweight.tiers import Choice
 
 __all__ = [
-    "TIERS",
     "command",
     "engine_options",
     "explain",
@@ -54,12 +54,11 @@ engine_options = _all(
     click.option("--exact", is_flag=True, help="Multiply with f32 activations instead of int8 ones: slower, closer."),
     click.option("--max-ram", callback=size_argument, metavar="SIZE", help="Bound memory; layers are streamed if need be."),
 )
-TIERS = ("auto", "packed", "int4", "int3", "cache", "finalized", "int8", "arrays", "native")
 tier_options = _all(
     click.option(
         "--tier",
-        type=click.Choice(TIERS),
-        default="auto",
+        type=click.Choice(CHOICES),
+        default=AUTO,
         show_default=True,
         help="Which form of an npy-dir to run; built in your cache if need be.",
     ),

@@ -18,8 +18,8 @@ CONTAINERS: Table[Container] = Table(
     __name__,
     {
         "gguf": "gguf:Gguf",
-        "squizd": "squizd:Squizd",
-        "npy_dir": "npy_dir:NpyDirectory",
+        "squizd": "squizd.container:Squizd",
+        "npy_dir": "npy_dir.container:NpyDirectory",
         "mlx": "mlx:MlxDirectory",
         "hf": "hf:HfDirectory",
         "safetensors": "safetensors:Safetensors",

@@ -28,6 +28,7 @@ __all__ = [
     "Finishes",
     "HasPresets",
     "Inflates",
+    "OwnsFiles",
     "RecordsGate",
     "Summarises",
     "Warns",
@@ -115,6 +116,14 @@ class EmbedsFiles(Protocol):
 
     embeds: ClassVar[Mapping[str, int]]
     """The names it has a place for, and how many bytes of each."""
+
+
+@runtime_checkable
+class OwnsFiles(Protocol):
+    """Other files than those that tensors are in belong to the format: indexes, records, sentinels."""
+
+    own_files: ClassVar[Sequence[str]]
+    """Patterns of their names; one that ends with "/" is a folder that is a model directory itself."""
 
 
 @runtime_checkable

@@ -339,6 +339,7 @@ class HfDirectory(Container):
     is_directory = True
     codecs = (Carried("raw", dtypes=tuple(LABELS)), EVERY_CODEC)
     decodes = True
+    own_files = (INDEX,)
 
     def probe(self, bundle: Bundle) -> bool:
         return is_model_directory(bundle)

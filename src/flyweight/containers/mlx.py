@@ -26,6 +26,7 @@ from flyweight.containers.base import Container, Placement, require_carried
 from flyweight.containers.carried import Carried
 from flyweight.containers.hf import (
     CONFIG,
+    INDEX,
     is_model_directory,
     place_files,
     place_side_files,
@@ -270,6 +271,7 @@ class MlxDirectory(Container):
     title = "MLX directory"
     dialect = "hf"
     expert_layout = "mlx"
+    own_files = (INDEX,)
     codecs = (
         Carried("raw", dtypes=tuple(PLAIN)),
         Carried(

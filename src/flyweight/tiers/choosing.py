@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
+from flyweight.containers.npy_dir.forms import form_name
 from flyweight.errors import UnsupportedError
 from flyweight.gate import Measure
 from flyweight.manifest import Manifest
@@ -48,9 +49,8 @@ def at_rest(manifest: Manifest) -> str:
     """What the arrays of an npy-dir are called: by the form that most of the quantised weights have."""
     sizes = Counter[str]()
     for entry in manifest.entries.values():
-        bits = entry.codec.params.get("bits", 3 if entry.codec.name == "corrected" else 0)
-        if entry.codec.name != "raw":
-            sizes[f"int{bits}" if bits else entry.codec.name] += entry.spec.size
+        if form := form_name(entry):
+            sizes[form] += entry.spec.size
     return sizes.most_common(1)[0][0] if sizes else "dense"
 
 

@@ -20,9 +20,9 @@ from flyweight.containers.abilities import Addition
 from flyweight.containers.base import Chunks, Image, Placement, require_carried
 from flyweight.containers.npy_dir.container import NpyDirectory, array_image, digests_of, image_of, part_extents
 from flyweight.containers.npy_dir.forms import FORMS, INT4, arrange
+from flyweight.containers.npy_dir.layout import ARRAY, COMPRESSED, FOLDER, INT4_READY, RECORD
 from flyweight.containers.npy_dir.presets import ADDABLE, PRESETS
-from flyweight.containers.npy_dir.reading import ARRAY, COMPRESSED, FOLDER, INT4_READY, array_files, labels, read
-from flyweight.containers.npy_dir.record import RECORD
+from flyweight.containers.npy_dir.reading import array_files, labels, read
 from flyweight.errors import OutputError, UnsupportedError
 from flyweight.manifest import Entry, Extent, Manifest
 from flyweight.sources import Bundle

@@ -9,7 +9,7 @@
     config.json, tokenizer.json, ...     side files, kept byte for byte
 
 `header` reads an array's file, `forms` has the table of suffixes, `keys` the names on disk, `reading` puts a tensor together,
-`record` is flyweight.json. Caches that Squish builds from the arrays (finalized/, squish_4bit/ …) are not part of the model.
+`record` is flyweight.json, `layout` has the names of files and of tiers, which are not part of the model.
 docs/formats/npy-dir.md is the format, normatively.
 """
 
@@ -28,21 +28,20 @@ from flyweight.containers.hf import place_side_files
 from flyweight.containers.npy_dir.forms import CARRIED, FORMS, SHAPE, Stored, arrange
 from flyweight.containers.npy_dir.header import build_header
 from flyweight.containers.npy_dir.keys import safe_keys
-from flyweight.containers.npy_dir.presets import PRESETS
-from flyweight.containers.npy_dir.reading import (
+from flyweight.containers.npy_dir.layout import (
     ARRAY,
     COMPRESSED,
     FOLDER,
     INT4_READY,
     MANIFEST,
+    OWN_FILES,
     READY,
-    Reading,
+    RECORD,
     is_own,
-    read,
-    read_json,
-    recorded_digests,
 )
-from flyweight.containers.npy_dir.record import NO_DIGEST, RECORD, Record, read_record
+from flyweight.containers.npy_dir.presets import PRESETS
+from flyweight.containers.npy_dir.reading import Reading, read, read_json, recorded_digests
+from flyweight.containers.npy_dir.record import NO_DIGEST, Record, read_record
 from flyweight.containers.presets import Preset
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, UnsupportedError
@@ -66,6 +65,7 @@ class NpyDirectory(Container):
     is_directory = True
     dense = DenseTypes(exactly={DType.BF16: DType.F16})
     codecs = CARRIED
+    own_files = OWN_FILES
     quants = tuple(PRESETS)
 
     def probe(self, bundle: Bundle) -> bool:

@@ -25,9 +25,10 @@ from flyweight.containers.carried import Carried
 from flyweight.containers.npy_dir.header import DESCRS
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.manifest import Entry
 from flyweight.tensor import RAW, CodecSpec, Param, TensorSpec
 
-__all__ = ["CARRIED", "DENSE", "FORMS", "INT4", "SHAPE", "SUFFIXES", "Form", "Stored", "arrange", "identify"]
+__all__ = ["CARRIED", "DENSE", "FORMS", "INT4", "SHAPE", "SUFFIXES", "Form", "Stored", "arrange", "form_name", "identify"]
 
 
 class Stored(NamedTuple):
@@ -199,6 +200,13 @@ def _group(usual: int, columns: int, groups: int) -> int | None:
     even = [columns // groups] if columns % groups == 0 else []
     lengths: list[int] = [usual, *even, *_POWERS]
     return next((length for length in lengths if -(-columns // length) == groups), None)
+
+
+def form_name(entry: Entry) -> str:
+    """What a tensor's form is called: int8, int4, int3, nf4; nothing if it is dense."""
+    stored = {extent.file.rpartition(SHAPE[:2])[2].partition(".")[0] for extent in entry.extents.values()}
+    found = (label for label, form in FORMS.items() if form.files["codes"].removeprefix(SHAPE[:2]) in stored)
+    return next(found, "").partition("-")[0]
 
 
 # Arrays → codec ---------------------------------------------------------------------------------
