@@ -137,7 +137,7 @@ class Verdict:
             if passed is not found.passed:
                 raise ValueError(f"'passed' is {passed!r}, its figures say {found.passed!r}")
         except (TypeError, ValueError, KeyError, UnsupportedError) as error:
-            raise MalformedError(f"its gate is none: {error}", code=code, file=file) from None
+            raise MalformedError(f"its accuracy record is malformed: {error}", code=code, file=file) from None
         return found
 
     def require(self, *, file: str | None = None) -> None:
