@@ -17,7 +17,8 @@ from flyweight import models, strict_json
 from flyweight.checkpoint import Checkpoint, read_checkpoint
 from flyweight.codecs import CODECS
 from flyweight.containers import CONTAINERS
-from flyweight.containers.squizd.appendix import check_archive, check_content
+from flyweight.containers.mlpackage import check_content
+from flyweight.containers.squizd.appendix import check_archive
 from flyweight.containers.squizd.audit import audit
 from flyweight.containers.squizd.reading import read
 from flyweight.cursor import SCALARS, Cursor

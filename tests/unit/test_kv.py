@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flyweight.errors import ResourceError
-from flyweight.runtime.kv import KeyValues
+from flyweight.runtime.kv import KeyValues, cache_nbytes
 
 HEADS, KV_HEADS, HEAD = 4, 2, 64
 WIDTH = (HEADS + 2 * KV_HEADS) * HEAD
@@ -127,7 +127,7 @@ def test_a_window_changes_nothing_but_what_is_held(kind: str) -> None:
 MEASURED = """
 import numpy as np, sys
 from pathlib import Path
-from flyweight.runtime.kv import KeyValues
+from flyweight.runtime.kv import KeyValues, cache_nbytes
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 kind, window = sys.argv[1], int(sys.argv[2])
@@ -151,3 +151,11 @@ def test_memory_is_committed_as_tokens_arrive(kind: str, window: int) -> None:
     done = subprocess.run([sys.executable, "-c", MEASURED, kind, str(window)], capture_output=True, text=True, check=True)
     grown, reported = map(int, done.stdout.split())
     assert abs(grown - reported) < 0.1 * reported + 1_000_000, (grown, reported)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("context", [1, 256, 1000])
+def test_what_a_cache_will_take_is_known_before(kind: str, context: int) -> None:
+    """The figure that `--max-ram` is held against is that of the memory reserved, grids and tails included."""
+    cache = KeyValues(3, 2, 64, context, kind)
+    assert cache_nbytes(3, 2, 64, context, kind) == len(cache._memory)

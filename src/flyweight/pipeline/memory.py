@@ -24,5 +24,5 @@ def require(need: int, max_ram: int | None, who: str, *, tensor: str | None = No
             f"{who} needs {(need + BASE_RAM) >> 20} MiB of memory and {ram >> 20} MiB are allowed",
             code="E_RAM",
             tensor=tensor,
-            hint="allow more with --max-ram, or choose a codec that is encoded a few rows at a time",
+            hint="allow more with --max-ram, or choose a codec that is read row by row, such as q8_0 or int4",
         )

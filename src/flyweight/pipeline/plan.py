@@ -19,10 +19,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from flyweight.checkpoint import Checkpoint
+from flyweight.checkpoint import Checkpoint, gated, needs_gate
 from flyweight.codecs import Array, Codec, codec_for, known
 from flyweight.codecs.casts import astype
 from flyweight.containers import Container, Placement
+from flyweight.containers.abilities import Describes, RecordsGate, adapted
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, MalformedError, ResourceError, UnsupportedError
 from flyweight.gate import INT3, Gate
@@ -94,15 +95,15 @@ class Plan:
 
     @property
     def gate(self) -> Gate | None:
-        """What the output may cost: as the recipe says, else as the forms of its tensors, or what was lost on the way, ask for.
+        """What the output may cost: as the recipe says, else as codecs ask for that lose much."""
+        is_model = bool(self.container.dialect)  # else a file of any tensors, which cannot be run
+        lossy = is_model and any(s.action == "transcode" and needs_gate(s.target.codec) for s in self.steps)
+        return self.recipe.gate or (INT3 if lossy or self.gated else None)
 
-        Of a file of tensors alone, which is no whole model, only a recipe asks.
-        """
-        if self.recipe.gate is not None:
-            return self.recipe.gate
-        runs = self.container.is_directory or self.container.holds_files
-        lossy = runs and any(step.action == "transcode" and codec_for(step.target.codec).needs_gate for step in self.steps)
-        return INT3 if lossy or self.container.gated(self.placement.manifest) else None
+    @property
+    def gated(self) -> list[str]:
+        """The tensors whose gate the output will record."""
+        return gated(self.placement.manifest) if isinstance(self.container, RecordsGate) else []
 
     @property
     def checkpoints(self) -> tuple[Checkpoint, ...]:
@@ -144,7 +145,7 @@ def make_plan(
     dialect = container.dialect or manifest.dialect
     translation = translate(manifest, dialect, checkpoint.read, dense=dtype)
     _require_expert_layout(checkpoint, container)
-    wishes = Wishes(recipe, dtype, container.vector_dtype if dialect != manifest.dialect else None, max_ram)
+    wishes = Wishes(recipe, dtype, container.dense.vectors if dialect != manifest.dialect else None, max_ram)
     notes = [*translation.notes, *(f"{name} is not carried: {why}" for name, why in translation.dropped.items())]
     as_stored = Wishes(Recipe("keep"), None, None, max_ram)
     jobs = [(checkpoint, manifest.entries[old], renamed, wishes) for old, renamed in translation.tensors.items()]
@@ -177,10 +178,7 @@ def make_plan(
     placed = placement.manifest.entries
     steps = [replace(step, target=placed[step.target.name]) for step in steps]
     notes += [f"{step.target.name}: {step.note}" for step in steps if step.note]
-    if shard_bytes is not None and container.holds_files:
-        notes.append("a model in one file is not split")
-    if container.name == "mlx" and all(step.target.codec == RAW for step in steps):
-        notes.append("nothing is quantised, so this is a plain Hugging Face directory: --quant int4 would quantise it")
+    notes += placement.notes
     return Plan(checkpoint, container, recipe, placement, tuple(steps), tuple(notes), draft)
 
 
@@ -211,7 +209,7 @@ def _unplaced(
     files = side_files(checkpoint, container, translation.files, entries.values(), notes)
     metadata = translation.metadata
     if dialect != checkpoint.manifest.dialect or any(step.action != "remux" for step in steps):
-        metadata = container.describe(entries, metadata)
+        metadata = container.describe(entries, metadata) if isinstance(container, Describes) else metadata
     return Manifest(container.name, entries, metadata, files, dialect)
 
 
@@ -237,7 +235,7 @@ def _step(checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Co
     dense_dtype = _dense_dtype(source, container, choice, wishes)
     if choice.codec is not None and choice.codec != RAW:
         return _quantize(checkpoint, source, renamed, container, choice, dense_dtype, wishes.max_ram)
-    narrow = container.exactly.get(dense_dtype)
+    narrow = container.dense.exactly.get(dense_dtype)
     if (
         narrow
         and source.codec == RAW
@@ -245,9 +243,10 @@ def _step(checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Co
         and _fits(checkpoint, source, narrow)
     ):
         dense_dtype = narrow
-    keeps = choice.codec is None or source.codec == RAW
+    at_home = not container.decodes or checkpoint.container is container or source.codec.is_foreign
+    keeps = source.codec == RAW or (choice.codec is None and at_home)
     if keeps and not moves_values and (source.codec != RAW or source.spec.dtype is dense_dtype):
-        if container.carries(source.spec, source.codec):
+        if container.carried(source.spec, source.codec):
             _require_rows(source, transform)
             return Step("remux", source, replace(source, name=renamed.name, extents={}), transform)
         repacked = _repack_target(source, container)
@@ -260,7 +259,7 @@ def _dense_dtype(source: Entry, container: Container, choice: Choice, wishes: Wi
     """The element type this tensor has if stored dense: asked for, or the one that loses nothing."""
     if not source.spec.dtype.is_float:
         return source.spec.dtype
-    if container.vector_dtype is not None and len(source.spec.shape) < 2:  # its readers take no other
+    if container.dense.vectors is not None and len(source.spec.shape) < 2:  # its readers take no other
         return wishes.vectors or source.spec.dtype
     return choice.dtype or wishes.dtype or source.spec.dtype
 
@@ -297,7 +296,7 @@ def _quantize(
     max_ram: int | None,
 ) -> Step:
     assert choice.codec is not None
-    codec = codec_for(container.adapt(choice.codec, renamed.name))
+    codec = codec_for(adapted(container, choice.codec, renamed.name))
     transform = renamed.transform
     if source.codec == codec.spec and not choice.sparsity and not (transform and transform.add):
         _require_rows(source, transform)
@@ -322,13 +321,13 @@ def _quantize(
             memory.require(codec.copies_to_fit * 4 * spec.size, max_ram, f"fitting {codec.name}", tensor=source.name)
             codec = _fitted(checkpoint, source, transform, codec, spec, choice.sparsity)
         layout = codec.layout(spec)
-        reason = "" if container.carries(spec, codec.spec) else f"{container.name} cannot hold {spec} as {codec.spec}"
+        reason = "" if container.carried(spec, codec.spec) else f"{container.name} cannot hold {spec} as {codec.spec}"
         larger = sum(part.nbytes for part in layout.values()) >= spec.nbytes
         if larger and codec.exact and not codec.drops_blocks and not reason:  # a mask is asked for in spite of its bytes
             reason = f"{codec.name} would not make it smaller"
     except UnsupportedError as error:
         reason = error.message
-    if reason and container.carries(TensorSpec((256, 256), spec.dtype), codec.spec):  # the codec would do, this shape will not
+    if reason and container.carried(TensorSpec((256, 256), spec.dtype), codec.spec):  # the codec would do, this shape will not
         return replace(_dense(source, renamed, container, dense), note=f"stays dense: {reason}")
     if reason:
         raise UnsupportedError(
@@ -375,7 +374,7 @@ def _fitted(
 def _dense(source: Entry, renamed: Renamed, container: Container, dtype: DType) -> Step:
     _require_decodable(source)
     spec = TensorSpec(source.spec.shape, dtype)
-    if not container.carries(spec, RAW):
+    if not container.carried(spec, RAW):
         raise UnsupportedError(
             f"{container.name} cannot hold {source.codec} and cannot hold it dense as {spec}",
             hint="choose another element type with --dtype",
@@ -393,6 +392,6 @@ def _repack_target(source: Entry, container: Container) -> Codec | None:
     if not known(source.codec):
         return None
     for candidate in codec_for(source.codec).same_grid:
-        if container.carries(source.spec, container.adapt(candidate)):
-            return codec_for(container.adapt(candidate))
+        if container.carried(source.spec, own := adapted(container, candidate)):
+            return codec_for(own)
     return None

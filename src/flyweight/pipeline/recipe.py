@@ -47,7 +47,7 @@ from pathlib import Path
 from typing import Any
 
 from flyweight.codecs import CODECS, codec_for
-from flyweight.containers import Floor
+from flyweight.containers.presets import Floor
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, UnsupportedError, nearest
 from flyweight.gate import Gate
@@ -195,13 +195,8 @@ def presets() -> Iterator[str]:
     yield from (codec.name for codec in CODECS if codec.encodes)
 
 
-def preset(name: str, own: Mapping[str, CodecSpec] | None = None, floors: Mapping[str, Floor] | None = None) -> Recipe:
-    """A recipe by name: `q4_0`, `int4`, `int4-g32`, `dense`, `keep`; `own` are names that mean a form of the target's, `floors`
-    what some of them promise.
-    """
-    if own and name in own:
-        chosen = Choice(codec_for(own[name]).spec, floor=(floors or {}).get(name))
-        return Recipe(name, (Rule(("*",), chosen),), protect=True)
+def preset(name: str) -> Recipe:
+    """A recipe by name: `q4_0`, `int4`, `int4-g32`, `dense`, `keep`."""
     if name == "keep":
         return Recipe(name)
     if name in ("dense", "none"):
@@ -212,7 +207,7 @@ def preset(name: str, own: Mapping[str, CodecSpec] | None = None, floors: Mappin
         return Recipe(name, (Rule(("*",), choice("affine", params)),), protect=True)
     if name in CODECS and CODECS[name].encodes:
         return Recipe(name, (Rule(("*",), choice(name)),), protect=not codec_for(CodecSpec(name)).exact)
-    known = (*presets(), *(own or ()))
+    known = tuple(presets())
     raise UnsupportedError(
         f"no quantization named '{name}'{nearest(name, known)}", code="E_QUANT", hint=f"known: {', '.join(known)}"
     )

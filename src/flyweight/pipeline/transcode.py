@@ -157,7 +157,7 @@ def _put(step: Step, start: int, parts: Parts, hashers: dict[str, blake3], write
 def _copy(checkpoint: Checkpoint, step: Step, hashers: dict[str, blake3], write: Writer) -> None:
     """Copy stored bytes as they are, a buffer at a time."""
     assert step.source is not None
-    checkpoint.proven(step.source.name)
+    checkpoint.checked_entry(step.source.name)
     buffer = memoryview(bytearray(min(SLAB_BYTES, max((e.nbytes for e in step.source.extents.values()), default=0))))
     for name, origin in step.source.extents.items():
         source, place = checkpoint.source(origin.file), step.target.extents[name]

@@ -187,7 +187,7 @@ class Streamed(Tensors):
         for name, part, rows, spec, extent in self.shares(piece):
             room = buffer.data[at : at + extent.nbytes]
             self.checkpoint.source(extent.file).read_into(extent.offset, room)
-            codec = self.checkpoint.proven(self.blueprint.tensors[name]).codec
+            codec = self.checkpoint.checked_entry(self.blueprint.tensors[name]).codec
             tensor = held.setdefault(name, EncodedTensor(rows, codec, {}))
             parts = dict(tensor.parts) | {part: as_array(room, spec)}
             held[name] = EncodedTensor(rows, tensor.codec, parts)

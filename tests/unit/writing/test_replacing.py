@@ -278,7 +278,7 @@ def test_what_other_inputs_are_in_is_kept(toy: Path, tmp_path: Path, outputs: Pa
     write_files(head, {"model.safetensors": safetensors_bytes(draft_head())})
     package = write_package(tmp_path / "package" / "m.mlpackage")
     recipe = write_files(tmp_path / "recipe", {"recipe.toml": b'[[rules]]\nmatch = "*"\ncodec = "keep"\n'}) / "recipe.toml"
-    extras = flyweight.pipeline.squizd.Extras(eagle=head / "model.safetensors", coreml=package)
+    extras = flyweight.Extras(eagle=head / "model.safetensors", coreml=package)
     for place in (head, package, package.parent, head / "model.safetensors"):
         refused(toy, place, "E_SOURCE_INSIDE", to="squizd", quant="int4", extras=extras)
     refused(toy, recipe.parent, "E_SOURCE_INSIDE", recipe=recipe)

@@ -19,12 +19,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from flyweight.containers.carried import Carried
 from flyweight.containers.npy_dir.header import DESCRS
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.manifest import Entry
 from flyweight.tensor import RAW, CodecSpec, Param, TensorSpec
 
-__all__ = ["DENSE", "FORMS", "INT4", "SHAPE", "SUFFIXES", "Form", "Stored", "arrange", "identify"]
+__all__ = ["CARRIED", "DENSE", "FORMS", "INT4", "SHAPE", "SUFFIXES", "Form", "Stored", "arrange", "form_name", "identify"]
 
 
 class Stored(NamedTuple):
@@ -88,6 +90,19 @@ PICKLE = "__pt_df11"
 SUFFIXES = (
     *(suffix for form in FORMS.values() for suffix in form.files.values()), *CORRECTION.values(), *DENSE, SHAPE, PICKLE
 )  # fmt: skip
+_FREE = ("group", "scale")
+
+
+def _carried(form: Form) -> Carried:
+    fixed: dict[str, tuple[Param, ...]] = {key: (value,) for key, value in form.params.items() if key not in _FREE}
+    return Carried(form.codec, fixed | ({"scale": tuple(s.label for s in form.usual)} if "scale" in form.params else {}))
+
+
+CARRIED = (
+    Carried("raw", dtypes=(*DESCRS.values(), DType.BF16)),
+    *map(_carried, FORMS.values()),
+    Carried("corrected", {"inner": (_carried(FORMS["int3"]),), "outliers": (0,), "factor": ("f32",)}),
+)
 _MAX_GROUP = 2**31 - 1
 _POWERS = (8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -177,6 +192,13 @@ def _group(usual: int, columns: int, groups: int) -> int | None:
     even = [columns // groups] if columns % groups == 0 else []
     lengths: list[int] = [usual, *even, *_POWERS]
     return next((length for length in lengths if -(-columns // length) == groups), None)
+
+
+def form_name(entry: Entry) -> str:
+    """What a tensor's form is called: int8, int4, int3, nf4; nothing if it is dense."""
+    stored = {extent.file.rpartition(SHAPE[:2])[2].partition(".")[0] for extent in entry.extents.values()}
+    found = (label for label, form in FORMS.items() if form.files["codes"].removeprefix(SHAPE[:2]) in stored)
+    return next(found, "").partition("-")[0]
 
 
 # Arrays → codec ---------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from typing import Any
 
 from flyweight import strict_json
 from flyweight.containers import typed_json
+from flyweight.containers.npy_dir.layout import RECORD
 from flyweight.cursor import check_shape
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
@@ -28,9 +29,8 @@ from flyweight.manifest import Digests, Entry, Extent, Typed
 from flyweight.sources import Source
 from flyweight.tensor import CodecSpec, TensorSpec
 
-__all__ = ["NO_DIGEST", "RECORD", "Record", "read_record"]
+__all__ = ["NO_DIGEST", "Record", "read_record"]
 
-RECORD = "flyweight.json"
 VERSION = 1
 NO_DIGEST = "0" * 64
 REMEDY = f"get it again: it is damaged; if the change is yours, remove {RECORD}, without which the arrays read the same"

@@ -18,8 +18,7 @@ from typing import Any
 from blake3 import blake3
 
 from flyweight import strict_json
-from flyweight.containers import typed_json
-from flyweight.containers.squizd.appendix import members
+from flyweight.containers import mlpackage, typed_json
 from flyweight.containers.squizd.blocks import (
     ENTRY_BYTES,
     Block,
@@ -52,7 +51,7 @@ from flyweight.tensor import TensorSpec
 
 __all__ = ["APPENDIX", "DRAFT", "Arrangement", "Table", "is_file_name", "layer_of", "metadata_text"]
 
-APPENDIX = "model.mlpackage.zip"
+APPENDIX = mlpackage.NAME
 """The side file that is the CoreML appendix."""
 DRAFT = "draft."
 """How names of the tensors of a draft head begin."""
@@ -194,7 +193,7 @@ class Arrangement:
             folded.add(name.casefold())
             if name == APPENDIX:
                 archive = _content(content, name)
-                members(MemorySource(archive, name), Extent(name, 0, len(archive)))
+                mlpackage.members(MemorySource(archive, name), Extent(name, 0, len(archive)))
 
     def _encoding(self, entry: Entry) -> str:
         encoding = encoding_of(unmasked(entry.codec)[0])

@@ -8,8 +8,8 @@ from statistics import fmean
 
 import numpy as np
 
+from flyweight.containers import mlpackage
 from flyweight.containers.base import Finding
-from flyweight.containers.squizd import appendix
 from flyweight.containers.squizd.arrangement import APPENDIX, Section, section_of
 from flyweight.containers.squizd.blocks import ALIGNMENT, ENTRY_BYTES, dropped, unmasked
 from flyweight.containers.squizd.reading import Reading, head_problem
@@ -42,7 +42,7 @@ def audit(found: Reading) -> Iterator[Finding]:
             _check_digest(found.source, stored.extent, stored.digest, f"file '{name}'", None, report)
     if isinstance(extent := found.files.get(APPENDIX), Extent):
         try:
-            appendix.check_content(found.source, extent)
+            mlpackage.check_content(found.source, extent)
         except FlyweightError as error:
             report.caught(error)
     if found.spans:

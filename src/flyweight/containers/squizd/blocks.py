@@ -18,6 +18,7 @@ from functools import lru_cache
 from struct import pack
 from typing import Any, ClassVar, NamedTuple
 
+from flyweight.containers.carried import Carried
 from flyweight.containers.squizd.header import fnv1a64
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError
@@ -26,6 +27,7 @@ from flyweight.tensor import RAW, CodecSpec, Layout, TensorSpec
 __all__ = [
     "ALIGNMENT",
     "BY_NAME",
+    "CARRIED",
     "ENCODINGS",
     "ENTRY_BYTES",
     "Block",
@@ -44,7 +46,7 @@ DTYPE_CODES = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I64, DType.U8,
 """Of NPCL blocks, by code. The specification has the first three; the others hold the id maps of draft heads."""
 FOOTPRINTS = {(4, 4): 0x04, (5, 5): 0x05, (6, 6): 0x06, (8, 5): 0x08}
 """Codes with a name; any other footprint W×H is 0x0000WWHH."""
-_LEGAL_FOOTPRINTS = {
+LEGAL_FOOTPRINTS = {
     (4, 4), (5, 4), (5, 5), (6, 5), (6, 6), (8, 5), (8, 6), (8, 8), (10, 5), (10, 6), (10, 8), (10, 10), (12, 10), (12, 12),
 }  # fmt: skip
 WORDS = {DType.BF16: (16, 3, 1, 249), DType.F16: (16, 6, 1, 25), DType.F32: (32, 3, 3, 249)}
@@ -190,7 +192,7 @@ class Astc(Encoding):
 
     def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
         footprint = (codec.params.get("width"), codec.params.get("height"))
-        return codec.name == "astc" and footprint in _LEGAL_FOOTPRINTS and _is_matrix(spec) and spec.dtype is DType.F32
+        return codec.name == "astc" and footprint in LEGAL_FOOTPRINTS and _is_matrix(spec) and spec.dtype is DType.F32
 
     def head(self, spec: TensorSpec, codec: CodecSpec) -> bytes:
         width, height = codec.integer("width"), codec.integer("height")
@@ -210,7 +212,7 @@ class Astc(Encoding):
 
     def codec(self, row: Mapping[str, Any], tensor: int) -> CodecSpec:
         match row.get("footprint"):
-            case [int(width), int(height)] if (width, height) in _LEGAL_FOOTPRINTS:
+            case [int(width), int(height)] if (width, height) in LEGAL_FOOTPRINTS:
                 return CodecSpec("astc", {"width": width, "height": height, "id": tensor})
         raise MalformedError(f"{row.get('footprint')!r} is no ASTC footprint", code="E_FOOTPRINT")
 
@@ -231,6 +233,9 @@ class Numbers(Encoding):
 
 ENCODINGS: tuple[Encoding, ...] = (Int4(), Int2(), Tca(), Astc(), Numbers())
 
+_PLAIN = Carried("raw", dtypes=DTYPE_CODES)
+_BLOCKS = (_PLAIN, Carried("tabled", {"bits": (4, 2)}), Carried("lossless"), Carried("astc"))
+CARRIED = (*_BLOCKS, Carried("masked", {"inner": _BLOCKS}))
 
 BY_NAME = {encoding.name: encoding for encoding in ENCODINGS}
 
