@@ -131,8 +131,8 @@ class Astc(Codec):
             if scale > 0:
                 np.divide(strip - low, scale, out=texels[..., 0])
             image = encoder.ASTCImage(encoder.ASTCType.F32, spec.columns, len(strip), 1, texels.tobytes())
-            found = np.frombuffer(context.compress(image, grey), np.uint8)
-            blocks[first // self.height :][: -(-len(strip) // self.height)] = found.reshape(-1, blocks.shape[1])
+            compressed = np.frombuffer(context.compress(image, grey), np.uint8)
+            blocks[first // self.height :][: -(-len(strip) // self.height)] = compressed.reshape(-1, blocks.shape[1])
 
 
 def _paired(identity: int, scale: np.float32, zero: np.float32) -> Array:

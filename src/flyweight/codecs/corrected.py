@@ -131,10 +131,10 @@ def _low_rank(matrix: Array, rank: int) -> tuple[Array, Array]:
         basis = _orthonormal(matrix.T @ _orthonormal(matrix @ basis))
     image = (matrix @ basis).astype(np.float64)
     squares, turn = np.linalg.eigh(image.T @ image)
-    found = min(useful, int(np.count_nonzero(squares > 0)))
-    root, turn = squares[::-1][:found] ** 0.25, turn[:, ::-1][:, :found]
-    left[:, :found] = image @ turn / root
-    right[:found] = root[:, None] * (turn.T @ basis.T)
+    kept = min(useful, int(np.count_nonzero(squares > 0)))
+    root, turn = squares[::-1][:kept] ** 0.25, turn[:, ::-1][:, :kept]
+    left[:, :kept] = image @ turn / root
+    right[:kept] = root[:, None] * (turn.T @ basis.T)
     return left, right
 
 

@@ -116,8 +116,8 @@ class Excess(Codec):
             better = self._lost(values, others, shorter) < self._lost(values, codes, scale)
             scale, codes = np.where(better, shorter, scale), np.where(self._per_column(better, columns), others, codes)
         packed = packing.pack("little", codes, self.bits)
-        made = {"codes": packed, "scale": scale, "zero": np.full(scale.shape, self.excess, np.float32)}
-        return {part: made[part].reshape(want.shape) for part, want in layout.items()}
+        parts = {"codes": packed, "scale": scale, "zero": np.full(scale.shape, self.excess, np.float32)}
+        return {part: parts[part].reshape(want.shape) for part, want in layout.items()}
 
     def _per_column(self, groups: Array, columns: int) -> Array:
         return np.repeat(groups, min(self._span(columns), max(columns, 1)), axis=1)[:, :columns]
@@ -134,8 +134,8 @@ class Excess(Codec):
         columns = values.shape[1]
         starts = np.arange(0, columns, self._span(columns))
         with np.errstate(over="ignore"):  # what leaves the range loses everything
-            made = self._per_column(scale, columns) * (codes.astype(np.float32) - self.excess)
-            return np.add.reduceat(np.square(values - made, dtype=np.float64), starts, axis=1)
+            decoded = self._per_column(scale, columns) * (codes.astype(np.float32) - self.excess)
+            return np.add.reduceat(np.square(values - decoded, dtype=np.float64), starts, axis=1)
 
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
         complaint = super().check_values(spec, parts)

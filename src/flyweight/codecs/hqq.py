@@ -91,11 +91,11 @@ class Hqq(Codec):
         words, shifts = parts["codes"], _STORED[self.bits][1]
         for row in range(self.group):
             run, at = divmod(row, len(words))
-            made = (words[at] >> shifts[run] & self.levels).astype(np.float32)
+            values = (words[at] >> shifts[run] & self.levels).astype(np.float32)
             with np.errstate(all="ignore"):
-                made -= parts["zero"][0]
-                made *= parts["scale"][0]
-            yield made
+                values -= parts["zero"][0]
+                values *= parts["scale"][0]
+            yield values
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         rows = np.ascontiguousarray(self.finite_matrix(spec, array).T)

@@ -233,14 +233,14 @@ def choice(
     if dtype:
         raise UnsupportedError(f"dtype goes with 'keep' or 'dense', not with codec '{codec}'", code="E_RECIPE")
     wish = _spec(codec, params or {})
-    made = codec_for(_of_columns(wish, 1))
-    if not made.encodes:
+    complete = codec_for(_of_columns(wish, 1))
+    if not complete.encodes:
         raise UnsupportedError(f"codec '{codec}' can be read but not written yet", code="E_NO_ENCODER")
     if quantizer is not None and quantizer not in QUANTIZERS:
         raise UnsupportedError(
             f"no quantizer named '{quantizer}'", code="E_RECIPE", hint=f"known: {', '.join(QUANTIZERS.lines)}"
         )
-    spec = made.spec if _of_columns(wish, 1) == wish else wish
+    spec = complete.spec if _of_columns(wish, 1) == wish else wish
     return Choice(spec, quantizer or "", sparsity=sparsity, floor=_floor(spec, cosine, otherwise))
 
 

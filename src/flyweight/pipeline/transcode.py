@@ -103,22 +103,22 @@ def _rounded(step: Step, tensor: EncodedTensor) -> Array | None:
     codec = codec_for(tensor.codec)
     if step.target.codec != RAW or not codec.rounds or (step.transform and step.transform.add):
         return None
-    made = np.empty(tensor.spec.shape, DType.BF16.numpy)
-    codec.decode(tensor.spec, tensor.parts, made)
-    return None if _any_infinite(made) else made
+    rounded = np.empty(tensor.spec.shape, DType.BF16.numpy)
+    codec.decode(tensor.spec, tensor.parts, rounded)
+    return None if _any_infinite(rounded) else rounded
 
 
 def _cast(values: Array, dtype: DType) -> Array:
     """Round to `dtype`; a finite value that would become infinite is refused, not lost."""
     if dtype.numpy == values.dtype:
         return values
-    made = astype(values, dtype.numpy)
-    if dtype.is_float and _any_infinite(made) and not _any_infinite(values):
+    cast = astype(values, dtype.numpy)
+    if dtype.is_float and _any_infinite(cast) and not _any_infinite(values):
         top = float(np.abs(values[np.isfinite(values)]).max())
         raise MalformedError(
             f"a value of magnitude {top:.6g} does not fit {dtype}", code="E_OVERFLOW", hint="use --dtype bf16 or f32"
         )
-    return made
+    return cast
 
 
 @cache

@@ -32,7 +32,7 @@ def _fill(array: Array, codec: Affine, spec: TensorSpec, importance: Array | Non
     for part, weight in chunks(rows, weights):
         search = _Search(codec, *group_columns(codec, rows[part], weight))
         best = search.best(scale[part].reshape(1, -1), offset[part].reshape(1, -1))
-        scale[part], offset[part] = (found.reshape(scale[part].shape) for found in best)
+        scale[part], offset[part] = (grid.reshape(scale[part].shape) for grid in best)
     return codec.store(spec, codec.nearest_codes(rows, scale, offset), scale, offset)
 
 

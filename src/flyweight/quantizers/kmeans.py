@@ -84,8 +84,8 @@ def optimal_centres(values: Array, weights: Array | None, clusters: int) -> Arra
     else:
         pull = np.where(weights.any(axis=1, keepdims=True), weights, np.float32(1))
     if count <= _MOST_POINTS:
-        room = np.empty((2, count), np.uint64), np.empty((6, count + 1)), np.empty((clusters, count + 1), np.int32)
-        kernels.palette_centres(np.ascontiguousarray(values), pull, *room, out)
+        workspace = np.empty((2, count), np.uint64), np.empty((6, count + 1)), np.empty((clusters, count + 1), np.int32)
+        kernels.palette_centres(np.ascontiguousarray(values), pull, *workspace, out)
         return out
     for table, row in enumerate(values):
         mass, moment = _bins(row, pull[table : table + 1])
