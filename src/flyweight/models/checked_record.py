@@ -62,6 +62,9 @@ class Record:
         self._used.add(key)
         return self._values.get(key)
 
+    def everything(self) -> dict[str, Any]:
+        return dict(self._values)
+
     def unused(self) -> dict[str, Any]:
         return {key: value for key, value in self._values.items() if key not in self._used}
 

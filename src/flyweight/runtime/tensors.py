@@ -1,4 +1,4 @@
-"""Where a decoder's weights come from, by their HF names.
+"""Where a decoder's weights come from, by their canonical names.
 
 `Tensors` leaves them where they are: views on the mapped file, which the machine reads when they are first used and may drop
 again. `Streamed` has two buffers of its own, each the size of the largest layer, and reads the next layer into one while the

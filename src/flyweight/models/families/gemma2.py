@@ -1,47 +1,62 @@
-"""Gemma 2: four norms a layer (stored as 1 + w), capped logits, every other layer with a sliding window."""
+"""Gemma 2: four norms a layer that multiply by 1 + w, capped logits, every other layer with a sliding window."""
 
-from flyweight.models.family import ATTENTION, COMMON_FIELDS, EMBEDDINGS, MLP, Family, Field, Graph, TensorRule, Window
+from flyweight.models.dialects.gguf_form import COMMON_ABSENT, COMMON_KEYS, GgufForm
+from flyweight.models.family import ATTENTION, COMMON_FIELDS, EMBEDDINGS, MLP, Family, Field, Graph, Window, in_layers
 
-__all__ = ["FAMILY", "GEMMA_GRAPH", "GEMMA_TENSORS"]
+__all__ = ["FAMILY", "GEMMA_ACTIVATION", "GEMMA_GGUF_TENSORS", "GEMMA_GRAPH", "GEMMA_TENSORS"]
 
-_embedding, _final_norm, _output = EMBEDDINGS
-
+GEMMA_ACTIVATION = ("hidden_activation", "gelu_pytorch_tanh")
 GEMMA_TENSORS = (
-    _embedding,
-    _final_norm._replace(add=1.0),
-    _output,
-    TensorRule("model.layers.{i}.input_layernorm.weight", "blk.{i}.attn_norm.weight", ("hidden",), add=1.0),
-    TensorRule("model.layers.{i}.post_attention_layernorm.weight", "blk.{i}.post_attention_norm.weight", ("hidden",), add=1.0),
-    TensorRule("model.layers.{i}.pre_feedforward_layernorm.weight", "blk.{i}.ffn_norm.weight", ("hidden",), add=1.0),
-    TensorRule("model.layers.{i}.post_feedforward_layernorm.weight", "blk.{i}.post_ffw_norm.weight", ("hidden",), add=1.0),
+    *EMBEDDINGS,
+    *in_layers(
+        {
+            "input_layernorm.weight": ("hidden",),
+            "post_attention_layernorm.weight": ("hidden",),
+            "pre_feedforward_layernorm.weight": ("hidden",),
+            "post_feedforward_layernorm.weight": ("hidden",),
+        }
+    ),
     *ATTENTION,
     *MLP,
 )
-
 GEMMA_GRAPH = Graph(
-    activation="gelu_tanh",
     scaled_embedding=True,
+    norm_offset=1.0,
     attention_post_norm="post_attention_layernorm",
     mlp_norm="pre_feedforward_layernorm",
     mlp_post_norm="post_feedforward_layernorm",
 )
+GEMMA_GGUF_TENSORS = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
 
 FAMILY = Family(
     model_type="gemma2",
     architecture="Gemma2ForCausalLM",
-    gguf="gemma2",
     fields=(
         *COMMON_FIELDS,
-        Field("sliding_window", "attention.sliding_window", default=4096),
-        Field("attn_logit_softcapping", "attn_logit_softcapping", "f32", default=50.0, always_on=True),
-        Field("final_logit_softcapping", "final_logit_softcapping", "f32", default=30.0, always_on=True),
+        Field("sliding_window", default=4096),
+        Field("attn_logit_softcapping", float, default=50.0, nullable=True),
+        Field("final_logit_softcapping", float, default=30.0, nullable=True),
     ),
     tensors=GEMMA_TENSORS,
-    constants={"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False},
+    activation=GEMMA_ACTIVATION,
+    constants={"attention_bias": False},
     tied=True,
     head_dim=256,
     window=Window(period=2),
-    wide_layers=46,
-    scalings=("linear",),
+    score_scalar=256,
     graph=GEMMA_GRAPH,
+    forms=(
+        GgufForm(
+            "gemma2",
+            keys=(*COMMON_KEYS, "sliding_window", "attn_logit_softcapping", "final_logit_softcapping"),
+            absent=COMMON_ABSENT | {"sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+            tensors=GEMMA_GGUF_TENSORS,
+            scalings=("linear",),
+            wide_layers=46,
+        ),
+    ),
 )

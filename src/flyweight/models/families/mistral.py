@@ -1,16 +1,16 @@
-"""Mistral 7B and Nemo. GGUF calls it `llama`; `flyweight.model_type` remembers which it was."""
+"""Mistral 7B and Nemo: all layers have a window, or none."""
 
-from flyweight.models.family import COMMON_FIELDS, EMBEDDINGS, MLP, NORMS, Family
-from flyweight.models.llama import INTERLEAVED_ATTENTION
+from flyweight.models.dialects.gguf_form import COMMON_ABSENT, GgufForm
+from flyweight.models.family import ATTENTION, COMMON_FIELDS, EMBEDDINGS, MLP, NORMS, Family, Field, Window
 
 __all__ = ["FAMILY"]
 
 FAMILY = Family(
     model_type="mistral",
     architecture="MistralForCausalLM",
-    gguf="llama",
-    fields=COMMON_FIELDS,
-    tensors=EMBEDDINGS + NORMS + INTERLEAVED_ATTENTION + MLP,
-    constants={"hidden_act": "silu"},
-    unheld={"sliding_window": None},
+    fields=(*COMMON_FIELDS, Field("sliding_window", default=4096, nullable=True)),
+    tensors=EMBEDDINGS + NORMS + ATTENTION + MLP,
+    window=Window(switch="sliding_window"),
+    # GGUF calls it llama; `flyweight.model_type` remembers which it was.
+    forms=(GgufForm("llama", absent=COMMON_ABSENT | {"sliding_window": None}, interleaved=True),),
 )

@@ -1,15 +1,19 @@
-"""Qwen 2 and 2.5: biases on q, k and v."""
+"""Qwen 2 and 2.5: biases on q, k and v; the last layers may have a window."""
 
-from flyweight.models.family import ATTENTION, ATTENTION_BIASES, COMMON_FIELDS, EMBEDDINGS, MLP, NORMS, Family
+from flyweight.models.dialects.gguf_form import COMMON_ABSENT, GgufForm
+from flyweight.models.family import ATTENTION, ATTENTION_BIASES, COMMON_FIELDS, EMBEDDINGS, MLP, NORMS, Family, Field, Window
 
-__all__ = ["FAMILY"]
+__all__ = ["FAMILY", "QWEN_ABSENT", "QWEN_FIELDS", "QWEN_WINDOW"]
+
+QWEN_FIELDS = (*COMMON_FIELDS, Field("use_sliding_window", bool, default=False))
+QWEN_WINDOW = Window(switch="use_sliding_window", first=28)
+QWEN_ABSENT = COMMON_ABSENT | {"use_sliding_window": False}
 
 FAMILY = Family(
     model_type="qwen2",
     architecture="Qwen2ForCausalLM",
-    gguf="qwen2",
-    fields=COMMON_FIELDS,
+    fields=QWEN_FIELDS,
     tensors=EMBEDDINGS + NORMS + ATTENTION + ATTENTION_BIASES + MLP,
-    constants={"hidden_act": "silu"},
-    unheld={"use_sliding_window": False},
+    window=QWEN_WINDOW,
+    forms=(GgufForm("qwen2", absent=QWEN_ABSENT),),
 )

@@ -1,4 +1,4 @@
-"""The tokenizer files of an HF directory ↔ a `Vocabulary` and the chat templates.
+"""The tokenizer files of an HF directory ↔ a `Vocabulary`, the chat templates, and other settings.
 
 tokenizer.json            vocabulary, merges, components          (`tokenizer_json`)
 tokenizer_config.json     roles of tokens, limits; older files keep the chat template here
@@ -8,41 +8,26 @@ chat_template.jinja       the chat template
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from flyweight import strict_json
 from flyweight.cursor import utf8
-from flyweight.errors import UnsupportedError
-from flyweight.manifest import Typed
-from flyweight.models import tokenizer_json, vocabulary
-from flyweight.models.record import Record
-from flyweight.models.tokenizer_json import TOKENIZER_JSON
-from flyweight.models.vocabulary import SPECIAL_TOKENS, Vocabulary
+from flyweight.models.checked_record import Record
+from flyweight.models.dialects.contract import Templates
+from flyweight.models.tokenizers import tokenizer_json
+from flyweight.models.tokenizers.tokenizer_json import TOKENIZER_JSON
+from flyweight.models.tokenizers.vocabulary import SPECIAL_TOKENS, Vocabulary
 
-__all__ = [
-    "CHAT_TEMPLATE",
-    "READ_FILES",
-    "SPECIAL_TOKENS_MAP",
-    "TOKENIZER_CONFIG",
-    "Templates",
-    "from_files",
-    "hf_templates",
-    "read_templates",
-    "template_metadata",
-    "to_files",
-]
+__all__ = ["READ_FILES", "REPEATING_FILES", "Present", "from_files", "load", "read_templates", "to_files", "tokenizer_settings"]
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 CHAT_TEMPLATE_JSON = "chat_template.json"
 READ_FILES = (TOKENIZER_JSON, TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, CHAT_TEMPLATE, CHAT_TEMPLATE_JSON)
-
-_TEMPLATE_KEY = "tokenizer.chat_template"
-_TEMPLATE_NAME = re.compile("[A-Za-z0-9_]{1,64}")
-_OWN_KEY = "flyweight.tokenizer_config"
+REPEATING_FILES = ("tokenizer.model", "vocab.json", "merges.txt", "added_tokens.json")
+"""Files that say again what tokenizer.json says."""
 
 # Settings of tokenizer_config.json that are made anew: they repeat tokenizer.json or name a class or file.
 _MADE = (
@@ -50,16 +35,38 @@ _MADE = (
     "model_max_length", "auto_map", "tokenizer_file", "name_or_path", "vocab_file", "merges_file", "backend",
 )  # fmt: skip
 
-Templates = dict[str, str]
-"""Chat templates by name; the one used unless asked otherwise is named "default"."""
+Present = Mapping[str, Callable[[], bytes]]
+"""The files of a directory by name, each read when it is called."""
 
 
-def to_files(words: Vocabulary, templates: Templates, metadata: Record, context: int) -> dict[str, bytes]:
+def load(present: Present, name: str) -> Record:
+    """A file's settings; none when it is absent."""
+    return Record(strict_json.loads(present[name](), file=name) if name in present else {}, name)
+
+
+def tokenizer_settings(present: Present) -> Record:
+    """tokenizer_config.json, with the roles that only special_tokens_map.json gives."""
+    config, roles = load(present, TOKENIZER_CONFIG), load(present, SPECIAL_TOKENS_MAP)
+    return config.extended({role: roles.get(role) for role in SPECIAL_TOKENS if role in roles and role not in config})
+
+
+def from_files(present: Present, vocab: int) -> tuple[Vocabulary | None, Templates, dict[str, Any]]:
+    """The vocabulary, the chat templates, and the settings that neither of them says."""
+    config = tokenizer_settings(present)
+    templates = read_templates(present, config)
+    if TOKENIZER_JSON not in present:
+        return None, templates, {}
+    words = tokenizer_json.read(load(present, TOKENIZER_JSON), config, vocab)
+    for key in _MADE:
+        config.get(key)
+    return words, templates, config.unused()
+
+
+def to_files(words: Vocabulary, templates: Templates, settings: Mapping[str, Any], context: int) -> dict[str, bytes]:
     """The tokenizer files of an HF directory."""
     tokenizer = tokenizer_json.write(words)
     texts = {index: text for text, index in tokenizer["model"]["vocab"].items()}
     roles = {role: texts[index] for role, index in words.special.items() if index in texts}
-    kept = strict_json.loads(metadata.text(_OWN_KEY, "{}").encode(), file=_OWN_KEY)
     config: dict[str, Any] = {
         # The class that takes tokenizer.json as it is; the others rebuild parts of it by rules of their own.
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -70,7 +77,7 @@ def to_files(words: Vocabulary, templates: Templates, metadata: Record, context:
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", "attention_mask"],
     }
-    config |= {key: value for key, value in Record(kept, _OWN_KEY).unused().items() if key not in _MADE}
+    config |= {key: value for key, value in settings.items() if key not in _MADE}
     files = {TOKENIZER_JSON: strict_json.dumps(tokenizer)}
     if set(templates) == {"default"}:
         files[CHAT_TEMPLATE] = templates["default"].encode()
@@ -81,61 +88,12 @@ def to_files(words: Vocabulary, templates: Templates, metadata: Record, context:
     return files
 
 
-def read_templates(metadata: Record, names: list[str]) -> Templates:
-    """The chat templates of a GGUF file; `names` are all its keys."""
-    metadata.get("tokenizer.chat_templates")  # the list of names repeats the keys
-    templates = {}
-    for key in names:
-        if key == _TEMPLATE_KEY:
-            templates["default"] = metadata.text(key)
-        elif key.startswith(_TEMPLATE_KEY + "."):
-            templates[key.removeprefix(_TEMPLATE_KEY + ".")] = metadata.text(key)
-    return templates
-
-
-def template_metadata(templates: Templates) -> dict[str, Typed]:
-    """Chat templates as GGUF metadata."""
-    made: dict[str, Typed] = {}
-    for name, text in templates.items():
-        if not _TEMPLATE_NAME.fullmatch(name):
-            raise UnsupportedError(
-                f"a chat template named '{name}' has no key in GGUF", code="E_TOKENIZER", file=TOKENIZER_CONFIG
-            )
-        made[_TEMPLATE_KEY if name == "default" else f"{_TEMPLATE_KEY}.{name}"] = Typed("str", text)
-    others = sorted(set(templates) - {"default"})
-    return made | ({"tokenizer.chat_templates": Typed("[str]", others)} if others else {})
-
-
-def from_files(
-    present: Mapping[str, Callable[[], bytes]], vocab: int
-) -> tuple[Vocabulary | None, dict[str, Typed], tuple[str, ...]]:
-    """The tokenizer of an HF directory: its vocabulary, its metadata in GGUF, and notes."""
-
-    def load(name: str) -> Record:
-        return Record(strict_json.loads(present[name](), file=name) if name in present else {}, name)
-
-    config, roles = load(TOKENIZER_CONFIG), load(SPECIAL_TOKENS_MAP)
-    config = config.extended({role: roles.get(role) for role in SPECIAL_TOKENS if role in roles and role not in config})
-    made = template_metadata(hf_templates(config, present))
-    if TOKENIZER_JSON not in present:
-        note = f"no {TOKENIZER_JSON}: the GGUF file has no tokenizer, and programs need one beside it"
-        return None, made | vocabulary.write_gguf(None), (note,)
-    words = tokenizer_json.read(load(TOKENIZER_JSON), config, vocab)
-    for key in _MADE:
-        config.get(key)
-    rest = config.unused()
-    if rest:
-        made[_OWN_KEY] = Typed("str", strict_json.dumps(rest).decode())
-    return words, vocabulary.write_gguf(words) | made, ()
-
-
-def hf_templates(config: Record, present: Mapping[str, Callable[[], bytes]]) -> Templates:
+def read_templates(present: Present, config: Record) -> Templates:
     """chat_template.jinja, chat_template.json, or the older key, which may also list several by name."""
     if CHAT_TEMPLATE in present:
         return {"default": utf8(present[CHAT_TEMPLATE](), "the chat template", file=CHAT_TEMPLATE)}
     if CHAT_TEMPLATE_JSON in present:
-        table = Record(strict_json.loads(present[CHAT_TEMPLATE_JSON](), file=CHAT_TEMPLATE_JSON), CHAT_TEMPLATE_JSON)
-        return {"default": table.text("chat_template")}
+        return {"default": load(present, CHAT_TEMPLATE_JSON).text("chat_template")}
     given = config.get("chat_template")
     if given is None or isinstance(given, str):
         return {} if given is None else {"default": given}
