@@ -26,7 +26,7 @@ from flyweight.errors import FlyweightError
 from flyweight.manifest import Extent
 from flyweight.models import FAMILIES
 from flyweight.models.checked_record import Record
-from flyweight.models.dialects import gguf_tokenizer
+from flyweight.models.dialects import DIALECTS, gguf_tokenizer
 from flyweight.models.dialects.contract import Text
 from flyweight.models.tokenizers import tokenizer_files
 from flyweight.pipeline.recipe import load_recipe
@@ -47,7 +47,7 @@ Target = Callable[[Input], str]
 """Takes an input; returns how it ended. What it raises is a finding."""
 
 # Everything is imported now: a module that is imported inside an execution would cost that execution its time.
-list(CONTAINERS), list(CODECS), list(FAMILIES)
+list(CONTAINERS), list(CODECS), list(FAMILIES), list(DIALECTS)
 
 ROWS = 20
 """Of the embedding beside a tokenizer."""

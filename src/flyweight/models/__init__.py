@@ -7,15 +7,14 @@ tokenizers   vocabularies, and what of tokenizer.json is run
 `translate` takes a checkpoint from one dialect to another, `blueprint` says what running it needs; neither touches weights.
 """
 
-from flyweight.models.blueprint import Blueprint, blueprint
-from flyweight.models.dialects.contract import Translation
+from flyweight.models.dialects.contract import Blueprint, Translation
 from flyweight.models.experts import expert_layout
 from flyweight.models.families import FAMILIES
 from flyweight.models.family import Family
 from flyweight.models.model_config import Config
 from flyweight.models.tensor_names import dense_by_default
 from flyweight.models.transform import Renamed, Transform
-from flyweight.models.translation import dialect_of, family_of, rename_tensors, translate
+from flyweight.models.translation import blueprint, dialect_of, family_of, rename_tensors, translate
 
 __all__ = [
     "FAMILIES",

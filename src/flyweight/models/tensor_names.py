@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.manifest import Entry
-from flyweight.models.dialects.contract import Dialect, Model
+from flyweight.models.dialects.contract import Blueprint, Dialect
 from flyweight.models.family import UNTIED, Dims, TensorRule
 from flyweight.models.model_config import Config
 from flyweight.models.transform import Stored
@@ -19,7 +19,7 @@ from flyweight.models.transform import Stored
 __all__ = ["dense_by_default", "find_tensors"]
 
 
-def find_tensors(dialect: Dialect, config: Config, entries: Mapping[str, Entry]) -> Model:
+def find_tensors(dialect: Dialect, config: Config, entries: Mapping[str, Entry]) -> Blueprint:
     """The tensors of the model by their canonical names, and the reason for every tensor that is none."""
     family = config.family
     known: dict[str, tuple[str, Stored, TensorRule]] = {}
@@ -56,7 +56,7 @@ def find_tensors(dialect: Dialect, config: Config, entries: Mapping[str, Entry])
     for name, (_, _, rule) in known.items():
         if needed[rule.when]:
             raise MalformedError(f"the tensor is missing; a {family.model_type} model needs it", code="E_TENSORS", tensor=name)
-    return Model(config, on, tensors, dropped)
+    return Blueprint(config, on, tensors, dropped)
 
 
 def _check_shape(entry: Entry, rule: TensorRule, dims: Dims) -> None:

@@ -9,12 +9,12 @@ from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
 from flyweight.manifest import Manifest
 from flyweight.models.dialects import DIALECTS
-from flyweight.models.dialects.contract import Dialect, Model, Read, Translation
+from flyweight.models.dialects.contract import Blueprint, Dialect, Read, Translation
 from flyweight.models.family import Family
 from flyweight.models.tensor_names import find_tensors
 from flyweight.models.transform import Renamed
 
-__all__ = ["dialect_of", "family_of", "read_model", "rename_tensors", "translate"]
+__all__ = ["blueprint", "dialect_of", "family_of", "rename_tensors", "translate"]
 
 
 def dialect_of(manifest: Manifest) -> Dialect:
@@ -32,7 +32,7 @@ def family_of(manifest: Manifest, read: Read) -> Family | None:
     return DIALECTS[manifest.dialect].family_of(manifest, read) if manifest.dialect in DIALECTS else None
 
 
-def read_model(manifest: Manifest, read: Read) -> Model:
+def blueprint(manifest: Manifest, read: Read) -> Blueprint:
     """What a checkpoint of a known family says of itself, its tensors checked against it."""
     dialect = dialect_of(manifest)
     manifest.require_readable()
@@ -48,7 +48,7 @@ def translate(manifest: Manifest, dialect: str, read: Read, *, dense: DType | No
     if manifest.dialect == dialect:
         return Translation(manifest.metadata, manifest.files, tensors=_unchanged(manifest))
     source, target = dialect_of(manifest), DIALECTS[dialect]
-    model = read_model(manifest, read)
+    model = blueprint(manifest, read)
     text = source.read_text(manifest, read, model.config)
     written = target.write(model, text, dense or _usual_dtype(manifest))
     return written._replace(notes=written.notes + text.notes, tensors=_renamed(model, target), dropped=model.dropped)
@@ -56,14 +56,14 @@ def translate(manifest: Manifest, dialect: str, read: Read, *, dense: DType | No
 
 def rename_tensors(manifest: Manifest, dialect: str, read: Read) -> Mapping[str, Renamed]:
     """The tensors' part of `translate` alone: it needs the settings, but no tokenizer."""
-    return _unchanged(manifest) if manifest.dialect == dialect else _renamed(read_model(manifest, read), DIALECTS[dialect])
+    return _unchanged(manifest) if manifest.dialect == dialect else _renamed(blueprint(manifest, read), DIALECTS[dialect])
 
 
 def _unchanged(manifest: Manifest) -> dict[str, Renamed]:
     return {name: Renamed(name) for name in manifest.entries}
 
 
-def _renamed(model: Model, target: Dialect) -> dict[str, Renamed]:
+def _renamed(model: Blueprint, target: Dialect) -> dict[str, Renamed]:
     return {stored.name: stored.to(target.stored(name, model.config)) for name, stored in model.tensors.items()}
 
 

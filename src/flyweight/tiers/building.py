@@ -236,7 +236,7 @@ def _one_file(checkpoint: Checkpoint, place: str, **how: Any) -> Plan:
         tensors = Tensors(checkpoint)
     except FlyweightError:  # a model that is kept, not run
         return make_plan(checkpoint, Safetensors(), place, **how)
-    turns = {tensors.blueprint.tensors[name]: turn for turn, step in enumerate(tensors.steps) for name, _, _ in step}
+    turns = {tensors.blueprint.tensors[name].name: turn for turn, step in enumerate(tensors.steps) for name, _, _ in step}
 
     def turn(entry: Entry) -> int:
         return turns.get(entry.name, -1 if len(entry.spec.shape) < 2 else len(tensors.steps))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from flyweight.models.tokenizers.vocabulary import Vocabulary
 
-__all__ = ["Dialect", "Files", "Model", "Read", "Templates", "Text", "TokenizerTable", "Translation"]
+__all__ = ["Blueprint", "Dialect", "Files", "Read", "Templates", "Text", "TokenizerTable", "Translation"]
 
 Read = Callable[[Extent], bytes]
 Files = Mapping[str, Extent | bytes]
@@ -29,8 +29,11 @@ Templates = dict[str, str]
 """Chat templates by name; the one used unless asked otherwise is named "default"."""
 
 
-class Model(NamedTuple):
-    """What a checkpoint is: its settings, and its tensors by their canonical names."""
+class Blueprint(NamedTuple):
+    """What a checkpoint is as a model: its settings, and where each tensor lies, by its canonical name.
+
+    Values stay as they are stored. Where they differ from the canonical ones, a runtime computes otherwise.
+    """
 
     config: Config
     switches: Mapping[str, bool]
@@ -38,6 +41,16 @@ class Model(NamedTuple):
     tensors: Mapping[str, Stored]
     dropped: Mapping[str, str]
     """Tensors that are no part of the model, and why."""
+
+    @property
+    def pairs(self) -> bool:
+        """Whether RoPE turns neighbouring rows (2j, 2j + 1), because they lie interleaved, instead of halves (j, j + d/2)."""
+        return any(stored.heads for stored in self.tensors.values())
+
+    @property
+    def gain(self) -> float:
+        """What must be added to the weights of a norm before they multiply."""
+        return self.config.family.graph.norm_offset - self.tensors["model.norm.weight"].add
 
 
 class TokenizerTable(NamedTuple):
@@ -115,5 +128,5 @@ class Dialect(Protocol):
     def read_text(self, manifest: Manifest, read: Read, config: Config) -> Text:
         """For whoever translates the model."""
 
-    def write(self, model: Model, text: Text, dense: DType | None) -> Translation:
+    def write(self, model: Blueprint, text: Text, dense: DType | None) -> Translation:
         """All but the tensors; `dense` is the type most matrices will have. UnsupportedError for what it has no way to say."""

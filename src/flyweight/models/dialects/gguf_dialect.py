@@ -18,14 +18,13 @@ from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.manifest import Manifest, Typed
 from flyweight.models import rope_scaling
 from flyweight.models.checked_record import Record, shown
-from flyweight.models.dialects import gguf_scaling, gguf_tokenizer
-from flyweight.models.dialects.contract import Model, Read, Templates, Text, TokenizerTable, Translation
+from flyweight.models.dialects import gguf_scaling, gguf_tokenizer, kept_metadata
+from flyweight.models.dialects.contract import Blueprint, Read, Templates, Text, TokenizerTable, Translation
 from flyweight.models.dialects.gguf_form import KEYS, GgufForm
 from flyweight.models.families import FAMILIES
 from flyweight.models.family import Family
 from flyweight.models.model_config import CONFIG_JSON, Config, read_config
 from flyweight.models.tokenizers import tokenizer_json
-from flyweight.models.tokenizers.tokenizer_files import REPEATING_FILES
 from flyweight.models.tokenizers.tokenizer_json import TOKENIZER_JSON
 from flyweight.models.tokenizers.vocabulary import BYTE_LEVEL
 from flyweight.models.transform import Stored
@@ -35,8 +34,10 @@ __all__ = ["GGUF"]
 _QUANTIZATION_VERSION = 2
 _PERIOD = "attention.sliding_window_pattern"
 _SETTINGS_KEY, _METADATA_SETTING = "flyweight.config", "gguf_metadata"
-_READ_ELSEWHERE = ("rope_scaling", "sliding_window_pattern", "_sliding_window_pattern", _METADATA_SETTING)
-"""Settings that have keys, or a place, of another kind."""
+_READ_ELSEWHERE = (
+    "vocab_size", "tie_word_embeddings", "rope_scaling", "sliding_window_pattern", "_sliding_window_pattern", _METADATA_SETTING,
+)  # fmt: skip
+"""Settings that other keys say, or tensors."""
 _OF_THE_FILE = ("general.alignment", "general.file_type", "general.quantization_version", "split.")
 """Metadata that speaks of the file and not of the model, by how keys begin."""
 
@@ -83,8 +84,6 @@ class Gguf:
         return gguf_tokenizer.read_templates(_record(manifest))
 
     def read_text(self, manifest: Manifest, read: Read, config: Config) -> Text:
-        from flyweight.models.dialects import kept_metadata
-
         metadata = _record(manifest)
         _read(manifest, metadata, config.family, read)  # for what it leaves
         words = gguf_tokenizer.read_vocabulary(metadata, config.dims.vocab)
@@ -100,16 +99,12 @@ class Gguf:
         keepsakes = {_METADATA_SETTING: kept} if kept else {}
         return Text(words, templates, settings, generation, ends, keepsakes, manifest.files, notes + lost)
 
-    def write(self, model: Model, text: Text, dense: DType | None) -> Translation:
-        from flyweight.models.dialects import kept_metadata
-
+    def write(self, model: Blueprint, text: Text, dense: DType | None) -> Translation:
         kept = kept_metadata.from_json(model.config.settings.get(_METADATA_SETTING), file=CONFIG_JSON)
         settings, notes = _write_settings(model)
         if text.vocabulary is None:
             notes.append(f"no {TOKENIZER_JSON}: the GGUF file has no tokenizer, and programs need one beside it")
-        for name in sorted(text.files):
-            why = f"it repeats {TOKENIZER_JSON}" if name in REPEATING_FILES else "GGUF has no place for it"
-            notes.append(f"{name} is not carried: {why}")
+        notes += [f"{name} is not carried: GGUF has no place for it" for name in sorted(text.files)]
         metadata = kept | settings | gguf_tokenizer.text_metadata(text)
         return Translation(metadata, {}, gguf_scaling.added_tensors(model.config), tuple(notes))
 
@@ -195,7 +190,7 @@ def _implied_scalar(form: GgufForm, values: Mapping[str, Any]) -> int:
     return int(values["hidden_size"] // values["num_attention_heads"] if wide else values["head_dim"])
 
 
-def _write_settings(model: Model) -> tuple[dict[str, Typed], list[str]]:
+def _write_settings(model: Blueprint) -> tuple[dict[str, Typed], list[str]]:
     """The metadata that describes the model, and notes on what programs that run the file will not know."""
     config, family, dims = model.config, model.config.family, model.config.dims
     form = _form(family)
@@ -241,18 +236,10 @@ def _unwritable(form: GgufForm, found: str, means: str) -> UnsupportedError:
     )
 
 
-def _unkeyed(model: Model, form: GgufForm) -> tuple[dict[str, Any], list[str]]:
+def _unkeyed(model: Blueprint, form: GgufForm) -> tuple[dict[str, Any], list[str]]:
     """The settings that have no key, and notes on those that change the function of the model."""
     config, family = model.config, model.config.family
-    keyed = {
-        *form.keys,
-        family.activation[0],
-        *family.constants,
-        *model.switches,
-        *_READ_ELSEWHERE,
-        "vocab_size",
-        "tie_word_embeddings",
-    }
+    keyed = {*form.keys, family.activation[0], *family.constants, *model.switches, *_READ_ELSEWHERE}
     keyed |= {"head_dim"} if config.spelled_head_dim or family.head_dim else set()
     keyed |= {"partial_rotary_factor"} if family.partial_rotary else set()
     if not (family.window and family.window.first is not None and any(config.windows)):

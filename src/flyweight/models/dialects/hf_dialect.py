@@ -15,7 +15,7 @@ from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
 from flyweight.manifest import DRAFT, Manifest, Typed
 from flyweight.models.checked_record import Record
-from flyweight.models.dialects.contract import Files, Model, Read, Templates, Text, TokenizerTable, Translation
+from flyweight.models.dialects.contract import Blueprint, Files, Read, Templates, Text, TokenizerTable, Translation
 from flyweight.models.families import FAMILIES
 from flyweight.models.family import UNTIED, Family
 from flyweight.models.model_config import CONFIG_JSON, FULL, SLIDING, Config, read_config
@@ -100,14 +100,16 @@ class HuggingFace:
         present = _present(manifest.files, read)
         words, templates, settings = tokenizer_files.from_files(present, config.dims.vocab)
         generation = load(present, GENERATION_CONFIG).everything() if GENERATION_CONFIG in present else None
-        read_files = {CONFIG_JSON, GENERATION_CONFIG, *tokenizer_files.READ_FILES}
-        others = {name: held for name, held in manifest.files.items() if name not in read_files}
-        notes = tuple(
+        notes = [
             f"{key} of {CONFIG_JSON} is dropped: {why}" for key, why in _DROPPED.items() if key in load(present, CONFIG_JSON)
-        )
-        return Text(words, templates, settings, generation, files=others, notes=notes)
+        ]
+        repeated = [name for name in tokenizer_files.REPEATING_FILES if name in present]
+        notes += [f"{name} is not carried: it repeats {TOKENIZER_JSON}" for name in repeated]
+        read_files = {CONFIG_JSON, GENERATION_CONFIG, *tokenizer_files.READ_FILES, *repeated}
+        others = {name: held for name, held in manifest.files.items() if name not in read_files}
+        return Text(words, templates, settings, generation, files=others, notes=tuple(notes))
 
-    def write(self, model: Model, text: Text, dense: DType | None) -> Translation:
+    def write(self, model: Blueprint, text: Text, dense: DType | None) -> Translation:
         words, made = text.vocabulary, _config_json(model, dense)
         files, notes = dict(text.files), () if words else ("the source has no tokenizer, so the directory has none",)
         if words is not None:
@@ -150,7 +152,7 @@ def _with_rope_settings(config: Record) -> Record:
     return config.extended(made)
 
 
-def _config_json(model: Model, dense: DType | None) -> dict[str, Any]:
+def _config_json(model: Blueprint, dense: DType | None) -> dict[str, Any]:
     config, family, dims = model.config, model.config.family, model.config.dims
     switch = family.window.switch if family.window else ""
     made: dict[str, Any] = {switch: config.settings.get(switch, config.values[switch])} if switch else {}

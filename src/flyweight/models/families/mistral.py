@@ -1,11 +1,12 @@
-"""Mistral 7B and Nemo: all layers have a window, or none."""
+"""Mistral 7B and Nemo: like Llama; all layers have a window, or none."""
 
 from flyweight.models.dialects.gguf_form import COMMON_ABSENT, GgufForm
-from flyweight.models.family import ATTENTION, COMMON_FIELDS, EMBEDDINGS, MLP, NORMS, Family, Field, Window
+from flyweight.models.families import llama
+from flyweight.models.family import ATTENTION, COMMON_FIELDS, EMBEDDINGS, MLP, NORMS, Field, Window
 
 __all__ = ["FAMILY"]
 
-FAMILY = Family(
+FAMILY = llama.FAMILY._replace(
     model_type="mistral",
     architecture="MistralForCausalLM",
     fields=(*COMMON_FIELDS, Field("sliding_window", default=4096, nullable=True)),

@@ -3,17 +3,15 @@
 from flyweight.models.dialects.gguf_form import COMMON_ABSENT, GgufForm
 from flyweight.models.family import ATTENTION, ATTENTION_BIASES, COMMON_FIELDS, EMBEDDINGS, MLP, NORMS, Family, Field, Window
 
-__all__ = ["FAMILY", "QWEN_ABSENT", "QWEN_FIELDS", "QWEN_WINDOW"]
+__all__ = ["ABSENT", "FAMILY"]
 
-QWEN_FIELDS = (*COMMON_FIELDS, Field("use_sliding_window", bool, default=False))
-QWEN_WINDOW = Window(switch="use_sliding_window", first=28)
-QWEN_ABSENT = COMMON_ABSENT | {"use_sliding_window": False}
+ABSENT = COMMON_ABSENT | {"use_sliding_window": False}
 
 FAMILY = Family(
     model_type="qwen2",
     architecture="Qwen2ForCausalLM",
-    fields=QWEN_FIELDS,
+    fields=(*COMMON_FIELDS, Field("use_sliding_window", bool, default=False)),
     tensors=EMBEDDINGS + NORMS + ATTENTION + ATTENTION_BIASES + MLP,
-    window=QWEN_WINDOW,
-    forms=(GgufForm("qwen2", absent=QWEN_ABSENT),),
+    window=Window(switch="use_sliding_window", first=28),
+    forms=(GgufForm("qwen2", absent=ABSENT),),
 )
