@@ -15,6 +15,8 @@ from flyweight import kernels
 from flyweight.codecs import CODECS
 from flyweight.containers import CONTAINERS
 from flyweight.limits import MAX_RANK
+from flyweight.models import FAMILIES
+from flyweight.models.dialects import DIALECTS
 from flyweight.table import Table
 from toys import write_toy_llama
 
@@ -29,6 +31,8 @@ FORMATS = {
     for package, table in (("containers", CONTAINERS.lines), ("codecs", CODECS.lines))
     for line in table.values()
 }
+
+MODELS = {f"{table._package}.{line.partition(':')[0]}" for table in (FAMILIES, DIALECTS) for line in table.lines.values()}
 
 
 def imported_by(program: str) -> set[str]:
@@ -51,6 +55,7 @@ def test_running_a_gguf_file_imports_what_it_needs(gguf: Path) -> None:
     twins = set() if kernels.active() == "reference" else {"flyweight.kernels.reference_search"}
     assert found & FORMATS == {"flyweight.containers.gguf", "flyweight.codecs.raw", "flyweight.codecs.ggml"}
     assert found & (NEEDLESS | twins) == set()
+    assert found & MODELS == {"flyweight.models.families.llama", "flyweight.models.dialects.gguf_dialect"}
 
 
 def test_the_worker_of_templates_starts_before_numpy_is_imported() -> None:
@@ -62,15 +67,16 @@ def test_the_worker_of_templates_starts_before_numpy_is_imported() -> None:
     [
         ("containers", set()),
         ("codecs", set()),
+        ("models", set()),
         ("quantizers", set()),
         ("pipeline", {"flyweight.containers.squizd", "flyweight.codecs.astc"}),  # options of SQUIZD: footprints, appendix
     ],
 )
 def test_importing_a_package_imports_no_line_of_the_tables(package: str, needed: set[str]) -> None:
-    assert imported_by(f"import flyweight.{package}") & FORMATS <= needed
+    assert imported_by(f"import flyweight.{package}") & (FORMATS | MODELS) <= needed
 
 
-@pytest.mark.parametrize("table", [CONTAINERS, CODECS], ids=["containers", "codecs"])
+@pytest.mark.parametrize("table", [CONTAINERS, CODECS, DIALECTS], ids=["containers", "codecs", "dialects"])
 def test_each_line_is_called_what_its_thing_is_called(table: Table[Any]) -> None:
     assert [thing.name for thing in table] == list(table.lines)
 

@@ -11,11 +11,9 @@ from dataclasses import replace
 from flyweight.checkpoint import Checkpoint
 from flyweight.containers import Container
 from flyweight.containers.abilities import EmbedsFiles
-from flyweight.manifest import Entry, Manifest
+from flyweight.manifest import DRAFT, Entry, Manifest
 
-__all__ = ["DRAFT", "draft_tensors", "without_draft"]
-
-DRAFT = "draft."
+__all__ = ["draft_tensors", "without_draft"]
 
 
 def without_draft(manifest: Manifest) -> Manifest:

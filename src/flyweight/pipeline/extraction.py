@@ -20,8 +20,7 @@ from typing import Any
 from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.containers import Image, container_named, mlpackage
 from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
-from flyweight.manifest import Entry, Extent, Manifest
-from flyweight.pipeline.draft import DRAFT
+from flyweight.manifest import DRAFT, Entry, Extent, Manifest
 from flyweight.pipeline.plan import Plan, Step
 from flyweight.pipeline.recipe import Recipe
 from flyweight.pipeline.replacing import require_apart

@@ -242,5 +242,5 @@ def _order(checkpoint: Checkpoint) -> Callable[[Entry], int] | None:
         tensors = Tensors(checkpoint)
     except FlyweightError:  # a model that is kept, not run
         return None
-    turns = {tensors.blueprint.tensors[name]: turn for turn, step in enumerate(tensors.steps) for name, _, _ in step}
+    turns = {tensors.blueprint.tensors[name].name: turn for turn, step in enumerate(tensors.steps) for name, _, _ in step}
     return lambda entry: turns.get(entry.name, -1 if len(entry.spec.shape) < 2 else len(tensors.steps))

@@ -17,7 +17,7 @@ from math import ceil, prod
 from typing import Any, NamedTuple
 
 from flyweight.errors import LimitError, MalformedError, UnsupportedError
-from flyweight.models.record import Record
+from flyweight.models.checked_record import Record
 
 __all__ = ["MAX_TOKENS", "TextCost", "check_decoder", "check_sizes", "text_cost"]
 
@@ -156,7 +156,7 @@ def _pattern(part: Record) -> tuple[int, bool]:
     if kind not in ("String", "Regex") or not isinstance(text, str):
         part.fail("pattern", "a String or a Regex")
     if kind == "Regex":
-        from flyweight.models.tokenizer_patterns import read_pattern
+        from flyweight.models.tokenizers.patterns import read_pattern
 
         found = read_pattern(text)
         return found.least, found.squares

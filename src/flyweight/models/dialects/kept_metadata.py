@@ -1,4 +1,4 @@
-"""GGUF metadata that config.json has no setting for, kept there as `"gguf_metadata": {key: [type, value]}`.
+"""Typed metadata that is no setting, kept in config.json as `{key: [type, value]}`.
 
 Names, licences, tags, sampling hints: nothing of it changes the model, all of it belongs to the file, and the
 way back restores it.
@@ -23,7 +23,6 @@ _INTEGERS = {
 }
 _MOST_NUMBERS = 2**20
 """Four times the largest vocabulary."""
-_CONTAINER_KEYS = ("general.alignment", "general.file_type", "general.quantization_version", "split.")
 
 
 def _fits(type_: str, value: Any, depth: int = 0) -> bool:
@@ -40,14 +39,11 @@ def _fits(type_: str, value: Any, depth: int = 0) -> bool:
     return type(value) is {"bool": bool, "str": str}.get(type_)
 
 
-def to_json(metadata: Mapping[str, Typed], used: Mapping[str, object]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The metadata whose keys are in `used`, ready for config.json, and a note for what JSON cannot hold."""
+def to_json(metadata: Mapping[str, Typed]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Metadata ready for config.json, and a note for what JSON cannot hold."""
     kept: dict[str, Any] = {}
     notes: list[str] = []
-    for key in used:
-        if key.startswith(_CONTAINER_KEYS):
-            continue
-        typed = metadata[key]
+    for key, typed in metadata.items():
         if isinstance(typed.value, Numbers) and len(typed.value) > _MOST_NUMBERS:
             notes.append(f"metadata '{key}' is not carried: {len(typed.value)} numbers are too many for config.json")
         elif _fits(typed.type, value := typed.plain):

@@ -6,7 +6,7 @@ for, so that nothing is lost without a word.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from flyweight.errors import MalformedError
@@ -62,40 +62,35 @@ class Record:
         self._used.add(key)
         return self._values.get(key)
 
+    def everything(self) -> dict[str, Any]:
+        return dict(self._values)
+
     def unused(self) -> dict[str, Any]:
         return {key: value for key, value in self._values.items() if key not in self._used}
 
     def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
-        value = self.get(key)
-        if value is None and default is not None:
-            return default
-        if type(value) is not int or not least <= value <= _MAX_INTEGER:
-            self.fail(key, f"an integer of {least} to 2^31 − 1")
-        return value
+        def fits(value: Any) -> bool:
+            return type(value) is int and least <= value <= _MAX_INTEGER
+
+        return int(self._value(key, default, fits, f"an integer of {least} to 2^31 − 1"))
 
     def number(self, key: str, default: float | None = None) -> float:
-        value = self.get(key)
-        if value is None and default is not None:
-            return default
-        if type(value) not in (int, float) or not _MIN_NUMBER <= value <= _MAX_NUMBER:  # also for integers no float holds
-            self.fail(key, f"a number of {_MIN_NUMBER} to {_MAX_NUMBER}")
-        return float(value)
+        def fits(value: Any) -> bool:  # also for integers no float holds
+            return type(value) in (int, float) and _MIN_NUMBER <= value <= _MAX_NUMBER
+
+        return float(self._value(key, default, fits, f"a number of {_MIN_NUMBER} to {_MAX_NUMBER}"))
 
     def flag(self, key: str, default: bool | None = None) -> bool:
-        value = self.get(key)
-        if value is None and default is not None:
-            return default
-        if type(value) is not bool:
-            self.fail(key, "true or false")
-        return value
+        return bool(self._value(key, default, lambda value: type(value) is bool, "true or false"))
 
     def text(self, key: str, default: str | None = None) -> str:
+        return str(self._value(key, default, lambda value: type(value) is str, "text"))
+
+    def _value(self, key: str, default: Any, fits: Callable[[Any], bool], wanted: str) -> Any:
         value = self.get(key)
         if value is None and default is not None:
             return default
-        if type(value) is not str:
-            self.fail(key, "text")
-        return value
+        return value if fits(value) else self.fail(key, wanted)
 
     def items(self, key: str, of: type | tuple[type, ...]) -> list[Any]:
         """A list whose items all have a type of `of` (exactly: true is no integer)."""

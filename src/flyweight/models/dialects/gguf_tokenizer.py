@@ -1,60 +1,46 @@
-"""A tokenizer, whichever file it came from, and its form in GGUF.
+"""A tokenizer and chat templates as GGUF metadata.
 
 tokenizer.ggml.model        "gpt2" (byte-level BPE) or "llama" (SentencePiece)
 tokenizer.ggml.tokens       [str]   one for each row of the embedding; [PADi] fills the rows without one
 tokenizer.ggml.token_type   [i32]   normal 1, unknown 2, control 3, user-defined 4, unused 5, byte 6
 tokenizer.ggml.merges       [str]   gpt2: "left right", in order
 tokenizer.ggml.scores       [f32]   llama: the highest joins first
-tokenizer.ggml.pre          str     how text is cut (see `tokenizer_pre`)
+tokenizer.ggml.pre          str     how text is cut (see `pre_tokenizers`)
 tokenizer.ggml.*_token_id   u32     BOS, EOS, unknown, padding …
+tokenizer.chat_template     str     and one more key for each other template: tokenizer.chat_template.<name>
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from enum import IntEnum
+from collections.abc import Mapping
 from itertools import repeat
-from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
 from flyweight import strict_json
-from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.errors import UnsupportedError
 from flyweight.manifest import Typed
-from flyweight.models.record import Record
-from flyweight.models.tokenizer_pre import named
+from flyweight.models.checked_record import Record
+from flyweight.models.dialects.contract import Templates, Text
+from flyweight.models.tokenizers.pre_tokenizers import named
+from flyweight.models.tokenizers.vocabulary import BYTE_LEVEL, PIECES, TokenType, Vocabulary, bad_vocabulary, check
 
 __all__ = [
-    "BYTE_LEVEL",
-    "PIECES",
-    "SPECIAL_TOKENS",
-    "TokenType",
-    "Vocabulary",
-    "check",
-    "is_byte",
-    "placeholder",
-    "read_gguf",
-    "write_gguf",
+    "GENERATION",
+    "TOKENIZER_SETTINGS",
+    "end_tokens",
+    "read_remembered",
+    "read_templates",
+    "read_vocabulary",
+    "text_metadata",
 ]
 
-
-class TokenType(IntEnum):
-    NORMAL = 1
-    UNKNOWN = 2
-    CONTROL = 3
-    USER_DEFINED = 4
-    UNUSED = 5
-    BYTE = 6
-
-
-_BYTE = int(TokenType.BYTE)  # compared once for each of a quarter of a million tokens
-BYTE_LEVEL, PIECES = "gpt2", "llama"
-
 _PREFIX = "tokenizer.ggml."
-_BYTE_TOKEN = re.compile("<0x[0-9A-F]{2}>")
+_TEMPLATE_KEY = "tokenizer.chat_template"
+_TEMPLATE_NAME = re.compile("[A-Za-z0-9_]{1,64}")
+TOKENIZER_SETTINGS, GENERATION = "flyweight.tokenizer_config", "flyweight.generation_config"
 
-SPECIAL_TOKENS = {
+_ROLE_KEYS = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
     "unk_token": "unknown_token_id",
@@ -64,68 +50,7 @@ SPECIAL_TOKENS = {
 }
 
 
-class Vocabulary(NamedTuple):
-    """Tokens by id with their types, how they join, and which have a role."""
-
-    kind: str
-    """`gpt2` for byte-level BPE, `llama` for SentencePiece pieces."""
-    tokens: list[str]
-    types: list[int]
-    pre: str
-    """gpt2: the name of the pre-tokenizer. llama: the name of the space form, empty for the usual one."""
-    merges: Sequence[tuple[str, str]] = ()
-    scores: Sequence[float] = ()
-    special: Mapping[str, int] = {}
-    """Ids by role, named as in tokenizer_config.json (`bos_token` …)."""
-    add_bos: bool = False
-    add_eos: bool = False
-    space_prefix: bool = False
-    details: Mapping[int, Mapping[str, Any]] = {}
-    """What tokenizer.json says of an added token beyond its text and whether it is special."""
-    ids: Mapping[str, int] = {}
-    """The place of each token, found by `check`."""
-
-
-def placeholder(index: int) -> str:
-    """The text of a row of the embedding that no token uses."""
-    return f"[PAD{index}]"
-
-
-def is_byte(token: str) -> bool:
-    return _BYTE_TOKEN.fullmatch(token) is not None
-
-
-def _bad(message: str) -> MalformedError:
-    return MalformedError(message, code="E_TOKENIZER")
-
-
-def check(vocabulary: Vocabulary) -> Vocabulary:
-    """The rules every tokenizer obeys, whichever file it came from."""
-    tokens, types = vocabulary.tokens, vocabulary.types
-    if len(types) != len(tokens):
-        raise _bad(f"{len(types)} token types for {len(tokens)} tokens")
-    ids = dict(zip(tokens, range(len(tokens)), strict=True))
-    if len(ids) != len(tokens):
-        twice = Counter(tokens).most_common(1)[0][0]
-        raise _bad(f"the token '{twice}' is there twice")
-    unknown = set(types) - set(TokenType)
-    for token, type_ in zip(tokens, types, strict=True) if unknown else ():
-        if type_ in unknown:
-            raise _bad(f"the token '{token}' has the unknown type {type_}")
-    for token, type_ in zip(tokens, types, strict=True) if _BYTE in types else ():
-        if type_ == _BYTE and not is_byte(token):
-            raise _bad(f"'{token}' is no byte token; those read <0x00> to <0xFF>")
-    for role, index in vocabulary.special.items():
-        if not 0 <= index < len(tokens):
-            raise _bad(f"{role} is {index}, but there are {len(tokens)} tokens")
-    if vocabulary.kind == PIECES and len(vocabulary.scores) != len(tokens):
-        raise _bad(f"{len(vocabulary.scores)} scores for {len(tokens)} tokens")
-    if not all(map(isfinite, vocabulary.scores)):
-        raise _bad("a score is not a finite number")
-    return vocabulary._replace(ids=ids)
-
-
-def read_gguf(metadata: Record, vocab: int) -> Vocabulary | None:
+def read_vocabulary(metadata: Record, vocab: int) -> Vocabulary | None:
     """The tokenizer of a GGUF file; None when it has none."""
     kind = metadata.text(_PREFIX + "model", "none")
     if kind in ("none", "no_vocab"):
@@ -136,12 +61,10 @@ def read_gguf(metadata: Record, vocab: int) -> Vocabulary | None:
         )
     tokens = metadata.items(_PREFIX + "tokens", str)
     if len(tokens) != vocab:
-        raise _bad(f"{len(tokens)} tokens for {vocab} rows of the embedding")
+        raise bad_vocabulary(f"{len(tokens)} tokens for {vocab} rows of the embedding")
     types_key = _PREFIX + "token_type"
     types = metadata.items(types_key, int) if types_key in metadata else [int(TokenType.NORMAL)] * len(tokens)
-    special = {
-        role: metadata.integer(_PREFIX + key, least=0) for role, key in SPECIAL_TOKENS.items() if _PREFIX + key in metadata
-    }
+    special = {role: metadata.integer(_PREFIX + key, least=0) for role, key in _ROLE_KEYS.items() if _PREFIX + key in metadata}
     pieces = kind == PIECES
     row = None if pieces else named(metadata.text(_PREFIX + "pre", "default"))
     words = Vocabulary(
@@ -174,7 +97,7 @@ def _pair(merge: str) -> tuple[str, str]:
     """Two parts around the first space that is not at the beginning."""
     left, space, right = merge[1:].partition(" ")
     if not space or not right:
-        raise _bad(f"the merge '{merge}' is not a pair")
+        raise bad_vocabulary(f"the merge '{merge}' is not a pair")
     return merge[:1] + left, right
 
 
@@ -184,12 +107,12 @@ def _read_details(metadata: Record) -> dict[int, Mapping[str, Any]]:
     details: dict[int, Mapping[str, Any]] = {}
     for key, value in Record(table, "flyweight.added_tokens").unused().items():
         if not key.isdecimal() or len(key) > 9 or not isinstance(value, dict):
-            raise _bad(f"'flyweight.added_tokens' has a bad entry '{key}'")
+            raise bad_vocabulary(f"'flyweight.added_tokens' has a bad entry '{key}'")
         details[int(key)] = value
     return details
 
 
-def write_gguf(vocabulary: Vocabulary | None) -> dict[str, Typed]:
+def _vocabulary_metadata(vocabulary: Vocabulary | None) -> dict[str, Typed]:
     """The metadata of a tokenizer."""
     if vocabulary is None:
         return {_PREFIX + "model": Typed("str", "none")}
@@ -205,7 +128,7 @@ def write_gguf(vocabulary: Vocabulary | None) -> dict[str, Typed]:
         own["add_space_prefix"] = Typed("bool", vocabulary.space_prefix)
     else:
         own["merges"] = Typed("[str]", [f"{left} {right}" for left, right in vocabulary.merges])
-    own |= {SPECIAL_TOKENS[role]: Typed("u32", index) for role, index in vocabulary.special.items()}
+    own |= {_ROLE_KEYS[role]: Typed("u32", index) for role, index in vocabulary.special.items()}
     own["add_bos_token"] = Typed("bool", vocabulary.add_bos)
     own["add_eos_token"] = Typed("bool", vocabulary.add_eos)
     made = {_PREFIX + key: typed for key, typed in own.items()}
@@ -215,3 +138,42 @@ def write_gguf(vocabulary: Vocabulary | None) -> dict[str, Typed]:
         details = {str(index): dict(flags) for index, flags in vocabulary.details.items()}
         made["flyweight.added_tokens"] = Typed("str", strict_json.dumps(details).decode())
     return made
+
+
+def end_tokens(metadata: Record, rows: int) -> list[int]:
+    """Tokens that end an answer."""
+    given = [metadata.get(f"{_PREFIX}{name}_token_id") for name in ("eos", "eot", "eom")]
+    return [index for index in given if type(index) is int and 0 <= index < rows]
+
+
+def read_remembered(metadata: Record, key: str) -> dict[str, Any]:
+    """What a file of an HF directory said, where the GGUF file was made from one."""
+    return Record(strict_json.loads(metadata.text(key, "{}").encode(), file=key), key).unused()
+
+
+def read_templates(metadata: Record) -> Templates:
+    """The chat templates of a GGUF file."""
+    metadata.get("tokenizer.chat_templates")  # the list of names repeats the keys
+    keys = [key for key in metadata.everything() if key == _TEMPLATE_KEY or key.startswith(_TEMPLATE_KEY + ".")]
+    return {key.removeprefix(_TEMPLATE_KEY)[1:] or "default": metadata.text(key) for key in keys}
+
+
+def text_metadata(text: Text) -> dict[str, Typed]:
+    """All metadata of the tokenizer, the templates and what goes with them."""
+    words, templates = _vocabulary_metadata(text.vocabulary), _template_metadata(text.templates)
+    made = words | templates if text.vocabulary else templates | words
+    if text.tokenizer_settings:
+        made[TOKENIZER_SETTINGS] = Typed("str", strict_json.dumps(text.tokenizer_settings).decode())
+    if text.generation is not None:
+        made[GENERATION] = Typed("str", strict_json.dumps(text.generation).decode())
+    return made
+
+
+def _template_metadata(templates: Templates) -> dict[str, Typed]:
+    made: dict[str, Typed] = {}
+    for name, text in templates.items():
+        if not _TEMPLATE_NAME.fullmatch(name):
+            raise UnsupportedError(f"a chat template named '{name}' has no key in GGUF", code="E_TOKENIZER")
+        made[_TEMPLATE_KEY if name == "default" else f"{_TEMPLATE_KEY}.{name}"] = Typed("str", text)
+    others = sorted(set(templates) - {"default"})
+    return made | ({"tokenizer.chat_templates": Typed("[str]", others)} if others else {})

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from flyweight.errors import LimitError
-from flyweight.models.vocabulary import TokenType
+from flyweight.models.tokenizers.vocabulary import TokenType
 
 __all__ = ["merges_from_scores", "scores_from_merges"]
 

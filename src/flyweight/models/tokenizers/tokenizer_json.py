@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.models.record import Record
-from flyweight.models.tokenizer_merges import merges_from_scores, scores_from_merges
-from flyweight.models.tokenizer_pre import BYTE_LEVEL_DECODER, SPACE_FORMS, SpaceForm, named, recognise, space_form
-from flyweight.models.vocabulary import (
+from flyweight.models.checked_record import Record
+from flyweight.models.tokenizers.merges import merges_from_scores, scores_from_merges
+from flyweight.models.tokenizers.pre_tokenizers import BYTE_LEVEL_DECODER, SPACE_FORMS, SpaceForm, named, recognise, space_form
+from flyweight.models.tokenizers.vocabulary import (
     BYTE_LEVEL,
     PIECES,
     SPECIAL_TOKENS,
