@@ -25,6 +25,7 @@ from flyweight.cli.output import (
 from flyweight.cli.run import ungated_option
 from flyweight.errors import InterruptedRunError
 from flyweight.manifest import Entry
+from flyweight.tensor import RAW
 
 if TYPE_CHECKING:
     from flyweight.pipeline import ConversionReport, Plan
@@ -209,7 +210,7 @@ def stored_as(entry: Entry | None) -> str:
     """The codec, or for plain numbers their element type."""
     if entry is None:
         return ""
-    return entry.spec.dtype.label if entry.codec.name == "raw" else codec_label(entry.codec)
+    return entry.spec.dtype.label if entry.codec == RAW else codec_label(entry.codec)
 
 
 def _notes(notes: tuple[str, ...], quiet: bool) -> None:

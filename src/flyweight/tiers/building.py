@@ -231,7 +231,7 @@ def _packed_choice(checkpoint: Checkpoint, name: str) -> Choice | None:
         return None
     params, columns = tensor.codec.params, tensor.spec.columns
     group = int(params.get("group", 0)) or columns
-    if tensor.codec.name == "excess" and int(params["bits"]) <= 4 and columns % group == group % 32 == 0:
+    if "excess" in params and int(params["bits"]) <= 4 and columns % group == group % 32 == 0:
         return Choice(CodecSpec("affine", {"bits": 4, "group": group, "scale": "f32"}), SAME_CODES)
     return Choice(RAW, dtype=DType.BF16)
 
