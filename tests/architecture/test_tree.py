@@ -39,12 +39,12 @@ def test_module_keeps_the_rules(path: Path) -> None:
 
 
 KNOW_CODECS_BY_NAME = {
+    "containers/carried.py": "matches a codec with what a container declares",
     "containers/mlx.py": "what MLX stores is one codec",
-    "containers/npy_dir/container.py": "adapts affine; its gate is to ask `Codec.needs_gate`",
+    "containers/npy_dir/container.py": "stores affine its own way",
     "containers/squizd/blocks.py": "the table of block encodings, a class each",
     "containers/squizd/walk.py": "reads blocks that no directory describes",
     "tiers/building.py": "repacks `excess`",
-    "tiers/choosing.py": "names arrays after the bits of their codec",
 }
 """Files that still compare a codec's name, and why. What a codec does differently belongs on its class."""
 

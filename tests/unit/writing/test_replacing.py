@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 import flyweight
+from flyweight.containers import CONTAINERS
+from flyweight.containers.abilities import OwnsFiles
 from flyweight.errors import OutputError
 from flyweight.pipeline import extract
-from flyweight.pipeline.replacing import OWN_FILES, SIDE_FILES
+from flyweight.pipeline.replacing import SIDE_FILES
 from flyweight.pipeline.staging import Staging
 from flyweight.writing import folder
 from toys import draft_head, safetensors_bytes, write_files, write_package, write_toy_llama
@@ -329,5 +331,6 @@ def test_extracting_follows_the_same_rule(toy: Path, outputs: Path, place: Path)
 
 def test_the_tables_have_names_that_models_have(outputs: Path) -> None:
     """A pattern without a fixed part would account for anything."""
-    for pattern in (*SIDE_FILES, *OWN_FILES):
+    owned = [name for container in CONTAINERS if isinstance(container, OwnsFiles) for name in container.own_files]
+    for pattern in (*SIDE_FILES, *owned):
         assert len(pattern.replace("*", "").replace("/", "")) >= 4, pattern
