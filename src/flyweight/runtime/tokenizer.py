@@ -208,12 +208,12 @@ def _tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
             hint=f"a tokenizer belongs to a language model; looked for {dialect.embedding}",
         )
     rows = embedding.spec.shape[0]
+    found = dialect.read_tokenizer(manifest, checkpoint.read, rows)
+    if found is None:
+        raise UnsupportedError(
+            "the checkpoint has no tokenizer", code="E_TOKENIZER", hint="put the model's tokenizer.json beside its weights"
+        )
     try:
-        found = dialect.read_tokenizer(manifest, checkpoint.read, rows)
-        if found is None:
-            raise UnsupportedError(
-                "the checkpoint has no tokenizer", code="E_TOKENIZER", hint="put the model's tokenizer.json beside its weights"
-            )
         inner, cost = build(found.table)
         around = tokens_before(found.table.get("post_processor"))
     except MalformedError as error:

@@ -57,7 +57,7 @@ class TokenizerTable(NamedTuple):
     """What cuts text for a checkpoint that is run."""
 
     table: Mapping[str, Any]
-    """tokenizer.json, as data."""
+    """tokenizer.json as data, unchecked."""
     bos: int | str | None
     """A token: its id, or its text."""
     eos: int | str | None

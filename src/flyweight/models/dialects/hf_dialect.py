@@ -12,7 +12,7 @@ from typing import Any
 
 from flyweight import strict_json
 from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
+from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.manifest import DRAFT, Manifest, Typed
 from flyweight.models.checked_record import Record
 from flyweight.models.dialects.contract import Blueprint, Files, Read, Templates, Text, TokenizerTable, Translation
@@ -89,7 +89,12 @@ class HuggingFace:
         bos, eos = (role if isinstance(role, str) else None for role in roles)
         given = [load(present, name).get("eos_token_id") for name in (GENERATION_CONFIG, CONFIG_JSON)]
         ends = [index for ids in given for index in (ids if isinstance(ids, list) else [ids]) if type(index) is int]
-        table = load(present, TOKENIZER_JSON).everything()
+        text = present[TOKENIZER_JSON]()
+        try:
+            table = strict_json.loads(text, file=TOKENIZER_JSON)
+        except MalformedError as error:
+            error.code = "E_TOKENIZER"
+            raise
         return TokenizerTable(table, bos, eos, ends, config.get("add_bos_token") is True)
 
     def read_templates(self, manifest: Manifest, read: Read) -> Templates:
