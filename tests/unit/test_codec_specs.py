@@ -16,11 +16,14 @@ from flyweight.codecs import codec_for, without_per_tensor
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.corrected import Corrected
 from flyweight.codecs.masked import Masked
+from flyweight.codecs.palette import Palette
 from flyweight.codecs.sparse import Sparse
+from flyweight.codecs.tabled import Tabled
 from flyweight.dtypes import DType
-from flyweight.errors import MalformedError
+from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.limits import MAX_CODEC_DEPTH, MAX_CODEC_PARAMS, MAX_CODEC_TEXT
 from flyweight.pipeline import load_recipe
+from flyweight.quantizers import QUANTIZERS
 from flyweight.tensor import RAW, CodecSpec, TensorSpec
 from toys import llama_tensors, safetensors_bytes
 
@@ -84,6 +87,24 @@ def test_parts_two_levels_down_are_under_two_prefixes() -> None:
     assert list(parts) == ["inner.mask", "inner.inner.codes", "inner.inner.scale", "inner.inner.bias", "mask"]
     assert parts["inner.inner.codes"].tolist() == [0, 127, 255]
     assert np.abs(codec.decode(spec, parts) - values).max() < 0.01
+
+
+def test_a_quantizer_reaches_the_innermost_codec() -> None:
+    values = np.random.default_rng(3).standard_normal((4, 64)).astype(np.float32)
+    values[:, :32] = 0
+    spec, palette = TensorSpec(values.shape, DType.F32), Palette(2, table="f32")
+    codec = Masked(Sparse(palette.spec).spec, 32).fit(spec, values)
+    assert codec.quantizer == "kmeans"
+    parts = QUANTIZERS["kmeans"](values, codec, spec)
+    alone = QUANTIZERS["kmeans"](values[:, 32:].reshape(-1), palette, TensorSpec((128,), DType.F32))
+    assert all(parts[f"inner.inner.{name}"].tobytes() == part.tobytes() for name, part in alone.items())
+    tabled = Corrected(Masked(Tabled(4, 32).spec, 32).spec, rank=1)
+    parts = QUANTIZERS["clip"](values, tabled, spec)
+    alone = QUANTIZERS["clip"](values, Tabled(4, 32), spec)
+    assert all(parts[f"inner.inner.{name}"].tobytes() == part.tobytes() for name, part in alone.items())
+    with pytest.raises(UnsupportedError) as caught:
+        QUANTIZERS["kmeans"](values, tabled, spec)
+    assert caught.value.code == "E_QUANTIZER"
 
 
 def test_what_is_different_in_every_tensor_is_left_out_at_every_depth() -> None:
