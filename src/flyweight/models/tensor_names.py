@@ -31,13 +31,13 @@ def find_tensors(dialect: Dialect, config: Config, entries: Mapping[str, Entry])
             known[stored.name] = canonical, stored, rule
             if rule.when and layer == 0:
                 states.setdefault(rule.when, set()).add(stored.name in entries)
-    for switch, found in states.items():
-        if len(found) > 1:
+    for switch, present in states.items():
+        if len(present) > 1:
             raise UnsupportedError(
                 f"only some of the tensors that '{switch}' stands for are there, and {family.architecture} needs all or none",
                 code="E_TENSORS",
             )
-    on = {switch: found == {True} for switch, found in states.items()}
+    on = {switch: present == {True} for switch, present in states.items()}
     needed = {"": True, **on, UNTIED: not config.tied}
     tensors: dict[str, Stored] = {}
     dropped: dict[str, str] = {}

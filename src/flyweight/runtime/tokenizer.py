@@ -208,25 +208,25 @@ def _tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
             hint=f"a tokenizer belongs to a language model; looked for {dialect.embedding}",
         )
     rows = embedding.spec.shape[0]
-    found = dialect.read_tokenizer(manifest, checkpoint.read, rows)
-    if found is None:
+    described = dialect.read_tokenizer(manifest, checkpoint.read, rows)
+    if described is None:
         raise UnsupportedError(
             "the checkpoint has no tokenizer", code="E_TOKENIZER", hint="put the model's tokenizer.json beside its weights"
         )
     try:
-        inner, cost = build(found.table)
-        around = tokens_before(found.table.get("post_processor"))
+        inner, cost = build(described.table)
+        around = tokens_before(described.table.get("post_processor"))
     except MalformedError as error:
         error.code = "E_TOKENIZER"
         raise
-    bos, eos = (inner.token_to_id(token) if isinstance(token, str) else token for token in (found.bos, found.eos))
+    bos, eos = (inner.token_to_id(token) if isinstance(token, str) else token for token in (described.bos, described.eos))
     return Tokenizer(
         inner,
         cost,
         bos=bos,
         eos=eos,
-        ends=[index for index in (*found.ends, eos) if type(index) is int and 0 <= index < rows],
+        ends=[index for index in (*described.ends, eos) if type(index) is int and 0 <= index < rows],
         # The post-processor decides where it adds anything at all; the flag is for files without one.
-        add_bos=bos is not None and (around[:1] == [bos] if around else found.add_bos),
+        add_bos=bos is not None and (around[:1] == [bos] if around else described.add_bos),
         rows=rows,
     )

@@ -131,13 +131,13 @@ def _vocabulary_metadata(vocabulary: Vocabulary | None) -> dict[str, Typed]:
     own |= {_ROLE_KEYS[role]: Typed("u32", index) for role, index in vocabulary.special.items()}
     own["add_bos_token"] = Typed("bool", vocabulary.add_bos)
     own["add_eos_token"] = Typed("bool", vocabulary.add_eos)
-    made = {_PREFIX + key: typed for key, typed in own.items()}
+    metadata = {_PREFIX + key: typed for key, typed in own.items()}
     if pieces and vocabulary.pre:
-        made["flyweight.space_form"] = Typed("str", vocabulary.pre)
+        metadata["flyweight.space_form"] = Typed("str", vocabulary.pre)
     if vocabulary.details:
         details = {str(index): dict(flags) for index, flags in vocabulary.details.items()}
-        made["flyweight.added_tokens"] = Typed("str", strict_json.dumps(details).decode())
-    return made
+        metadata["flyweight.added_tokens"] = Typed("str", strict_json.dumps(details).decode())
+    return metadata
 
 
 def end_tokens(metadata: Record, rows: int) -> list[int]:
@@ -147,7 +147,7 @@ def end_tokens(metadata: Record, rows: int) -> list[int]:
 
 
 def read_remembered(metadata: Record, key: str) -> dict[str, Any]:
-    """What a file of an HF directory said, where the GGUF file was made from one."""
+    """What a file of an HF directory said, where the GGUF file was metadata from one."""
     return Record(strict_json.loads(metadata.text(key, "{}").encode(), file=key), key).unused()
 
 
@@ -161,19 +161,19 @@ def read_templates(metadata: Record) -> Templates:
 def text_metadata(text: Text) -> dict[str, Typed]:
     """All metadata of the tokenizer, the templates and what goes with them."""
     words, templates = _vocabulary_metadata(text.vocabulary), _template_metadata(text.templates)
-    made = words | templates if text.vocabulary else templates | words
+    metadata = words | templates if text.vocabulary else templates | words
     if text.tokenizer_settings:
-        made[TOKENIZER_SETTINGS] = Typed("str", strict_json.dumps(text.tokenizer_settings).decode())
+        metadata[TOKENIZER_SETTINGS] = Typed("str", strict_json.dumps(text.tokenizer_settings).decode())
     if text.generation is not None:
-        made[GENERATION] = Typed("str", strict_json.dumps(text.generation).decode())
-    return made
+        metadata[GENERATION] = Typed("str", strict_json.dumps(text.generation).decode())
+    return metadata
 
 
 def _template_metadata(templates: Templates) -> dict[str, Typed]:
-    made: dict[str, Typed] = {}
+    metadata: dict[str, Typed] = {}
     for name, text in templates.items():
         if not _TEMPLATE_NAME.fullmatch(name):
             raise UnsupportedError(f"a chat template named '{name}' has no key in GGUF", code="E_TOKENIZER")
-        made[_TEMPLATE_KEY if name == "default" else f"{_TEMPLATE_KEY}.{name}"] = Typed("str", text)
+        metadata[_TEMPLATE_KEY if name == "default" else f"{_TEMPLATE_KEY}.{name}"] = Typed("str", text)
     others = sorted(set(templates) - {"default"})
-    return made | ({"tokenizer.chat_templates": Typed("[str]", others)} if others else {})
+    return metadata | ({"tokenizer.chat_templates": Typed("[str]", others)} if others else {})

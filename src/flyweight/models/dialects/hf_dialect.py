@@ -32,7 +32,7 @@ _TORCH_NAMES = {DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat1
 _SPELLING = "4.57.0"  # the transformers whose keys we write; without it version 5 suspects old Mistral files
 _INV_FREQ = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
 
-# Settings that are made anew for every target: they speak of the old file, not of the model.
+# Settings that are config anew for every target: they speak of the old file, not of the model.
 _OF_THE_FILE = (
     "model_type", "architectures", "torch_dtype", "dtype", "quantization", "quantization_config", "auto_map",
     "transformers_version", "rope_parameters",
@@ -111,18 +111,18 @@ class HuggingFace:
         repeated = [name for name in tokenizer_files.REPEATING_FILES if name in present]
         notes += [f"{name} is not carried: it repeats {TOKENIZER_JSON}" for name in repeated]
         read_files = {CONFIG_JSON, GENERATION_CONFIG, *tokenizer_files.READ_FILES, *repeated}
-        others = {name: held for name, held in manifest.files.items() if name not in read_files}
+        others = {name: file for name, file in manifest.files.items() if name not in read_files}
         return Text(words, templates, settings, generation, files=others, notes=tuple(notes))
 
     def write(self, model: Blueprint, text: Text, dense: DType | None) -> Translation:
-        words, made = text.vocabulary, _config_json(model, dense)
+        words, config = text.vocabulary, _config_json(model, dense)
         files, notes = dict(text.files), () if words else ("the source has no tokenizer, so the directory has none",)
         if words is not None:
             files |= tokenizer_files.to_files(words, text.templates, text.tokenizer_settings, model.config.context)
         for role in ("bos_token", "eos_token", "pad_token"):  # null rather than absent: transformers would assume ids
-            made.setdefault(f"{role}_id", words.special.get(role) if words else None)
-        files[CONFIG_JSON] = strict_json.dumps(made | dict(text.kept), indent=2)
-        files[GENERATION_CONFIG] = strict_json.dumps(text.generation or _generation(made, text), indent=2)
+            config.setdefault(f"{role}_id", words.special.get(role) if words else None)
+        files[CONFIG_JSON] = strict_json.dumps(config | dict(text.kept), indent=2)
+        files[GENERATION_CONFIG] = strict_json.dumps(text.generation or _generation(config, text), indent=2)
         return Translation({"format": Typed("str", "pt")}, files, notes=notes)
 
 
@@ -131,8 +131,8 @@ HF = HuggingFace()
 
 def _present(files: Files, read: Read) -> Present:
     def content(name: str) -> bytes:
-        held = files[name]
-        return held if isinstance(held, bytes) else bytes(read(held))
+        file = files[name]
+        return file if isinstance(file, bytes) else bytes(read(file))
 
     return {name: partial(content, name) for name in files}
 
@@ -147,21 +147,21 @@ def _with_rope_settings(config: Record) -> Record:
         return config
     local = parameters.table(SLIDING) if FULL in parameters else None
     parameters = parameters.table(FULL) or parameters
-    made = {key: parameters.get(key) for key in ("rope_theta", "partial_rotary_factor") if key in parameters}
+    settings = {key: parameters.get(key) for key in ("rope_theta", "partial_rotary_factor") if key in parameters}
     if local is not None and "rope_theta" in local:
-        made["rope_local_base_freq"] = local.get("rope_theta")
+        settings["rope_local_base_freq"] = local.get("rope_theta")
     if local is not None and local.get("rope_type") not in (None, "default"):
         local.fail("rope_type", f"'default' in '{SLIDING}': layers with a window are not scaled")
     if "rope_scaling" not in config:
-        made["rope_scaling"] = parameters.everything()
-    return config.extended(made)
+        settings["rope_scaling"] = parameters.everything()
+    return config.extended(settings)
 
 
 def _config_json(model: Blueprint, dense: DType | None) -> dict[str, Any]:
     config, family, dims = model.config, model.config.family, model.config.dims
     switch = family.window.switch if family.window else ""
-    made: dict[str, Any] = {switch: config.settings.get(switch, config.values[switch])} if switch else {}
-    made |= {
+    table: dict[str, Any] = {switch: config.settings.get(switch, config.values[switch])} if switch else {}
+    table |= {
         "architectures": [family.architecture],
         "model_type": family.model_type,
         "transformers_version": _SPELLING,
@@ -171,20 +171,20 @@ def _config_json(model: Blueprint, dense: DType | None) -> dict[str, Any]:
         "tie_word_embeddings": config.tied,
     }
     if config.spelled_head_dim or family.head_dim or dims.head * dims.heads != dims.hidden:
-        made["head_dim"] = dims.head
+        table["head_dim"] = dims.head
     if config.rotary != dims.head:
-        made["partial_rotary_factor"] = config.rotary / dims.head
-    made["rope_scaling"] = _rope_scaling(config)
+        table["partial_rotary_factor"] = config.rotary / dims.head
+    table["rope_scaling"] = _rope_scaling(config)
     if config.period:
-        made["sliding_window_pattern"] = config.period
+        table["sliding_window_pattern"] = config.period
     if family.window and family.window.period:
-        made["layer_types"] = [SLIDING if window else FULL for window in config.windows]
+        table["layer_types"] = [SLIDING if window else FULL for window in config.windows]
     if family.score_scalar:
-        made["query_pre_attn_scalar"] = config.settings.get("query_pre_attn_scalar", config.score_scalar)
+        table["query_pre_attn_scalar"] = config.settings.get("query_pre_attn_scalar", config.score_scalar)
     if dense in _TORCH_NAMES:
-        made["torch_dtype"] = _TORCH_NAMES[dense]
-    others = {key: value for key, value in config.settings.items() if key not in made}
-    return made | {key: value for key, value in others.items() if key not in (*_OF_THE_FILE, *_PATTERNS)}
+        table["torch_dtype"] = _TORCH_NAMES[dense]
+    others = {key: value for key, value in config.settings.items() if key not in table}
+    return table | {key: value for key, value in others.items() if key not in (*_OF_THE_FILE, *_PATTERNS)}
 
 
 def _rope_scaling(config: Config) -> dict[str, Any] | None:
@@ -197,12 +197,12 @@ def _rope_scaling(config: Config) -> dict[str, Any] | None:
             f"the divisors of RoPE frequencies are no llama3 scaling of a context of 8192, and {CONFIG_JSON} has no other",
             code="E_ROPE",
         )
-    made = config.scaling | {"type": kind}
-    return {key: value for key, value in made.items() if key != "rope_type"} if kind == "longrope" else made
+    table = config.scaling | {"type": kind}
+    return {key: value for key, value in table.items() if key != "rope_type"} if kind == "longrope" else table
 
 
 def _generation(config: dict[str, Any], text: Text) -> dict[str, Any]:
     """generation_config.json with every token that ends an answer."""
-    made = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if config.get(key) is not None}
+    table = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if config.get(key) is not None}
     ends = list(dict.fromkeys(text.ends))
-    return {"_from_model_config": True} | made | ({"eos_token_id": ends} if len(ends) > 1 else {})
+    return {"_from_model_config": True} | table | ({"eos_token_id": ends} if len(ends) > 1 else {})
