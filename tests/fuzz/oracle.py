@@ -16,8 +16,8 @@ from itertools import pairwise
 from types import FrameType
 
 from flyweight.checkpoint import Checkpoint, read_checkpoint
-from flyweight.containers import Container
 from flyweight.containers.abilities import Inflates
+from flyweight.containers.base import Container
 from flyweight.errors import FlyweightError
 from flyweight.manifest import Extent, Manifest
 from flyweight.sources import Bundle, MemoryBundle

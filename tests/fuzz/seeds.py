@@ -21,8 +21,9 @@ from chat_templates import TEMPLATES
 from every_codec import INSTANCES, plausible
 from flyweight import models
 from flyweight.codecs import codec_for
-from flyweight.containers import CONTAINERS, Container
+from flyweight.containers import CONTAINERS
 from flyweight.containers.abilities import EmbedsFiles, adapted
+from flyweight.containers.base import Container
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError
 from flyweight.manifest import Entry, Manifest, Typed

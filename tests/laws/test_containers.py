@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from every_codec import INSTANCES
 from flyweight.codecs import CODECS, codec_for
-from flyweight.containers import CONTAINERS, Container, recognise
+from flyweight.containers import CONTAINERS, recognise
 from flyweight.containers.abilities import EmbedsFiles, adapted
+from flyweight.containers.base import Container
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, UnsupportedError
 from flyweight.manifest import Entry, Manifest, Typed

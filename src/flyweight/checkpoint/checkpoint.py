@@ -16,8 +16,9 @@ from types import TracebackType
 import numpy as np
 
 from flyweight.codecs import Array, codec_for, known
-from flyweight.containers import Container, recognise
+from flyweight.containers import recognise
 from flyweight.containers.abilities import ChecksBlocks, Inflates
+from flyweight.containers.base import Container
 from flyweight.errors import FlyweightError, MalformedError
 from flyweight.manifest import Entry, Extent, Manifest
 from flyweight.sources import Bundle, Source, Uncopied, open_bundle

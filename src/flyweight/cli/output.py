@@ -15,7 +15,6 @@ import click
 
 from flyweight.errors import as_utf8, printable
 from flyweight.limits import parse_size
-from flyweight.manifest import Numbers
 from flyweight.tensor import CodecSpec
 
 __all__ = [
@@ -53,7 +52,7 @@ def _json_pieces(value: Any) -> Iterator[str]:
             yield f"{', ' if number else ''}{json_text(str(key))}: "
             yield from _json_pieces(item)
         yield "}"
-    elif isinstance(value, Numbers | Iterator):
+    elif isinstance(value, Iterator) or (isinstance(value, Sequence) and not isinstance(value, str | list | tuple)):
         yield "["
         items, separator = iter(value), ""
         while batch := list(islice(items, _AT_ONCE)):
@@ -80,7 +79,7 @@ def _plain(value: Any) -> Any:
         return value if isfinite(value) else None
     if isinstance(value, dict):
         return {as_utf8(key) if isinstance(key, str) else key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | Numbers):
+    if isinstance(value, Sequence):
         return [_plain(item) for item in value]
     return value
 

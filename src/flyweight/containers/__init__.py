@@ -6,13 +6,17 @@ lines before it have not recognised a file.
 
 from __future__ import annotations
 
-from flyweight.containers.base import Container, Finding, Image, Placement
-from flyweight.containers.options import OptionGroup
+from typing import TYPE_CHECKING
+
 from flyweight.errors import UnknownFormatError, nearest
-from flyweight.sources import Bundle
 from flyweight.table import Table
 
-__all__ = ["CONTAINERS", "OPTIONS", "Container", "Finding", "Image", "Placement", "container_named", "recognise"]
+if TYPE_CHECKING:
+    from flyweight.containers.base import Container
+    from flyweight.containers.options import OptionGroup
+    from flyweight.sources import Bundle
+
+__all__ = ["CONTAINERS", "OPTIONS", "container_named", "recognise"]
 
 CONTAINERS: Table[Container] = Table(
     __name__,

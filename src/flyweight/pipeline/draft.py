@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flyweight.checkpoint import Checkpoint
-from flyweight.containers import Container
 from flyweight.containers.abilities import EmbedsFiles
+from flyweight.containers.base import Container
 from flyweight.manifest import DRAFT, Entry, Manifest
 
 __all__ = ["draft_tensors", "without_draft"]

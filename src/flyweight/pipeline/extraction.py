@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
-from flyweight.containers import Image, container_named, mlpackage
+from flyweight.containers import container_named, mlpackage
+from flyweight.containers.base import Image
 from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
 from flyweight.manifest import DRAFT, Entry, Extent, Manifest
 from flyweight.pipeline.plan import Plan, Step

@@ -22,8 +22,8 @@ import numpy as np
 from flyweight.checkpoint import Checkpoint, gated, needs_gate
 from flyweight.codecs import Array, Codec, codec_for, known
 from flyweight.codecs.casts import astype
-from flyweight.containers import Container, Placement
 from flyweight.containers.abilities import Describes, RecordsGate, adapted
+from flyweight.containers.base import Container, Placement
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, MalformedError, ResourceError, UnsupportedError
 from flyweight.gate import INT3, Gate

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from flyweight.containers import Container
 from flyweight.containers.abilities import HasPresets
+from flyweight.containers.base import Container
 from flyweight.errors import UnsupportedError
 from flyweight.pipeline.recipe import Masks, Recipe, Rule, choice, preset
 

@@ -17,8 +17,9 @@ from blake3 import blake3
 
 import flyweight
 from flyweight.checkpoint import Checkpoint, open_checkpoint, recorded, require_passed
-from flyweight.containers import CONTAINERS, Container, Image, container_named
+from flyweight.containers import CONTAINERS, container_named
 from flyweight.containers.abilities import EmbedsFiles, Finishes, RecordsGate
+from flyweight.containers.base import Container, Image
 from flyweight.containers.options import Extras
 from flyweight.dtypes import DType
 from flyweight.errors import (

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 
 from flyweight import strict_json
 from flyweight.checkpoint import Checkpoint
-from flyweight.containers import Container
 from flyweight.containers.abilities import EmbedsFiles, WritesConfig
+from flyweight.containers.base import Container
 from flyweight.containers.quantization import without_statement
 from flyweight.dtypes import DType
 from flyweight.errors import LimitError, MalformedError

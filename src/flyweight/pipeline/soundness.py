@@ -19,8 +19,9 @@ import numpy as np
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.codecs import codec_for, known
-from flyweight.containers import Finding, recognise
+from flyweight.containers import recognise
 from flyweight.containers.abilities import Audits, Warns
+from flyweight.containers.base import Finding
 from flyweight.errors import FlyweightError, MalformedError
 from flyweight.manifest import Entry
 from flyweight.pipeline.rows import read_rows, slabs

@@ -9,7 +9,7 @@ from pathlib import Path
 from weakref import finalize
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint, read_checkpoint
-from flyweight.containers import Container
+from flyweight.containers.base import Container
 from flyweight.containers.npy_dir.finalized import Finalized
 from flyweight.containers.npy_dir.layout import MANIFEST, RECORD, is_own
 from flyweight.containers.npy_dir.reading import read_json, read_keys

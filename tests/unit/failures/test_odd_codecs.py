@@ -11,8 +11,9 @@ import pytest
 import flyweight
 from every_codec import INSTANCES, named, plausible
 from flyweight.codecs import Codec, codec_for
-from flyweight.containers import CONTAINERS, Container
+from flyweight.containers import CONTAINERS
 from flyweight.containers.abilities import adapted
+from flyweight.containers.base import Container
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, UnsupportedError
 from flyweight.manifest import Entry, Manifest, Typed

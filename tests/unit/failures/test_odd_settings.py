@@ -18,7 +18,7 @@ import pytest
 
 from flyweight import models
 from flyweight.checkpoint import Checkpoint, open_checkpoint
-from flyweight.containers import Container
+from flyweight.containers.base import Container
 from flyweight.errors import FlyweightError
 from flyweight.manifest import Manifest, Typed
 from flyweight.models.checked_record import Record
