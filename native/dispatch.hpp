@@ -1,23 +1,37 @@
-// Which kernels this processor can run, and which ones run.
+// Which instruction sets this processor can run, and which one runs.
+//
+// families.hpp, which the build writes, has a list X(family, set) for each instruction set: FLYWEIGHT_BASELINE(X), all families, and
+// for every other set the families compiled for it. All else a set takes from the one before.
 #pragma once
 
 #include <span>
 
-#include "kernels.hpp"
-#include "matvec.hpp"
+#include "families.hpp"
 
 namespace flyweight {
 
-// Products are compiled for more instruction sets than the other kernels, and name the set.
+#define X(Family, isa) struct Family;
+FLYWEIGHT_BASELINE(X)
+#undef X
+
 struct KernelSet {
-    const Kernels* kernels;
-    const MatvecKernels* products;
-    const char* name() const { return products->name; }
+    const char* name;
+#define X(Family, isa) const Family* of_##Family;
+    FLYWEIGHT_BASELINE(X)
+#undef X
 };
 
 std::span<const KernelSet> runnable();  // slowest first; the baseline always
 const KernelSet& active_set();
-inline const Kernels& active() { return *active_set().kernels; }
 bool use(const char* name);  // false if not runnable
+
+// The kernels of a family that run.
+template <class Family>
+const Family& active();
+#define X(Family, isa) \
+    template <>        \
+    inline const Family& active() { return *active_set().of_##Family; }
+FLYWEIGHT_BASELINE(X)
+#undef X
 
 }  // namespace flyweight

@@ -103,15 +103,15 @@ class Pool {
 std::atomic<Pool*> latest = nullptr;
 
 Pool* current() noexcept {  // null: no memory for one
-    Pool* found = latest.load();
-    if (found && found->owner == getpid()) return found;
+    Pool* pool = latest.load();
+    if (pool && pool->owner == getpid()) return pool;
     void* memory = std::malloc(sizeof(Pool));
     if (!memory) return nullptr;
     Pool* made = new (memory) Pool;
-    if (latest.compare_exchange_strong(found, made)) return made;
+    if (latest.compare_exchange_strong(pool, made)) return made;
     made->~Pool();
     std::free(memory);
-    return found;
+    return pool;
 }
 
 // The block of memory that is kept. A child forked while another thread has it allocates anew for every call.

@@ -24,7 +24,7 @@ def same(found: np.ndarray, expected: np.ndarray) -> bool:
 
 def twin(kernel: str, *arguments: object) -> None:
     with np.errstate(all="ignore"):
-        getattr(kernels.reference_affine, kernel)(*arguments)
+        kernels.definition(kernel)(*arguments)
 
 
 def numbers(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
@@ -100,7 +100,7 @@ def test_encode(isa: str, fenced, kernel: str, bits: int, stored: str) -> None:
             groups, nbytes = -(-columns // group), -(-columns * bits // 8) + columns % 3
             values = fenced((rows, columns), np.float32, weights(rng, (rows, columns)))
             expected = [np.empty((rows, nbytes), np.uint8), *(np.empty((rows, groups), np.float32) for _ in range(beside))]
-            twin(kernel, values, bits, group, kernels.STORED.index(stored), *expected)
+            twin(kernel, values, bits, group, stored, *expected)
             found = [fenced(array.shape, array.dtype) for array in expected]
             for array in found:
                 array.view(np.uint8)[...] = 0xA5
@@ -123,7 +123,7 @@ def test_encode_bf16_as_its_values(isa: str, fenced, kernel: str, bits: int) -> 
             narrow = fenced((rows, columns), ml_dtypes.bfloat16, values.astype(ml_dtypes.bfloat16))
         for stored in kernels.STORED:
             expected = [np.empty((rows, nbytes), np.uint8), *(np.empty((rows, groups), np.float32) for _ in range(beside))]
-            twin(kernel, narrow.astype(np.float32), bits, group, kernels.STORED.index(stored), *expected)
+            twin(kernel, narrow.astype(np.float32), bits, group, stored, *expected)
             found = [fenced(array.shape, array.dtype) for array in expected]
             getattr(kernels, kernel)(narrow, bits, group, stored, *found)
             for one, other in zip(found, expected, strict=True):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flyweight import kernels
-from flyweight.kernels import reference_attention
+from flyweight.kernels import attention
 from flyweight.runtime.kv import KeyValues
 
 U = 2.0**-24
@@ -93,10 +93,10 @@ def plain(layer: Layer, count: int) -> tuple[np.ndarray, np.ndarray]:
     """
     heads, kv_heads, head = layer.heads, layer.kv_heads, layer.head
     x = layer.tokens(count)
-    q, k, v = reference_attention._split(x, heads, kv_heads, head)
+    q, k, v = attention._split(x, heads, kv_heads, head)
     cos, sin = layer.tables(len(x))
     with np.errstate(all="ignore"):
-        reference_attention._prepare(q, k, cos, sin, layer.pairs, *layer.gains(), 1e-6, layer.scale)
+        attention._prepare(q, k, cos, sin, layer.pairs, *layer.gains(), 1e-6, layer.scale)
     out, bound = np.empty((len(x), heads, head)), np.empty((len(x), heads, head))
     for p in range(len(x)):
         first = max(0, p + 1 - layer.window) if layer.window else 0

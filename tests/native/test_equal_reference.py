@@ -158,7 +158,7 @@ def test_decode_past_the_caches(isa: str, name: str) -> None:
         if dtype is np.float32:
             rounded[...] = expected
         else:
-            kernels.reference_casts.f32_to_bf16(expected, rounded.view(np.uint16))
+            kernels.definition("f32_to_bf16")(expected, rounded.view(np.uint16))
         times = -(-STREAMED // rounded.nbytes)
         blocks = np.tile(tile, (times, 1))
         room = np.empty(rounded.size * times + 64, dtype)

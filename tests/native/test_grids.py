@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flyweight import kernels
-from flyweight.kernels import reference_grids
+from flyweight.kernels import grids
 
 SHAPES = [(64, 1300), (1, 9), (7, 513), (0, 4), (5, 0), (32, 1)]
 
@@ -74,12 +74,12 @@ def test_stays_inside(isa: str, fenced) -> None:
 def test_the_power_is_within_a_unit_of_the_true_one() -> None:
     x = np.float32(10.0 ** np.linspace(-0.9, 38, 200_000))
     true = x.astype(np.longdouble) ** np.longdouble(np.float32(-0.3))
-    assert (np.abs(reference_grids.power(x) - true) <= np.spacing(true.astype(np.float32)) * 0.5000001).all()
+    assert (np.abs(grids.power(x) - true) <= np.spacing(true.astype(np.float32)) * 0.5000001).all()
 
 
 def test_small_errors_have_no_sparse_part() -> None:
     """What SURELY_DENSE says, for the largest β of HQQ."""
-    edge = np.float64(reference_grids.SURELY_DENSE)
+    edge = np.float64(grids.SURELY_DENSE)
     assert edge - edge**-0.3 / (10 * 1.01**9) < 0
 
 

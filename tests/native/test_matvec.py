@@ -14,7 +14,7 @@ import pytest
 
 from flyweight import kernels
 from flyweight.codecs import ggml
-from flyweight.kernels import reference, reference_matvec
+from flyweight.kernels.products import activations
 
 U = 2.0**-24
 SETS = ("baseline", "avx2", "avx512", "avx512vnni", "avx512bf16")
@@ -54,7 +54,7 @@ def decoded_blocks(name: str, blocks: np.ndarray, zeroed: tuple[int, ...] = ()) 
         some[:, at : at + 2] = 0
     values = np.empty((len(some), size), np.float32)
     with np.errstate(all="ignore"):
-        getattr(reference, f"decode_{name}")(some, values)
+        kernels.definition(f"decode_{name}")(some, values)
     return values.reshape(len(blocks), blocks.shape[1] // nbytes * size).astype(np.float64)
 
 
@@ -404,7 +404,7 @@ def test_int8_activations_are_what_the_reference_says(isa: str) -> None:
     """Seen through a weight of one: the code of each activation times its scale, exactly."""
     rng = np.random.default_rng(10)
     x = (rng.standard_normal((4, 64)) * [[1.0], [1e-37], [1e-45], [1e37]]).astype(np.float32)
-    codes, scale = reference_matvec.quantize_activations(x)
+    codes, scale = activations.quantize_activations(x)
     expected = codes.astype(np.float32) * np.repeat(scale, 32, axis=1)
     found = np.empty((4, 64), np.float32)
     ones = kernels.matrix("symmetric8", codes=np.eye(64, dtype=np.uint8), scale=np.ones((64, 1), np.float32))

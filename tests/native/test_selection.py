@@ -1,14 +1,13 @@
-"""Which kernels run: the four places that name them agree, and the choice of a set is obeyed or refused."""
+"""Which kernels run: the places that name them agree, and the choice of a set is obeyed or refused."""
 
 from __future__ import annotations
 
-import ast
 import inspect
 import os
+import re
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,26 +17,11 @@ from flyweight import kernels
 ALL = ("reference", "baseline", "avx2", "avx512", "avx512vnni", "avx512bf16")
 
 
-def signatures(path: Path) -> dict[str, list[str]]:
-    """Public functions of a file and the names of their arguments."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    defined = (node for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"))
-    return {node.name: [argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)] for node in defined}
-
-
-PACKAGE = Path(kernels.__file__).parent
-
-
-def test_table_reference_stub_and_dispatch_agree() -> None:
-    defined: dict[str, list[str]] = {}
-    for module in kernels.DEFINITIONS:
-        defined |= {n: names for n, names in signatures(PACKAGE / f"{module}.py").items() if n in kernels.KERNELS}
-    stub = signatures(PACKAGE / "_native.pyi")
-    assert set(defined) == set(kernels.KERNELS)
-    assert set(stub) == {*kernels.KERNELS, "active", "available", "use"}
-    for name in kernels.KERNELS:
-        assert defined[name] == stub[name] == list(inspect.signature(getattr(kernels, name)).parameters), name
-        assert getattr(kernels, name).__name__ == name
+def test_the_kernel_its_definition_and_its_checked_function_have_the_same_arguments() -> None:
+    for name, kernel in kernels.KERNELS.items():
+        checked = getattr(kernels, name)
+        assert checked.__name__ == name
+        assert list(inspect.signature(checked).parameters) == list(inspect.signature(kernel.definition).parameters), name
 
 
 def test_kernels_that_take_threads_are_those_held_to_the_law_of_threads() -> None:
@@ -47,19 +31,26 @@ def test_kernels_that_take_threads_are_those_held_to_the_law_of_threads() -> Non
 
 
 @pytest.mark.skipif(kernels._native is None, reason="the native kernels were not built")
-def test_the_extension_holds_what_the_stub_says() -> None:
-    stub = signatures(PACKAGE / "_native.pyi")
-    assert {name for name in dir(kernels._native) if not name.startswith("_")} == set(stub)
-    for name in kernels.KERNELS:
-        declared = kernels._native.__dict__[name].__doc__ or ""
-        assert declared.startswith(f"{name}({stub[name][0]}: "), declared
+def test_the_extension_holds_the_kernels_of_the_registry() -> None:
+    """The stub says that every kernel is there: the names and the arguments are compared here."""
+    assert {name for name in dir(kernels._native) if not name.startswith("_")} == {
+        *kernels.KERNELS,
+        "active",
+        "available",
+        "use",
+    }
+    for name, kernel in kernels.KERNELS.items():
+        parameters = list(inspect.signature(kernel.definition).parameters)
+        for declared in getattr(kernels._native, name).__doc__.splitlines():
+            assert declared.startswith(f"{name}(")
+            assert re.findall(r"(\w+): ", declared) == parameters
 
 
 def started_with(value: str | None) -> subprocess.CompletedProcess[str]:
     environment = {key: text for key, text in os.environ.items() if key != kernels.VARIABLE}
     if value is not None:
         environment[kernels.VARIABLE] = value
-    program = "from flyweight import kernels as k; print(k.active(), k.dispatch.running['decode_q4_0'].__module__)"
+    program = "from flyweight import kernels as k; print(k.active(), k.KERNELS['decode_q4_0'].run.__module__)"
     return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
 
 
@@ -67,7 +58,7 @@ def started_with(value: str | None) -> subprocess.CompletedProcess[str]:
 def test_the_variable_selects_or_refuses(name: str) -> None:
     done = started_with(name)
     if name in kernels.available():
-        home = "flyweight.kernels.reference" if name == "reference" else "flyweight.kernels._native"
+        home = "flyweight.kernels.blocks.decode" if name == "reference" else "flyweight.kernels._native"
         assert done.stdout.split() == [name, home]
     else:
         assert done.returncode
@@ -116,7 +107,10 @@ def test_the_gil_is_released(isa: str) -> None:
     sys.setswitchinterval(100)
     try:
         gate.release()
-        kernels.decode_q4_k(blocks, out)
+        for _ in range(200):  # a busy machine may not run the thread while one call lasts
+            kernels.decode_q4_k(blocks, out)
+            if ran:
+                break
         ran_meanwhile = bool(ran)
     finally:
         sys.setswitchinterval(interval)

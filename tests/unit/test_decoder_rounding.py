@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from flyweight import kernels
-from flyweight.kernels.reference_matvec import ACTIVATIONS, normalize
+from flyweight.kernels.products.activations import ACTIVATIONS, normalize
 from flyweight.pipeline import convert
 from flyweight.runtime import open_model
 from flyweight.runtime.kv import KeyValues

@@ -63,7 +63,7 @@ def test_versions(version: int) -> None:
 
 @pytest.mark.parametrize("number", sorted(PLAIN | BLOCKS))
 def test_every_tensor_type_survives(number: int) -> None:
-    weights, nbytes = BLOCKS[number][1:] if number in BLOCKS else (1, PLAIN[number].itemsize)
+    weights, nbytes = (BLOCKS[number].elements, BLOCKS[number].nbytes) if number in BLOCKS else (1, PLAIN[number].itemsize)
     data = bytes(i % 251 for i in range(6 * nbytes))
     padded = data + bytes(-len(data) % 32)
     bundle = lone(gguf_file([], [GgufTensor("w", (2 * weights, 3), number, 0)], padded))
@@ -220,7 +220,7 @@ def test_probe_is_by_magic() -> None:
 
 
 kinds = st.sampled_from([RAW, CodecSpec("q8_0"), CodecSpec("iq1_s"), CodecSpec("nvfp4")])
-sizes = {block.codec: block for block in BLOCKS.values()}
+sizes = {block.name: block for block in BLOCKS.values()}
 
 
 @st.composite
@@ -234,7 +234,7 @@ def tensors(draw: st.DrawFn) -> Entry:
     block = sizes[codec.name]
     shape = shape or (1,)
     blocks = TensorSpec((*shape[:-1], shape[-1] * block.nbytes), DType.U8)
-    return Entry(name, TensorSpec((*shape[:-1], shape[-1] * block.weights), DType.F32), codec, {"blocks": blocks})
+    return Entry(name, TensorSpec((*shape[:-1], shape[-1] * block.elements), DType.F32), codec, {"blocks": blocks})
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)

@@ -52,7 +52,11 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_running_a_gguf_file_imports_what_it_needs(gguf: Path) -> None:
     arguments = ["run", str(gguf), "abc", "--raw", "--max-tokens", "2"]
     found = imported_by(f"from flyweight.cli import cli\ncli({arguments}, standalone_mode=False)")
-    twins = set() if kernels.active() == "reference" else {"flyweight.kernels.reference_search"}
+    twins = (
+        set()
+        if kernels.active() == "reference"
+        else {"flyweight.kernels.blocks.scale_search", "flyweight.kernels.textures.texels"}
+    )
     assert found & FORMATS == {"flyweight.containers.gguf", "flyweight.codecs.raw", "flyweight.codecs.ggml"}
     assert found & (NEEDLESS | twins) == set()
     assert found & MODELS == {"flyweight.models.families.llama", "flyweight.models.dialects.gguf_dialect"}

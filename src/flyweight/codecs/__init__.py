@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from flyweight.codecs.base import Array, Codec, Grid, Parts, take_rows
 from flyweight.errors import MalformedError
+from flyweight.ggml_types import ggml_types_with
 from flyweight.table import Table
 from flyweight.tensor import CodecSpec
 
@@ -20,21 +21,7 @@ CODECS: Table[type[Codec]] = Table(
         "affine": "affine:Affine",
         "palette": "palette:Palette",
         "hqq": "hqq:Hqq",
-        "q4_0": "ggml:Q4_0",
-        "q4_1": "ggml:Q4_1",
-        "q5_0": "ggml:Q5_0",
-        "q5_1": "ggml:Q5_1",
-        "q8_0": "ggml:Q8_0",
-        "q8_1": "ggml:Q8_1",
-        "q2_k": "ggml:Q2_K",
-        "q3_k": "ggml:Q3_K",
-        "q4_k": "ggml:Q4_K",
-        "q5_k": "ggml:Q5_K",
-        "q6_k": "ggml:Q6_K",
-        "q8_k": "ggml:Q8_K",
-        "mxfp4": "ggml:MXFP4",
-        "iq4_nl": "ggml:IQ4_NL",
-        "iq4_xs": "ggml:IQ4_XS",
+        **{name: f"ggml:{name.upper()}" for name in ggml_types_with("decode")},
         "lossless": "lossless:Lossless",
         "sparse": "sparse:Sparse",
         "fp8": "floats:Fp8",

@@ -1,7 +1,7 @@
 """Arrays as another element type: NumPy's rounding, at memory speed between f32 and the sixteen-bit floats.
 
 Casting to a narrower float rounds to nearest, ties to even, and to infinity beyond its range. A NaN stays a quiet NaN
-(`kernels.reference_casts` has its bits).
+(`kernels.streams.float_casts` has its bits).
 """
 
 from __future__ import annotations

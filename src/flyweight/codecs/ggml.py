@@ -1,8 +1,7 @@
 """The block types of ggml: a row is a run of fixed-size blocks, each with its own scale.
 
 One part, `blocks`: u8, the tensor's shape with its last axis replaced by the bytes of a row. The
-byte layouts and formulas are in docs/formats/ggml-blocks.md; `kernels.reference` is their
-definition.
+byte layouts and formulas are in docs/formats/ggml-blocks.md, their definition in `kernels.blocks`.
 
     w = d · (code − half)            q4_0 q5_0 q8_0     uniform grids around zero
     w = d · code + m                 q4_1 q5_1          uniform grids from a minimum
@@ -24,6 +23,7 @@ from flyweight.codecs.base import Array, Codec, Grid, GridSpec, Parts, column_we
 from flyweight.codecs.casts import astype
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
+from flyweight.ggml_types import GGML_TYPES, ggml_types_with
 from flyweight.tensor import Layout, TensorSpec
 
 __all__ = ["CODECS", "GgmlBlocks", "Searched"]
@@ -38,10 +38,11 @@ class GgmlBlocks(Codec):
     scales: ClassVar[tuple[tuple[int, str], ...]] = ((0, "<f2"),)
 
     def __init_subclass__(cls) -> None:
-        """A named type takes its block and its abilities from the table of kernels."""
+        """A named type takes its block and its abilities from the table of types."""
         if "name" in vars(cls):
-            cls.block_size, cls.block_bytes = kernels.BLOCKS[cls.name]
-            cls.encodes = cls.name in (*kernels.ENCODED, *kernels.SEARCHED)
+            own = GGML_TYPES[cls.name]
+            cls.block_size, cls.block_bytes = own.elements, own.nbytes
+            cls.encodes = "nearest" in own.kernels or "search" in own.kernels
 
     def layout(self, spec: TensorSpec) -> Layout:
         if not spec.shape or spec.columns % self.block_size:
@@ -247,6 +248,4 @@ MXFP4 = _type("mxfp4", _Microscaled)
 IQ4_NL = _type("iq4_nl", Searched)
 IQ4_XS = _type("iq4_xs", Searched)
 
-CODECS: tuple[type[GgmlBlocks], ...] = (
-    Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_K, MXFP4, IQ4_NL, IQ4_XS,
-)  # fmt: skip
+CODECS: tuple[type[GgmlBlocks], ...] = tuple(globals()[name.upper()] for name in ggml_types_with("decode"))

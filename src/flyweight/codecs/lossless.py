@@ -21,7 +21,7 @@ from flyweight.codecs.casts import astype
 from flyweight.codecs.checks import require_integers
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.kernels.reference_words import CODED, GROUP, RUN
+from flyweight.kernels.coding.exponents import CODED, GROUP, RUN
 from flyweight.tensor import Layout, TensorSpec
 
 __all__ = ["Lossless"]

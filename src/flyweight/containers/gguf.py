@@ -54,7 +54,7 @@ SPLIT_NO, SPLIT_COUNT, SPLIT_TENSORS = "split.no", "split.count", "split.tensors
 SPLIT_KEYS = frozenset({SPLIT_NO, SPLIT_COUNT, SPLIT_TENSORS})
 
 _PLAIN_IDS = {dtype: number for number, dtype in PLAIN.items()}
-_BLOCK_IDS = {block.codec: number for number, block in BLOCKS.items()}
+_BLOCK_IDS = {block.name: number for number, block in BLOCKS.items()}
 _LINES = [struct.Struct(f"<{rank}QIQ") for rank in range(MAX_GGUF_RANK + 1)]
 """What follows the rank of a tensor: dimensions, type, offset."""
 _SPLIT_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
@@ -88,10 +88,10 @@ def _stored_as(number: int, shape: tuple[int, ...]) -> tuple[TensorSpec, CodecSp
         return spec, RAW, {"data": spec}
     block = BLOCKS[number]
     columns = shape[-1] if shape else 1
-    if columns % block.weights:
+    if columns % block.elements:
         return None
-    stored = TensorSpec((*shape[:-1], columns // block.weights * block.nbytes), DType.U8)
-    return TensorSpec(shape, DType.F32), CodecSpec(block.codec), {"blocks": stored}
+    stored = TensorSpec((*shape[:-1], columns // block.elements * block.nbytes), DType.U8)
+    return TensorSpec(shape, DType.F32), CodecSpec(block.name), {"blocks": stored}
 
 
 def _checked_kind(cursor: Cursor, name: str, number: int, dims: list[int]) -> tuple[TensorSpec, CodecSpec, Layout]:
@@ -102,7 +102,7 @@ def _checked_kind(cursor: Cursor, name: str, number: int, dims: list[int]) -> tu
     stored = _stored_as(number, shape)
     if stored is None:
         raise cursor.malformed(
-            f"{BLOCKS[number].codec} rows are multiples of {BLOCKS[number].weights} weights, not {shape[-1] if shape else 1}",
+            f"{BLOCKS[number].name} rows are multiples of {BLOCKS[number].elements} weights, not {shape[-1] if shape else 1}",
             "E_ROW",
             tensor=name,
         )

@@ -25,7 +25,7 @@ from flyweight import kernels
 from flyweight.codecs import Array, Parts
 from flyweight.codecs.palette import Palette
 from flyweight.errors import UnsupportedError
-from flyweight.kernels.reference_palette import centres
+from flyweight.kernels.palettes.kmeans_1d import centres
 from flyweight.quantizers.base import Quantizer
 from flyweight.tensor import TensorSpec
 

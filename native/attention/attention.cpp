@@ -1,0 +1,3 @@
+#include "attend.hpp"
+
+FLYWEIGHT_KERNELS(AttentionKernels, FLYWEIGHT_ATTENTION)

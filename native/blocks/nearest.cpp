@@ -1,0 +1,3 @@
+#include "nearest.hpp"
+
+FLYWEIGHT_KERNELS(NearestEncoders, FLYWEIGHT_NEAREST_ENCODERS)

@@ -1,0 +1,3 @@
+#include "searched.hpp"
+
+FLYWEIGHT_KERNELS(SearchEncoders, FLYWEIGHT_SEARCH_ENCODERS)

@@ -1,0 +1,141 @@
+// f32 to blocks of the K types and iq4_xs: what the search found, in the layouts of docs/formats/ggml-blocks.md.
+#pragma once
+
+#include "search.hpp"
+#include "search_one.hpp"
+
+namespace {
+
+// Bits From.. of `Count` codes, as planes: in each run of bytes, byte i holds elements i, i + Run … from its low bits up.
+template <int Count, int Run, int Bits, int From>
+inline void store_planes(const uint8_t* __restrict codes, uint8_t* __restrict at) {
+    constexpr int planes = 8 / Bits;
+    for (int run = 0; run < Count / (Run * planes); ++run)
+        for (int i = 0; i < Run; ++i) {
+            uint32_t byte = 0;
+            for (int plane = 0; plane < planes; ++plane)
+                byte |= uint32_t(codes[(run * planes + plane) * Run + i] >> From & ((1 << Bits) - 1)) << plane * Bits;
+            at[run * Run + i] = uint8_t(byte);
+        }
+}
+
+inline void store_u32(uint8_t* at, uint32_t value) {
+    store_u16(at, value);
+    store_u16(at + 2, value >> 16);
+}
+
+constexpr double q2_k_trials[] = {2.2, 2.5, 2.8, 3.1, 3.4, 3.7}, q2_k_ratios[] = {15, 14, 13};
+constexpr double q3_k_trials[] = {2.6, 3.0, 3.4, 3.8, 4.2, 4.6}, q3_k_ratios[] = {32, 31, 29};
+constexpr double q4_k_trials[] = {13.4, 13.8, 14.2, 14.6, 15.0, 15.4}, q45_k_ratios[] = {63, 62, 60};
+constexpr double q5_k_trials[] = {29.4, 29.8, 30.2, 30.6, 31.0, 31.4};
+constexpr double q6_k_trials[] = {30.4, 30.8, 31.2, 31.6, 32.0, 32.4}, q6_k_ratios[] = {128, 127, 125};
+constexpr double iq4_xs_trials[] = {103, 109, 115, 121, 127, 135}, iq4_xs_ratios[] = {32, 31, 29};
+
+inline void to_q2_k(const float* values, const float* weights, uint8_t* block) {
+    RangeSearch<16, 3, 15, q2_k_trials, q2_k_ratios> search;
+    if (!search.run(values, weights)) return store_void<ggml::q2_k>(block, 80);
+    for (int g = 0; g < 16; ++g) block[g] = uint8_t(search.sc_of(g) | search.mn_of(g) << 4);
+    store_planes<256, 32, 2, 0>(search.codes, block + 16);
+    search.store_d(block + 80);
+}
+
+inline void to_q3_k(const float* values, const float* weights, uint8_t* block) {
+    CentredSearch<16, Uniform<-4, 3>, -32, 31, q3_k_trials, q3_k_ratios> search;
+    if (!search.run(values, weights)) return store_void<ggml::q3_k>(block, 108);
+    store_planes<256, 32, 1, 2>(search.codes, block);
+    store_planes<256, 32, 2, 0>(search.codes, block + 32);
+    uint8_t steps[16];
+    for (int g = 0; g < 16; ++g) steps[g] = uint8_t(search.step_of(g) + 32);
+    store_planes<16, 8, 4, 0>(steps, block + 96);
+    store_planes<16, 4, 2, 4>(steps, block + 104);
+    search.store_d(block + 108);
+}
+
+// d, dmin and the eight pairs of six bits of q4_k and q5_k.
+template <typename Search>
+inline void store_pairs(const Search& search, uint8_t* block) {
+    search.store_d(block);
+    for (int g = 0; g < 4; ++g) {
+        const int sc = search.sc_of(g + 4), mn = search.mn_of(g + 4);
+        block[4 + g] = uint8_t(search.sc_of(g) | sc >> 4 << 6);
+        block[8 + g] = uint8_t(search.mn_of(g) | mn >> 4 << 6);
+        block[12 + g] = uint8_t((sc & 15) | (mn & 15) << 4);
+    }
+}
+
+inline void to_q4_k(const float* values, const float* weights, uint8_t* block) {
+    RangeSearch<8, 15, 63, q4_k_trials, q45_k_ratios> search;
+    if (!search.run(values, weights)) return store_void<ggml::q4_k>(block);
+    store_pairs(search, block);
+    store_planes<256, 32, 4, 0>(search.codes, block + 16);
+}
+
+inline void to_q5_k(const float* values, const float* weights, uint8_t* block) {
+    RangeSearch<8, 31, 63, q5_k_trials, q45_k_ratios> search;
+    if (!search.run(values, weights)) return store_void<ggml::q5_k>(block);
+    store_pairs(search, block);
+    store_planes<256, 32, 1, 4>(search.codes, block + 16);
+    store_planes<256, 32, 4, 0>(search.codes, block + 48);
+}
+
+inline void to_q6_k(const float* values, const float* weights, uint8_t* block) {
+    CentredSearch<16, Uniform<-32, 31>, -128, 127, q6_k_trials, q6_k_ratios> search;
+    if (!search.run(values, weights)) return store_void<ggml::q6_k>(block, 208);
+    store_planes<256, 64, 4, 0>(search.codes, block);
+    store_planes<256, 32, 2, 4>(search.codes, block + 128);
+    for (int g = 0; g < 16; ++g) block[192 + g] = uint8_t(search.step_of(g));
+    search.store_d(block + 208);
+}
+
+inline void to_iq4_xs(const float* values, const float* weights, uint8_t* block) {
+    CentredSearch<8, Iq4, -32, 31, iq4_xs_trials, iq4_xs_ratios> search;
+    if (!search.run(values, weights)) return store_void<ggml::iq4_xs>(block);
+    search.store_d(block);
+    uint8_t steps[8];
+    for (int g = 0; g < 8; ++g) steps[g] = uint8_t(search.step_of(g) + 32);
+    store_planes<8, 1, 2, 4>(steps, block + 2);
+    store_planes<8, 1, 4, 0>(steps, block + 4);
+    store_planes<256, 16, 4, 0>(search.codes, block + 8);
+}
+
+constexpr double iq4_nl_trials[] = {97, 103, 109, 115, 121, 127, 133, 139}, q8_k_trials[] = {126.0, 126.5, 127.0, 127.5};
+
+inline void to_iq4_nl(const float* values, const float* weights, uint8_t* block) {
+    OneScale<32, Iq4, iq4_nl_trials> search;
+    if (!search.load(values, weights) || search.block_overflows()) return store_void<ggml::iq4_nl>(block);
+    const float d = search.narrowed();
+    uint8_t codes[32];
+    search.codes(d, codes);
+    store_f16(block, d * search.unit);
+    store_planes<32, 16, 4, 0>(codes, block + 2);
+}
+
+inline void to_q8_k(const float* values, const float* weights, uint8_t* block) {
+    OneScale<256, Uniform<-127, 127>, q8_k_trials> search;
+    for (size_t i = 0; i < ggml::q8_k::bytes; ++i) block[i] = 0;
+    if (!search.load(values, weights)) return store_u32(block, 0x7fc00000);
+    uint8_t codes[256];
+    search.codes(search.scale, codes);
+    store_u32(block, bits_of(search.scale * search.unit));
+    for (int run = 0; run < 16; ++run) {
+        int sum = 0;
+        for (int i = run * 16; i < run * 16 + 16; ++i) {
+            block[4 + i] = uint8_t(codes[i] - 127);
+            sum += codes[i] - 127;
+        }
+        store_u16(block + 260 + 2 * run, uint32_t(sum));
+    }
+}
+
+// Block i is weighed by row i mod `rows` of the weights.
+template <typename Type, void (*Block)(const float*, const float*, uint8_t*)>
+void search(const float* values, size_t count, const float* weights, size_t rows, uint8_t* blocks) {
+    constexpr size_t elements = Type::elements;
+    for (size_t i = 0; i < count; ++i) Block(values + i * elements, weights + i % rows * elements, blocks + i * Type::bytes);
+}
+
+}  // namespace
+
+#define FLYWEIGHT_SEARCH_ENCODER(type, X) X(encode_##type, search<ggml::type, to_##type>)
+#define FLYWEIGHT_SEARCH_ENCODERS(X) FLYWEIGHT_GGML_SEARCH(FLYWEIGHT_SEARCH_ENCODER, X)
+FLYWEIGHT_TABLE(SearchEncoders, FLYWEIGHT_SEARCH_ENCODERS)

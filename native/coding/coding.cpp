@@ -1,0 +1,3 @@
+#include "coding.hpp"
+
+FLYWEIGHT_KERNELS(Coding, FLYWEIGHT_CODING)

@@ -1,0 +1,3 @@
+#include "masks.hpp"
+
+FLYWEIGHT_KERNELS(Masks, FLYWEIGHT_MASKS)

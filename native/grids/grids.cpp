@@ -1,0 +1,3 @@
+#include "grids.hpp"
+
+FLYWEIGHT_KERNELS(Grids, FLYWEIGHT_GRIDS)

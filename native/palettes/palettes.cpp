@@ -1,0 +1,3 @@
+#include "palettes.hpp"
+
+FLYWEIGHT_KERNELS(Palettes, FLYWEIGHT_PALETTES)

@@ -1,0 +1,3 @@
+#include "activations.hpp"
+
+FLYWEIGHT_KERNELS(ActivationKernels, FLYWEIGHT_ACTIVATIONS)

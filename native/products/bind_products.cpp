@@ -1,0 +1,349 @@
+// The bindings of the products: check the arrays, make the activations ready, share the rows between threads.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+
+#include "binding.hpp"
+#include "parallel.hpp"
+#include "products/activations.hpp"
+#include "products/bf16_products.hpp"
+#include "products/panels.hpp"
+#include "products/tiles.hpp"
+#include "streams/streams.hpp"
+
+#include <nanobind/stl/string.h>
+
+namespace flyweight {
+namespace {
+
+constexpr double most_kept = 0.75;  // of the blocks: a mask that drops fewer costs more than it saves
+constexpr size_t most_threads = 256, most_matrices = 64, few_items = 8;
+
+// A form, and its kernels in the tables; the last two are null for floats.
+struct Form {
+    const char* name;
+    Order order;
+    size_t elements, bytes;
+    int bits, scale_parts;
+    bool maskable;
+    ProductKernel FloatProducts::*f32;
+    ProductKernel Int8Products::*int8;
+    PanelKernel Int8Panels::*panels;
+};
+
+template <class Row>
+constexpr Form form_of(const char* name, ProductKernel FloatProducts::*f32, ProductKernel Int8Products::*int8 = nullptr,
+                       PanelKernel Int8Panels::*panels = nullptr) {
+    return {name, Row::order, Row::elements, Row::bytes, Row::bits, Row::scale_parts, requires { Row::maskable; }, f32, int8, panels};
+}
+
+constexpr Form forms[] = {
+#define X(form, ...) form_of<rows::form>(#form, &FloatProducts::form, &Int8Products::form, &Int8Panels::form),
+    FLYWEIGHT_FORMS_OF_CODES(X)
+#undef X
+#define X(form, ...) form_of<rows::form>(#form, &FloatProducts::form),
+    FLYWEIGHT_FORMS_OF_FLOATS(X)
+#undef X
+};
+
+constexpr size_t form_named(std::string_view name) {
+    size_t index = 0;
+    while (index < std::size(forms) && name != forms[index].name) ++index;
+    return index;
+}
+
+constexpr size_t palette4 = form_named("palette4"), bf16_form = form_named("bf16");
+
+// Weights and the arrays that hold them -------------------------------------------------------------
+
+struct StoredMatrix {
+    Weights weights;
+    std::array<nb::object, 3> parts;  // keep what the weights point to
+
+    // `scale`: the type of the scales, where they are an array. `length`: columns of a run, of tabled forms alone, or 0 for one pair.
+    // `block`: columns of a block of the mask, the last array, or 0.
+    StoredMatrix(const std::string& form_name, nb::object codes_array, nb::object second_array, nb::object third_array,
+                 const std::string& scale_name, size_t length, size_t block)
+        : weights{}, parts{codes_array, second_array, third_array} {
+        const size_t index = form_named(form_name);
+        require(index < std::size(forms), "no such form");
+        const Form& form = forms[index];
+        const bool tabled = form_name.rfind("tabled", 0) == 0;
+        const Bytes codes = nb::cast<Bytes>(codes_array, false);
+        Weights& w = weights;
+        w.form = index;
+        w.codes = codes.data(), w.rows = codes.shape(0), w.stride = codes.shape(1);
+        w.columns = w.stride / form.bytes * form.elements;
+        require(w.stride % form.bytes == 0 && w.columns % 32 == 0, "a row is not whole blocks");
+        if (index == palette4) {
+            const Bytes table = nb::cast<Bytes>(second_array, false);
+            require(table.shape(0) == 1 && table.shape(1) == 64, "a palette has sixteen values");
+            for (size_t i = 0; i < 64; ++i) w.planes[i] = table.data()[i % 16 * 4 + i / 16];
+        } else if (tabled) {
+            const Bytes entries = nb::cast<Bytes>(second_array, false);
+            require(length % 32 == 0, "a run is whole chunks");
+            w.scale = entries.data(), w.groups = length ? (w.columns + length - 1) / length : 0;
+            w.group_chunks = std::max<size_t>(1, (length ? length : w.columns) / 32);
+            require(length ? entries.shape(0) == w.rows && entries.shape(1) == 16 * w.groups : entries.size() == 16 || !w.columns,
+                    "codes and entries disagree in shape");
+        } else if (form.scale_parts) {
+            const Bytes scale = nb::cast<Bytes>(second_array, false);
+            require(scale_name == "f32" || scale_name == "f16" || scale_name == "bf16", "scales are f32, f16 or bf16");
+            w.scale_type = scale_name == "f32" ? ScaleType::f32 : scale_name == "f16" ? ScaleType::f16 : ScaleType::bf16;
+            const size_t scale_bytes = w.scale_type == ScaleType::f32 ? 4 : 2;
+            w.scale = scale.data(), w.groups = scale.shape(1) / scale_bytes;
+            w.group_chunks = w.groups ? w.columns / 32 / w.groups : 1;
+            require(scale.shape(0) == w.rows && scale.shape(1) == w.groups * scale_bytes && w.group_chunks > 0 &&
+                    w.groups * w.group_chunks * 32 == w.columns, "codes and scales disagree in shape");
+            if (form.scale_parts == 2) {
+                const Bytes bias = nb::cast<Bytes>(third_array, false);
+                require(bias.shape(0) == w.rows && bias.shape(1) == scale.shape(1), "scale and bias differ in shape");
+                w.bias = bias.data();
+            }
+        }
+        if (block) {
+            require(form.maskable && (!tabled || (length > 0 && block % length == 0)), "no mask for this form");
+            const Bytes mask = nb::cast<Bytes>(tabled ? third_array : second_array, false);
+            const size_t blocks = (w.columns + block - 1) / block;
+            w.mask_bytes = mask.shape(1), w.block_chunks = block / 32;
+            require(block % 32 == 0 && mask.shape(0) == w.rows && w.mask_bytes == (blocks + 7) / 8,
+                    "the mask and the weights disagree in shape");
+            size_t kept = 0;
+            for (size_t i = 0; i < mask.size(); ++i) kept += size_t(__builtin_popcount(mask.data()[i]));
+            if (double(kept) <= most_kept * double(w.rows * blocks)) w.mask = mask.data();
+        }
+    }
+};
+
+// An array of f32 as the buffer protocol gives it: a tenth of a microsecond, and products come by the thousand.
+class FloatBuffer {
+  public:
+    FloatBuffer(nb::handle array, int dimensions, bool written) {
+        if (array.is_none()) return;
+        const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (written ? PyBUF_WRITABLE : 0);
+        if (PyObject_GetBuffer(array.ptr(), &view_, flags)) throw nb::python_error();
+        held_ = true;
+        if (!view_.format || std::strcmp(view_.format, "f") || view_.ndim != dimensions || uintptr_t(view_.buf) % alignof(float)) {
+            PyBuffer_Release(&view_);
+            throw nb::type_error("arrays of a product are f32, aligned, x and out of two dimensions");
+        }
+    }
+    ~FloatBuffer() {
+        if (held_) PyBuffer_Release(&view_);
+    }
+    FloatBuffer(const FloatBuffer&) = delete;
+
+    float* data() const { return held_ ? static_cast<float*>(view_.buf) : nullptr; }
+    size_t shape(int axis) const { return size_t(view_.shape[axis]); }
+
+  private:
+    Py_buffer view_;
+    bool held_ = false;
+};
+
+// One call -----------------------------------------------------------------------------------------
+
+struct Part {
+    const Weights* weights;
+    Products to;
+    size_t rows, pieces;  // rows of a piece, pieces of the part
+};
+
+enum Type { f32, int8, bf16, types };
+
+struct Call {
+    Part parts[most_matrices];
+    size_t count = 0;
+    bool rounded = false;  // whether activations may be
+    Activations activations{};
+    // For a gate, the two parts are its and that of what it lets through.
+    void (*gate)(float* gate, const float* up, size_t count) = nullptr;
+
+    // What activations are for a form. Many are not int8 with codes of eight bits where f32 is as fast.
+    Type type(size_t form, size_t items) const {
+        const int bits = forms[form].bits;
+        if (!rounded) return f32;
+        if (bits) return bits < 8 || items < many || active<Int8Panels>().takes_signed_codes() ? int8 : f32;
+        return form == bf16_form && items >= many && active<Bf16Products>().many ? bf16 : f32;
+    }
+
+    void run(const Part& part, size_t piece) const {
+        const Weights& w = *part.weights;
+        const Form& form = forms[w.form];
+        size_t first = piece * part.rows;
+        const size_t last = std::min(w.rows, first + part.rows);
+        switch (type(w.form, activations.count)) {
+            case int8:
+                if (activations.count >= many) first = (active<Int8Panels>().*form.panels)(w, activations, first, last, part.to);
+                return (active<Int8Products>().*form.int8)(w, activations, first, last, part.to);
+            case bf16: return active<Bf16Products>().many(w, activations, first, last, part.to);
+            default: return (active<FloatProducts>().*form.f32)(w, activations, first, last, part.to);
+        }
+    }
+};
+
+struct Preparation {
+    const ActivationKernels& kernels;
+    const float *x, *gain;
+    float eps;
+    size_t columns, runs;
+    float *straight, *ordered[orders], *scale, *sums, *half_sums;
+    int8_t* codes[orders];
+    uint16_t* narrow;
+
+    void row(size_t i) const {
+        const float* from = x + i * columns;
+        if (gain) {
+            kernels.normalize(from, columns, gain, eps, straight + i * columns);
+            from = straight + i * columns;
+        }
+        for (size_t run = columns / 32; run < runs; ++run)
+            sums[i * runs + run] = scale[i * runs + run] = half_sums[2 * (i * runs + run)] = half_sums[2 * (i * runs + run) + 1] = 0;
+        if (codes[halves]) {
+            kernels.quantize(from, columns, codes[halves] + i * columns, scale + i * runs, sums + i * runs, half_sums + 2 * i * runs);
+            for (Order order : {pairs, fours})
+                if (codes[order]) kernels.reorder_codes(codes[halves] + i * columns, columns, order, codes[order] + i * columns);
+        } else {
+            kernels.sum(from, columns, sums + i * runs, half_sums + 2 * i * runs);
+        }
+        for (Order order : {halves, pairs, fours})
+            if (ordered[order]) kernels.reorder(from, columns, order, ordered[order] + i * columns);
+        if (narrow) active<Streams>().f32_to_bf16(from, columns, narrow + i * columns);
+    }
+};
+
+// False: no memory.
+bool multiply_all(Call& call, const float* x, size_t items, const float* gain, float eps, bool gated, size_t threads) {
+    const size_t columns = call.parts[0].weights->columns, runs = (columns / 32 + 7) / 8 * 8;
+    bool wants[types][orders] = {};
+    for (size_t i = 0; i < call.count; ++i) {
+        const size_t form = call.parts[i].weights->form;
+        wants[call.type(form, items)][forms[form].order] = true;
+    }
+    const size_t gate_floats = gated ? items * call.parts[0].weights->rows : 0;
+    Workspace workspace(items * (columns * (4 * sizeof(float) + 3 + sizeof(uint16_t)) + runs * 4 * sizeof(float)) + gate_floats * sizeof(float) + 64 * 13);
+    if (!workspace) return false;
+    Preparation ready{active<ActivationKernels>(), x, gain, eps, columns, runs, workspace.take<float>(gain ? items * columns : 0), {}, {}, {}, {}, {}, {}};
+    for (Order order : {halves, pairs, fours})
+        if (wants[f32][order]) ready.ordered[order] = workspace.take<float>(items * columns);
+    if (wants[int8][halves] || wants[int8][pairs] || wants[int8][fours]) ready.codes[halves] = workspace.take<int8_t>(items * columns);
+    for (Order order : {pairs, fours})
+        if (wants[int8][order]) ready.codes[order] = workspace.take<int8_t>(items * columns);
+    if (wants[bf16][straight]) ready.narrow = workspace.take<uint16_t>(items * columns);
+    ready.scale = workspace.take<float>(items * runs);
+    ready.sums = workspace.take<float>(items * runs);
+    ready.half_sums = workspace.take<float>(2 * items * runs);
+    if (gated) {
+        call.parts[1].to.out = workspace.take<float>(gate_floats);
+        call.parts[1].to.stride = call.parts[0].weights->rows;
+    }
+    over_rows(items, few_items, unsigned(threads), [](const void* what, size_t first, size_t last, unsigned) noexcept {
+        for (size_t i = first; i < last; ++i) static_cast<const Preparation*>(what)->row(i);
+    }, &ready);
+
+    Activations& a = call.activations;
+    a = {items, columns, runs, {gain ? ready.straight : x, ready.ordered[halves], ready.ordered[pairs], ready.ordered[fours]},
+         {nullptr, ready.codes[halves], ready.codes[pairs], ready.codes[fours]}, ready.narrow, ready.scale, ready.sums, ready.half_sums};
+
+    // Small enough to be shared evenly, large enough not to be fetched often.
+    size_t bytes = 0, pieces = 0;
+    for (size_t i = 0; i < call.count; ++i) bytes += call.parts[i].weights->rows * call.parts[i].weights->stride;
+    const size_t share = std::min<size_t>(64 << 10, std::max<size_t>(8 << 10, bytes / (threads * 4)));
+    for (size_t i = 0; i < call.count; ++i) {
+        Part& part = call.parts[i];
+        part.rows = (share / (part.weights->stride + 1) / 16 + 1) * 16;
+        part.pieces = (part.weights->rows + part.rows - 1) / part.rows;
+        pieces += part.pieces;
+    }
+    if (gated) {
+        call.parts[1].rows = call.parts[0].rows;
+        pieces = call.parts[0].pieces;
+    }
+    over_rows(pieces, 1, unsigned(threads), [](const void* what, size_t first, size_t last, unsigned) noexcept {
+        const Call& call = *static_cast<const Call*>(what);
+        for (size_t piece = first; piece < last; ++piece) {
+            if (call.gate) {
+                const Part &gate = call.parts[0], &up = call.parts[1];
+                call.run(gate, piece);
+                call.run(up, piece);
+                const size_t row = piece * gate.rows, rows = std::min(gate.rows, gate.weights->rows - row);
+                for (size_t i = 0; i < call.activations.count; ++i)
+                    call.gate(gate.to.out + i * gate.to.stride + row, up.to.out + i * up.to.stride + row, rows);
+                continue;
+            }
+            size_t at = piece;
+            const Part* part = call.parts;
+            while (at >= part->pieces) at -= part++->pieces;
+            call.run(*part, at);
+        }
+    }, &call);
+    return true;
+}
+
+const Weights& weights_of(nb::handle matrix) {
+    static PyObject* const name = PyUnicode_InternFromString("native");
+    return nb::cast<const StoredMatrix&>(nb::steal<nb::object>(PyObject_GetAttr(matrix.ptr(), name))).weights;
+}
+
+void check(const Call& call, const FloatBuffer& x, const FloatBuffer& out, nb::handle gain, const FloatBuffer& gains, size_t rows, size_t threads) {
+    const size_t columns = call.parts[0].weights->columns;
+    for (size_t i = 1; i < call.count; ++i) require(call.parts[i].weights->columns == columns, "matrices differ in columns");
+    require(x.data() && out.data(), "x and out must be arrays");
+    require(x.shape(0) >= 1 && x.shape(1) == columns && out.shape(0) == x.shape(0) && out.shape(1) == rows,
+            "x, out and the weights disagree in shape");
+    require(gain.is_none() || gains.shape(0) == columns, "the gain and the weights disagree in columns");
+    require(threads >= 1 && threads <= most_threads, "threads must be 1 to 256");
+}
+
+nb::object multiply(nb::sequence matrices, nb::handle x_array, nb::handle out_array, nb::handle gain_array, float eps, nb::handle bias_array,
+                    bool add, bool int8, size_t threads) {
+    const FloatBuffer x(x_array, 2, false), out(out_array, 2, true), gain(gain_array, 1, false), bias(bias_array, 1, false);
+    Call call;
+    call.rounded = int8;
+    size_t rows = 0;
+    for (nb::handle matrix : matrices) {
+        require(call.count < most_matrices, "a product takes at most 64 matrices");
+        const Weights& w = weights_of(matrix);
+        call.parts[call.count++] = {&w, {out.data() + rows, 0, bias.data() ? bias.data() + rows : nullptr, add}, 0, 0};
+        rows += w.rows;
+    }
+    require(call.count > 0, "a product needs a matrix");
+    for (size_t i = 0; i < call.count; ++i) call.parts[i].to.stride = rows;
+    check(call, x, out, gain_array, gain, rows, threads);
+    require(bias_array.is_none() || bias.shape(0) == rows, "the bias and the weights disagree in rows");
+    return without_gil([&] { return multiply_all(call, x.data(), x.shape(0), gain.data(), eps, false, threads); });
+}
+
+nb::object gated(nb::handle gate, nb::handle up, nb::handle x_array, nb::handle out_array, const char* activation, nb::handle gain_array,
+                 float eps, bool int8, size_t threads) {
+    const FloatBuffer x(x_array, 2, false), out(out_array, 2, true), gain(gain_array, 1, false);
+    const Weights &first = weights_of(gate), &second = weights_of(up);
+    Call call;
+    call.rounded = int8;
+    call.count = 2;
+    call.parts[0] = {&first, {out.data(), first.rows, nullptr, false}, 0, 0};
+    call.parts[1] = {&second, {nullptr, first.rows, nullptr, false}, 0, 0};
+    call.gate = !std::strcmp(activation, "silu")        ? active<ActivationKernels>().silu
+                : !std::strcmp(activation, "gelu_tanh") ? active<ActivationKernels>().gelu_tanh
+                                                        : nullptr;
+    require(call.gate, "no such activation");
+    require(first.rows == second.rows, "gate and up differ in rows");
+    check(call, x, out, gain_array, gain, first.rows, threads);
+    return without_gil([&] { return multiply_all(call, x.data(), x.shape(0), gain.data(), eps, true, threads); });
+}
+
+}  // namespace
+
+void bind_products(nb::module_& module) {
+    using namespace nb::literals;
+    nb::class_<StoredMatrix>(module, "_Matrix")
+        .def(nb::init<const std::string&, nb::object, nb::object, nb::object, const std::string&, size_t, size_t>(), "form"_a, "codes"_a,
+             "second"_a = nb::none(), "third"_a = nb::none(), nb::kw_only(), "scale"_a = "", "length"_a = 0, "block"_a = 0);
+    module.def("multiply", multiply, "matrices"_a, "x"_a, "out"_a, nb::kw_only(), "gain"_a.none(), "eps"_a, "bias"_a.none(), "add"_a,
+               "int8"_a, "threads"_a);
+    module.def("gated", gated, "gate"_a, "up"_a, "x"_a, "out"_a, nb::kw_only(), "activation"_a, "gain"_a.none(), "eps"_a, "int8"_a,
+               "threads"_a);
+}
+
+}  // namespace flyweight

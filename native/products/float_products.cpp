@@ -1,0 +1,3 @@
+#include "tiles.hpp"
+
+FLYWEIGHT_KERNELS(FloatProducts, FLYWEIGHT_FLOAT_PRODUCTS)

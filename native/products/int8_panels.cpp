@@ -1,0 +1,3 @@
+#include "panels.hpp"
+
+FLYWEIGHT_KERNELS(Int8Panels, FLYWEIGHT_INT8_PANELS)

@@ -1,0 +1,3 @@
+#include "tiles.hpp"
+
+FLYWEIGHT_KERNELS(Int8Products, FLYWEIGHT_INT8_PRODUCTS)

@@ -1,0 +1,224 @@
+// Products for many int8 activations: rows of codes are put side by side once for all of them.
+//
+// A register has four columns of each of eight rows (with VNNI, sixteen), so that its sums belong to rows: one conversion and one
+// multiplication with scales then serve 256 products (512). Columns are taken in spans that fit the nearest cache. A row depends on
+// nothing beside it: eight and sixteen at a time give the same bits.
+#pragma once
+
+#include "products/spans.hpp"
+
+namespace {
+
+#ifdef __AVX2__
+
+constexpr int most_items = 4;
+
+struct EightRows {
+    static constexpr int rows = 8;
+    using Floats = F8;
+    using Whole = __m256i;
+    static Floats all(float value) { return all8(value); }
+    static Floats floats(Whole whole) { return F8(_mm256_cvtepi32_ps(whole)); }
+    static Whole repeated(int32_t four) { return _mm256_set1_epi32(four); }
+#ifdef __AVX512VNNI__
+    static Whole add_dots(Whole sums, Whole bytes, Whole signed_bytes) { return _mm256_dpbusd_epi32(sums, bytes, signed_bytes); }
+#endif
+};
+
+#ifdef __AVX512VNNI__
+struct SixteenRows {
+    static constexpr int rows = 16;
+    using Floats = SixteenFloats;
+    using Whole = __m512i;
+    static Floats all(float value) { return SixteenFloats(_mm512_set1_ps(value)); }
+    static Floats floats(Whole whole) { return __builtin_convertvector(SixteenInts(whole), SixteenFloats); }
+    static Whole repeated(int32_t four) { return _mm512_set1_epi32(four); }
+    static Whole add_dots(Whole sums, Whole bytes, Whole signed_bytes) { return _mm512_dpbusd_epi32(sums, bytes, signed_bytes); }
+};
+#endif
+
+template <class To>
+inline To taken(const void* at) {
+    To lanes;
+    __builtin_memcpy(&lanes, at, sizeof lanes);
+    return lanes;
+}
+
+inline int32_t four_of(const int8_t* x) { return taken<int32_t>(x); }
+
+// A span of rows: step j of a chunk has its columns 4j … 4j + 3, of one row after the other.
+template <class Side, int Halves>
+struct Panel {
+    alignas(64) uint8_t codes[span_chunks][8][4 * Side::rows];
+    alignas(64) float scales[span_chunks][Halves][Side::rows], biases[span_chunks][Halves][Side::rows];
+    alignas(64) int32_t starts[span_chunks][Side::rows];  // of signed codes: what takes 128 off each activation
+};
+
+inline void transpose(const __m256i (&in)[8], __m256i (&out)[8]) {
+    __m256i pair[8], quad[8];
+    for (int i = 0; i < 8; i += 2) {
+        pair[i] = _mm256_unpacklo_epi32(in[i], in[i + 1]);
+        pair[i + 1] = _mm256_unpackhi_epi32(in[i], in[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int h = 0; h < 2; ++h) {
+            quad[i + 2 * h] = _mm256_unpacklo_epi64(pair[i + h], pair[i + 2 + h]);
+            quad[i + 2 * h + 1] = _mm256_unpackhi_epi64(pair[i + h], pair[i + 2 + h]);
+        }
+    for (int i = 0; i < 4; ++i) {
+        out[i] = _mm256_permute2x128_si256(quad[i], quad[i + 4], 0x20);
+        out[i + 4] = _mm256_permute2x128_si256(quad[i], quad[i + 4], 0x31);
+    }
+}
+
+template <class Row, class Side>
+void fill(Panel<Side, 1 + Row::halves>& panel, const Weights& w, size_t index, size_t first, size_t last) {
+    for (int side = 0; side < Side::rows; side += 8, index += 8) {
+        Row row[8] = {{w, index}, {w, index + 1}, {w, index + 2}, {w, index + 3}, {w, index + 4}, {w, index + 5}, {w, index + 6},
+                      {w, index + 7}};
+        for (size_t chunk = first; chunk < last; ++chunk) {
+            const int k = int(chunk % stretch);
+            const size_t at = chunk - first;
+            __m256i codes[8], steps[8];
+            for (int r = 0; r < 8; ++r) {
+                if (k == 0) open_some(row[r], chunk / stretch, w.columns / 32 - chunk);
+                codes[r] = __m256i(row[r].codes(k));
+                for (int half = 0; half < 1 + Row::halves; ++half)
+                    scale_and_bias(row[r], k, half, panel.scales[at][half][side + r], panel.biases[at][half][side + r]);
+            }
+            transpose(codes, steps);
+            for (int step = 0; step < 8; ++step) __builtin_memcpy(panel.codes[at][step] + 4 * side, &steps[step], sizeof steps[step]);
+#ifdef __AVX512VNNI__
+            if constexpr (Row::is_signed) {
+                __m256i sums = _mm256_setzero_si256();
+                for (int step = 0; step < 8; ++step) sums = _mm256_dpbusd_epi32(sums, _mm256_set1_epi8(-128), steps[step]);
+                const __m256i start = _mm256_sub_epi32(_mm256_setzero_si256(), sums);
+                __builtin_memcpy(panel.starts[at] + side, &start, sizeof start);
+            }
+#endif
+        }
+    }
+}
+
+#ifdef __AVX512VNNI__
+
+// Σ q·x over some steps. The instruction multiplies bytes with signed bytes: signed codes are those, and the activations count
+// from −128 on, Σ q·x = Σ q·(x + 128) − 128·Σ q.
+template <class Row, class Side, int Steps, int N>
+inline void add_products(const uint8_t (*codes)[4 * Side::rows], const int8_t* x, size_t stride, const int32_t* starts,
+                         typename Side::Whole (&whole)[N]) {
+    using Whole = typename Side::Whole;
+    for (int n = 0; n < N; ++n) whole[n] = Row::is_signed ? taken<Whole>(starts) : Whole{};
+    for (int step = 0; step < Steps; ++step) {
+        const Whole own = taken<Whole>(codes[step]);
+        for (int n = 0; n < N; ++n) {
+            const int32_t four = four_of(x + n * stride + 4 * step);
+            if constexpr (Row::is_signed)
+                whole[n] = Side::add_dots(whole[n], Side::repeated(four ^ int32_t(0x80808080)), own);
+            else
+                whole[n] = Side::add_dots(whole[n], own, Side::repeated(four));
+        }
+    }
+}
+
+#else
+
+// Sums of products of pairs stay below 2^15 for so many steps: 15 · 254 · 8, 31 · 254 · 4, 63 · 254 · 2.
+constexpr int steps_in_16_bits(int bits) { return bits == 4 ? 8 : bits == 5 ? 4 : 2; }
+
+// Σ q·x over some steps, in 16 bits as long as they suffice.
+template <class Row, class Side, int Steps, int N>
+inline void add_products(const uint8_t (*codes)[4 * Side::rows], const int8_t* x, size_t stride, const int32_t*, __m256i (&whole)[N]) {
+    static_assert(!Row::is_signed);
+    constexpr int few = steps_in_16_bits(Row::bits) < Steps ? steps_in_16_bits(Row::bits) : Steps;
+    for (int begin = 0; begin < Steps; begin += few) {
+        __m256i words[N];
+        for (int step = begin; step < begin + few; ++step) {
+            const __m256i own = taken<__m256i>(codes[step]);
+            for (int n = 0; n < N; ++n) {
+                const __m256i products = _mm256_maddubs_epi16(own, Side::repeated(four_of(x + n * stride + 4 * step)));
+                words[n] = step == begin ? products : _mm256_add_epi16(words[n], products);
+            }
+        }
+        for (int n = 0; n < N; ++n) {
+            const __m256i wide = _mm256_madd_epi16(words[n], _mm256_set1_epi16(1));
+            whole[n] = begin == 0 ? wide : _mm256_add_epi32(whole[n], wide);
+        }
+    }
+}
+
+#endif
+
+template <class Row, class Side, int N>
+inline void panel_tile(const Panel<Side, 1 + Row::halves>& panel, const Activations& a, const int8_t* x, size_t first, size_t last,
+                       size_t item, size_t index, const Products& to) {
+    using Floats = typename Side::Floats;
+    constexpr int parts = 1 + Row::halves, steps = 8 / parts;
+    Floats sums[N] = {};
+    for (size_t chunk = first; chunk < last; ++chunk)
+        for (int part = 0; part < parts; ++part) {
+            const size_t at = chunk - first;
+            typename Side::Whole whole[N];
+            add_products<Row, Side, steps>(panel.codes[at] + part * steps, x + item * a.columns + 32 * chunk + 4 * part * steps, a.columns,
+                                           panel.starts[at], whole);
+            const Floats scale = taken<Floats>(panel.scales[at][part]), bias = taken<Floats>(panel.biases[at][part]);
+            for (int n = 0; n < N; ++n) {
+                const size_t run = (item + n) * a.runs + chunk;
+                const float sum = parts == 2 ? a.half_sums[2 * run + part] : a.sums[run];
+                sums[n] = fused(scale * Side::all(a.scale[run]), Side::floats(whole[n]), fused(bias, Side::all(sum), sums[n]));
+            }
+        }
+    for (int n = 0; n < N; ++n) {
+        float* at = to.out + (item + n) * to.stride + index;
+        Floats values = sums[n];
+        if (to.bias) values += taken<Floats>(to.bias + index);
+        if (to.add) values += taken<Floats>(at);
+        __builtin_memcpy(at, &values, sizeof values);
+    }
+}
+
+template <class Row, class Side>
+size_t panels(const Weights& w, const Activations& a, size_t first, size_t last, const Products& to) {
+    Panel<Side, 1 + Row::halves> panel;
+    const size_t chunks = w.columns / 32;
+    for (; first + Side::rows <= last; first += Side::rows)
+        for (size_t chunk = 0; chunk < chunks; chunk += span_chunks) {
+            const size_t end = chunks - chunk < span_chunks ? chunks : chunk + span_chunks;
+            fill<Row>(panel, w, first, chunk, end);
+            const Products here = after(to, chunk);
+            size_t item = 0;
+            for (; item + most_items <= a.count; item += most_items)
+                panel_tile<Row, Side, most_items>(panel, a, a.codes[Row::order], chunk, end, item, first, here);
+            for (; item < a.count; ++item) panel_tile<Row, Side, 1>(panel, a, a.codes[Row::order], chunk, end, item, first, here);
+        }
+    return first;
+}
+
+#endif
+
+// Whole panels; returns the first row that is left. Without VNNI products of signed codes have no space in 16 bits.
+template <class Row>
+size_t panels_of([[maybe_unused]] const Weights& w, [[maybe_unused]] const Activations& a, size_t first, [[maybe_unused]] size_t last,
+                 [[maybe_unused]] const Products& to) {
+#ifdef __AVX512VNNI__
+    first = panels<Row, SixteenRows>(w, a, first, last, to);
+    return panels<Row, EightRows>(w, a, first, last, to);
+#elif defined(__AVX2__)
+    if constexpr (!Row::is_signed) return panels<Row, EightRows>(w, a, first, last, to);
+#endif
+    return first;
+}
+
+bool takes_signed_codes() {
+#ifdef __AVX512VNNI__
+    return true;
+#else
+    return false;
+#endif
+}
+
+}  // namespace
+
+#define FLYWEIGHT_INT8_PANEL(form, X) X(form, panels_of<rows::form>)
+#define FLYWEIGHT_INT8_PANELS(X) X(takes_signed_codes, takes_signed_codes) FLYWEIGHT_FORMS_OF_CODES(FLYWEIGHT_INT8_PANEL, X)
+FLYWEIGHT_TABLE(Int8Panels, FLYWEIGHT_INT8_PANELS)

@@ -1,0 +1,55 @@
+// out = f(x) · Wᵀ with W as it is stored: what the kernels take.
+#pragma once
+
+#include "kernel.hpp"
+
+namespace flyweight {
+
+// The order in which a form gives 32 columns as floats: as they are; the first half of a register from the first sixteen
+// columns and the second from the last sixteen; that with the even and the odd columns for halves; or that with every fourth
+// column for a quarter.
+enum Order { straight, halves, pairs, fours, orders };
+
+// From so many activations on, weights are put ready for all of them: codes of up to six bits as codes, all others as f32.
+constexpr size_t many = 12;
+
+enum class ScaleType { f32, f16, bf16 };
+
+struct Weights {
+    size_t form;                   // its place among the forms of forms.hpp
+    const uint8_t* codes;          // or blocks, or floats
+    size_t rows, columns, stride;  // stride: bytes of a row of codes
+    ScaleType scale_type = {};
+    const uint8_t *scale = nullptr, *bias = nullptr;  // (rows, groups); of tabled forms, scale points to entries
+    size_t groups = 0, group_chunks = 0;              // groups of a row; runs of 32 columns in one
+    // Of a masked row: a bit per block, 0 where all its weights are zero, in so many bytes; and runs of 32 columns in a block.
+    const uint8_t* mask = nullptr;
+    size_t mask_bytes = 0, block_chunks = 0;
+    uint8_t planes[64] = {};                          // byte i of sixteen floats, for i = 0 … 3
+};
+
+// Activations made ready, one row per product: as f32, as int8 with a scale per 32 columns, or as bf16. What no form of the call asks
+// for is null.
+struct Activations {
+    size_t count, columns, runs;  // runs: columns / 32, rounded up to whole eights; what is beyond is zero
+    const float* x[orders];       // (count, columns)
+    const int8_t* codes[orders];  // (count, columns), in every order but straight
+    const uint16_t* bf16;         // (count, columns)
+    const float* scale;           // (count, runs)
+    const float* sums;            // (count, runs): Σx over each 32 columns
+    const float* half_sums;       // (count, 2 · runs): and over each 16
+};
+
+struct Products {
+    float* out;          // (count, stride)
+    size_t stride;
+    const float* bias;   // per row of weights, or null
+    bool add;            // to what is there
+};
+
+// Rows first to last of every product.
+using ProductKernel = void (*)(const Weights&, const Activations&, size_t first, size_t last, const Products&);
+// The same as far as whole panels go; returns the first row that is left.
+using PanelKernel = size_t (*)(const Weights&, const Activations&, size_t first, size_t last, const Products&);
+
+}  // namespace flyweight

@@ -1,0 +1,3 @@
+#include "streams.hpp"
+
+FLYWEIGHT_KERNELS(Streams, FLYWEIGHT_STREAMS)

@@ -1,0 +1,108 @@
+"""Floats of eight bits, bytes that stand for any 256 floats, and signs. Values are f32, or bf16 as its bits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flyweight.kernels.checks import F32, F64, U8, Array, check, check_group, check_numbers, check_stream
+from flyweight.kernels.coding.masks import pack_flags
+from flyweight.kernels.registry import kernel
+from flyweight.kernels.streams.float_casts import also_from_bf16
+
+SUM_LANES = 16
+
+
+@kernel
+@also_from_bf16
+def _magnitudes(values: Array, group: int, out: Array) -> None:
+    """The greatest magnitude of each group of columns, by its bits: a NaN is greater than all numbers."""
+    if values.size:
+        bits = values.view(np.uint32) & np.uint32(0x7FFFFFFF)
+        out.view(np.uint32)[...] = np.maximum.reduceat(bits, np.arange(0, values.shape[1], group), axis=1)
+
+
+@kernel
+@also_from_bf16
+def _fp8_codes(values: Array, scale: Array, group: int, divide: bool, wide: bool, out: Array) -> None:
+    """The nearest code of w / scale (w · scale with `divide`), ties to even; beyond the greatest, the greatest; NaN is 0x7f.
+
+    Codes are E5M2 with `wide`, else E4M3.
+    """
+    import ml_dtypes  # not every start needs it
+
+    kind, top = (ml_dtypes.float8_e5m2, 57344) if wide else (ml_dtypes.float8_e4m3fn, 448)
+    each = scale[:, np.arange(values.shape[1]) // group]
+    with np.errstate(all="ignore"):
+        held = np.clip(values * each if divide else values / each, np.float32(-top), np.float32(top))
+        out[...] = np.where(np.isnan(held), np.uint8(0x7F), held.astype(kind).view(np.uint8))
+
+
+@kernel
+def _table_decode(codes: Array, table: Array, scale: Array, group: int, out: Array) -> None:
+    """out = table[code] · scale, one scale per `group` columns, rounded once."""
+    np.multiply(table[0][codes], scale[:, np.arange(codes.shape[1]) // group], out=out)
+
+
+@kernel
+@also_from_bf16
+def _sign_encode(values: Array, packed: Array, sums: Array) -> None:
+    """A bit where a number is 0 or more, and each row's sum of magnitudes in f64: sixteen sums of every sixteenth number,
+    then theirs in order."""
+    rows, columns = values.shape
+    pack_flags(values >= 0, packed)
+    padded = np.zeros((rows, -(-columns // SUM_LANES) + 1, SUM_LANES))  # from zero
+    padded.reshape(rows, padded.shape[1] * SUM_LANES)[:, SUM_LANES : SUM_LANES + columns] = np.abs(values)
+    lanes = np.cumsum(padded, axis=1)[:, -1]
+    sums[...] = np.cumsum(lanes, axis=1)[:, -1:]
+
+
+# Checked --------------------------------------------------------------------------------------
+
+
+def magnitudes(values: Array, group: int, out: Array) -> None:
+    """The greatest magnitude per group of columns (the last may be short), NaN where there is one.
+
+    values: f32 or bf16 (rows, columns), out: f32 (rows, groups).
+    """
+    check_group(group)
+    plain = check_numbers(values, (None, None))
+    check("out", out, F32, (len(values), -(-values.shape[1] // group)), written=True)
+    _magnitudes.run(plain, group, out)
+
+
+def fp8_codes(values: Array, scale: Array, group: int, divide: bool, wide: bool, out: Array) -> None:
+    """The nearest codes in E4M3, or E5M2 with `wide`; with `divide` the scales are those that decoding divides by.
+
+    values: f32 or bf16 (rows, columns), scale: f32 (rows, groups), out: u8 (rows, columns).
+    """
+    check_group(group)
+    plain = check_numbers(values, (None, None))
+    check("scale", scale, F32, (len(values), -(-values.shape[1] // group)))
+    check("out", out, U8, values.shape, written=True)
+    _fp8_codes.run(plain, scale, group, divide, wide, out)
+
+
+def sign_encode(values: Array, packed: Array, sums: Array) -> None:
+    """Which numbers are 0 or more, and each row's sum of magnitudes.
+
+    values: f32 or bf16 (rows, columns), packed: u8 (rows, nbytes), low bits first, sums: f64 (rows, 1).
+    """
+    plain = check_numbers(values, (None, None))
+    check("packed", packed, U8, (len(values), None), written=True)
+    check_stream(1, values.shape[1], packed.shape[1])
+    check("sums", sums, F64, (len(values), 1), written=True)
+    _sign_encode.run(plain, packed, sums)
+
+
+def table_decode(codes: Array, table: Array, scale: Array, group: int, out: Array) -> None:
+    """table[code] · scale per group of columns (the last may be short).
+
+    codes: u8 (rows, columns), table: f32 (1, 256), scale: f32 (rows, groups), out: f32 (rows, columns).
+    """
+    check_group(group)
+    check("codes", codes, U8, (None, None))
+    rows, columns = codes.shape
+    check("table", table, F32, (1, 256))
+    check("scale", scale, F32, (rows, -(-columns // group)))
+    check("out", out, F32, (rows, columns), written=True)
+    _table_decode.run(codes, table, scale, group, out)

@@ -1,0 +1,123 @@
+"""Tables of values: look-up, nearest entry, and histogram.
+
+Elements of a flat run belong to tables in turn: element i of a call that starts at `start` has table (start + i) // run.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flyweight.kernels.checks import F32, F64, U8, Array, check
+from flyweight.kernels.registry import kernel
+
+BIN_SHIFT = 13
+"""Bits of an f32 that its bin ignores: sign, 8 bits of exponent and 10 of mantissa stay, enough for any f16 or bf16."""
+
+HISTOGRAM = (1 << 32 - BIN_SHIFT, 2)
+"""The shape of the histogram that `palette_histogram` fills."""
+
+
+@kernel
+def _palette_decode(codes: Array, tables: Array, vector: int, run: int, start: int, out: Array) -> None:
+    """The `vector` values of each code. Bits of a code above the table's size are dropped."""
+    count, entries = codes.shape[1], tables.shape[1] // vector
+    owner = (start + np.arange(count)) // run
+    code = codes[0] & np.uint8(entries - 1)
+    out.reshape(count, vector)[...] = tables.reshape(-1, entries, vector)[owner, code]
+
+
+@kernel
+def _palette_nearest(values: Array, midpoints: Array, run: int, start: int, out: Array) -> None:
+    """How many midpoints of its table (ascending) lie below each value: on a midpoint the lower code; NaN gives 0."""
+    for at, end, table in _pieces(values.shape[1], run, start):
+        out[0, at:end] = np.searchsorted(midpoints[table], values[0, at:end], side="left")
+    out[np.isnan(values)] = 0
+
+
+@kernel
+def _palette_nearest_vector(points: Array, table: Array, out: Array) -> None:
+    """The first entry at the least squared distance; the squares are summed in order, rounded to f32 one by one."""
+    least = np.full(len(points), np.inf, np.float32)
+    out[...] = 0
+    for code, entry in enumerate(table):
+        apart = points - entry
+        distance = apart[:, 0] * apart[:, 0]
+        for axis in range(1, points.shape[1]):
+            distance += apart[:, axis] * apart[:, axis]
+        nearer = distance < least
+        least[nearer] = distance[nearer]
+        out[nearer] = code
+
+
+@kernel
+def _palette_histogram(values: Array, weights: Array, out: Array) -> None:
+    """Adds each value's weight and weight · value (f64, in order) to its bin; without weights each counts one.
+
+    Bins ascend as the values do; both zeros share one.
+    """
+    bits = (values[0] + np.float32(0)).view(np.uint32)
+    bins = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31)) >> BIN_SHIFT
+    mass = weights[0].astype(np.float64) if weights.size else np.ones(bins.size)
+    np.add.at(out[:, 0], bins, mass)
+    np.add.at(out[:, 1], bins, mass * values[0])
+
+
+def _pieces(count: int, run: int, start: int) -> list[tuple[int, int, int]]:
+    """(first, end, table) of the elements that share a table."""
+    tables = range(start // run, -(-(start + count) // run))
+    return [(max(table * run - start, 0), min(table * run + run - start, count), table) for table in tables]
+
+
+# Checked --------------------------------------------------------------------------------------
+
+
+def _check_tables(entries: int, count: int, run: int, start: int, tables: int) -> None:
+    if not 2 <= entries <= 256 or entries & (entries - 1):
+        raise ValueError(f"a table has 2, 4, … 256 entries, not {entries}")
+    if run < 1 or start < 0 or -(-(start + count) // run) > tables:
+        raise ValueError(f"{tables} tables for {run} elements each do not reach element {start + count - 1}")
+
+
+def palette_decode(codes: Array, tables: Array, vector: int, run: int, start: int, out: Array) -> None:
+    """The values of codes; `run` neighbours share a table, and the first code is number `start`.
+
+    codes: u8 (1, n), tables: f32 (tables, entries · vector), out: f32 (1, n · vector).
+    """
+    check("codes", codes, U8, (1, None))
+    check("tables", tables, F32, (None, None))
+    if vector < 1 or tables.shape[1] % vector:
+        raise ValueError(f"tables of {tables.shape[1]} values do not hold vectors of {vector}")
+    _check_tables(tables.shape[1] // vector, codes.shape[1], run, start, len(tables))
+    check("out", out, F32, (1, codes.shape[1] * vector), written=True)
+    _palette_decode.run(codes, tables, vector, run, start, out)
+
+
+def palette_nearest(values: Array, midpoints: Array, run: int, start: int, out: Array) -> None:
+    """The code of the nearest entry of an ascending table, given by the midpoints of its neighbours.
+
+    values: f32 (1, n), midpoints: f32 (tables, entries − 1), out: u8 (1, n); run and start as in `palette_decode`.
+    """
+    check("values", values, F32, (1, None))
+    check("midpoints", midpoints, F32, (None, None))
+    _check_tables(midpoints.shape[1] + 1, values.shape[1], run, start, len(midpoints))
+    check("out", out, U8, values.shape, written=True)
+    _palette_nearest.run(values, midpoints, run, start, out)
+
+
+def palette_nearest_vector(points: Array, table: Array, out: Array) -> None:
+    """The code of the nearest entry. points: f32 (n, vector), table: f32 (entries, vector), out: u8 (n, 1)."""
+    check("points", points, F32, (None, None))
+    if not 1 <= points.shape[1] <= 16:
+        raise ValueError(f"points have 1 to 16 coordinates, not {points.shape[1]}")
+    check("table", table, F32, (None, points.shape[1]))
+    _check_tables(len(table), 0, 1, 0, 0)
+    check("out", out, U8, (len(points), 1), written=True)
+    _palette_nearest_vector.run(points, table, out)
+
+
+def palette_histogram(values: Array, weights: Array, out: Array) -> None:
+    """Adds weight and weight · value to each value's bin. values: f32 (1, n), weights: f32 (1, n or 0), out: f64 HISTOGRAM."""
+    check("values", values, F32, (1, None))
+    check("weights", weights, F32, (1, None if isinstance(weights, np.ndarray) and not weights.size else values.shape[1]))
+    check("out", out, F64, HISTOGRAM, written=True)
+    _palette_histogram.run(values, weights, out)

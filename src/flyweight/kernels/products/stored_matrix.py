@@ -1,0 +1,93 @@
+"""The rows of a matrix as they are stored, decoded: what a product multiplies by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from flyweight.ggml_types import GGML_TYPES
+from flyweight.kernels.checks import Array
+from flyweight.kernels.registry import definition
+from flyweight.kernels.streams.float_casts import widened
+
+
+class Stored(Protocol):
+    """What a definition reads of `Matrix`."""
+
+    form: str
+    parts: tuple[Array, ...]
+    rows: int
+    columns: int
+    length: int
+
+
+def _nibbles(codes: Array) -> Array:
+    """Two codes a byte, the low one first."""
+    return np.stack([codes & 15, codes >> 4], axis=2).reshape(len(codes), -1)
+
+
+def _blocks(form: str, columns: int, blocks: Array) -> Array:
+    size = GGML_TYPES[form].elements
+    values = np.empty((blocks.shape[0] * columns // size, size), np.float32)
+    definition(f"decode_{form}")(blocks.reshape(len(values), -1), values)
+    return values.reshape(-1, columns)
+
+
+def _affine(codes: Array, scale: Array, bias: Array) -> Array:
+    values = np.empty(codes.shape, np.float32)
+    group = codes.shape[1] // scale.shape[1] if scale.shape[1] else 1
+    definition("decode_scale_bias")(np.ascontiguousarray(codes), 8, widened(scale), widened(bias), group, values)
+    return values
+
+
+def _symmetric(codes: Array, scale: Array) -> Array:
+    group = codes.shape[1] // scale.shape[1] if scale.shape[1] else 1
+    return np.asarray(codes.view(np.int8).astype(np.float32) * np.repeat(widened(scale), group, axis=1))
+
+
+def _two_bit_codes(codes: Array) -> Array:
+    """Four codes a byte, the low one first."""
+    return np.stack([codes >> shift & 3 for shift in (0, 2, 4, 6)], axis=2).reshape(len(codes), -1)
+
+
+def _tabled(codes: Array, table: Array, length: int) -> Array:
+    """Signed codes, a byte each, and the entries of every row or the pair of all."""
+    entries = np.broadcast_to(table, (len(codes), table.shape[1]))
+    scale, zero = (np.ascontiguousarray(entries[:, at::4]).view(np.float32) for at in (2, 3))
+    values = np.empty(codes.shape, np.float32)
+    span = length or max(codes.shape[1], 1)
+    definition("decode_signed_bias")(np.ascontiguousarray(codes), 8, scale, zero, span, values)
+    return values
+
+
+DECODERS: dict[str, Callable[..., Array]] = {
+    "affine4": lambda codes, scale, bias: _affine(_nibbles(codes), scale, bias),
+    "affine8": _affine,
+    "symmetric8": _symmetric,
+    "palette4": lambda codes, table: table[0][_nibbles(codes)],
+    **dict.fromkeys(("f32", "f16", "bf16"), lambda weights, *_: widened(weights)),
+}
+
+
+TABLED: dict[str, Callable[[Array], Array]] = {
+    "tabled4": lambda codes: (_nibbles(codes) ^ np.uint8(8)) - np.uint8(8),
+    "tabled2": _two_bit_codes,
+}
+
+
+def rows_of(matrix: Stored, rows: slice) -> list[Array]:
+    """The parts of some rows. Every part has a row per row of weights, but for a palette's table and a tensor's one pair."""
+    shared = matrix.form == "palette4" or (matrix.form in TABLED and not matrix.length)
+    return [part if shared and i == 1 else part[rows] for i, part in enumerate(matrix.parts)]
+
+
+def decode_rows(matrix: Stored, rows: slice) -> Array:
+    """Some rows of a matrix as f32. A mask says nothing that the weights do not."""
+    parts = rows_of(matrix, rows)
+    if matrix.form in TABLED:
+        return _tabled(TABLED[matrix.form](parts[0]), parts[1], matrix.length)
+    if matrix.form in DECODERS:
+        return DECODERS[matrix.form](*parts)
+    return _blocks(matrix.form, matrix.columns, *parts)

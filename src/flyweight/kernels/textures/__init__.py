@@ -1,0 +1,3 @@
+"""Textures of weights."""
+
+from flyweight.kernels.textures.astc_images import *
