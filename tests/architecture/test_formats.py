@@ -17,8 +17,8 @@ from flyweight.containers.base import Container
 SOURCE = Path(__file__).parents[2] / "src" / "flyweight"
 MODULES = [path.relative_to(SOURCE) for path in sorted(SOURCE.rglob("*.py"))]
 NAMES = {*CONTAINERS.lines, *(name.replace("_", "-") for name in CONTAINERS.lines)}
-DYNAMIC = {"table.py", "kernels/dispatch.py"}
-"""What looks modules up by name: the lazy tables, and the kernels in their own package. So may every `__init__`."""
+DYNAMIC = {"table.py"}
+"""What looks modules up by name: the lazy tables. So may every `__init__`."""
 
 
 def tree(module: Path) -> ast.Module:
