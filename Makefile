@@ -22,8 +22,8 @@ $(VENV)/.ready: pyproject.toml $(NATIVE)
 	$(BIN)/python -m pip install --quiet --group dev --editable .
 	touch $@
 
-demo: setup $(DEMO_MODEL)  ## Convert a real model through every format and print one table
-	$(BIN)/python tools/demo.py $(DEMO_MODEL) .demo
+demo: setup $(DEMO_MODEL)  ## Convert a real model through every format and print one table; UPDATE=1 writes it into the README
+	$(BIN)/python tools/demo.py $(DEMO_MODEL) .demo $(if $(UPDATE),--update README.md)
 
 $(DEMO_MODEL):
 	$(PYTHON) tools/fetch_demo_model.py $@

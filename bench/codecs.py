@@ -25,7 +25,7 @@ from flyweight.tensor import CodecSpec, TensorSpec
 
 Array = np.ndarray[Any, Any]
 
-INT3 = '{"name":"affine","params":{"bits":3,"group":128,"scale":"f16"}}'
+INT3 = CodecSpec("affine", {"bits": 3, "group": 128, "scale": "f16"})
 CODECS = {
     "q8_0": CodecSpec("q8_0"),
     "q8_k": CodecSpec("q8_k"),
@@ -47,7 +47,7 @@ CODECS = {
     "sign": CodecSpec("sign", {"scale": "f16"}),
     "half zero: mask": CodecSpec("sparse"),
     "half zero: indices": CodecSpec("sparse", {"form": "indices"}),
-    "half zero: mask, 8 bits": CodecSpec("sparse", {"inner": '{"name":"affine","params":{"bits":8,"group":0}}'}),
+    "half zero: mask, 8 bits": CodecSpec("sparse", {"inner": CodecSpec("affine", {"bits": 8, "group": 0})}),
     "lossless bf16": CodecSpec("lossless"),
     "half zero: lossless bf16": CodecSpec("lossless"),
 }

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from blake3 import blake3
 
+from flyweight.containers.abilities import Finishes
 from flyweight.containers.base import Container, Placement
 from flyweight.manifest import Entry, Extent, Manifest
 from flyweight.sources import Bundle
@@ -29,13 +30,13 @@ def materialise(
             raw = payload(entry, part)
             assert len(raw) == extent.nbytes == entry.parts[part].nbytes, (entry.name, part)
             files[extent.file][extent.offset : extent.end] = raw
-    if container is not None:
+    if isinstance(container, Finishes):
 
         def written(extent: Extent) -> bytes:
             return bytes(files[extent.file][extent.offset : extent.end])
 
         digests = {name: blake3(written(extent)).hexdigest() for name, extent in placement.digests.items()}
-        for name, chunks in container.seal(placement, digests, written).items():
+        for name, chunks in container.finish(placement, digests, written).items():
             for offset, chunk in chunks:
                 files[name][offset : offset + len(chunk)] = chunk
     assert {name: len(raw) for name, raw in files.items()} == {n: i.nbytes for n, i in placement.images.items()}

@@ -17,7 +17,8 @@ import numpy as np
 from blake3 import blake3
 
 from flyweight.codecs import codec_for
-from flyweight.containers.squizd import Squizd, blocks
+from flyweight.containers.squizd import blocks
+from flyweight.containers.squizd.container import Squizd
 from flyweight.containers.squizd.header import fnv1a64
 from flyweight.dtypes import DType
 from flyweight.manifest import Entry, Manifest, Typed

@@ -52,7 +52,7 @@ def conformance_functions() -> int:
 
 
 def lines_of(*patterns: str) -> int:
-    return sum(len(path.read_text().splitlines()) for pattern in patterns for path in ROOT.glob(pattern))
+    return sum(len(path.read_text().splitlines()) for pattern in patterns for path in ROOT.glob(pattern) if path.is_file())
 
 
 def structure() -> Figures:
@@ -75,7 +75,7 @@ def structure() -> Figures:
         "targets": len(TARGETS),
         "verbs": len(VERBS),
         "corpus": {"inputs": len(corpus), "bytes": sum(path.stat().st_size for path in corpus)},
-        "lines": {"code": lines_of("src/**/*.py"), "native": lines_of("native/*"), "tests": lines_of("tests/**/*.py")},
+        "lines": {"code": lines_of("src/**/*.py"), "native": lines_of("native/**/*"), "tests": lines_of("tests/**/*.py")},
     }
 
 

@@ -3,12 +3,17 @@
 Every step is the command a user would type, run as its own process, so that seconds and peak memory are honest. Perplexity and
 KL divergence (nats per token, against the source computed with f32 activations) are of a few hundred words, demo_text.txt: they
 tell forms of one model apart and mean little beside figures from elsewhere.
+
+    python tools/demo.py MODEL OUT [--update README.md]     --update writes the table into a page, between its marks
 """
 
 from __future__ import annotations
 
+import argparse
+import datetime
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from flyweight import kernels
 from flyweight.evaluate import Predictor, evaluate, predictor, windows_of
 from flyweight.runtime import open_model
 
@@ -28,6 +34,20 @@ Array = np.ndarray[Any, Any]
 TEXT = Path(__file__).with_name("demo_text.txt")
 TOKENS, WINDOW = 512, 256
 PROMPT = "Name three animals that live in the sea."
+COLUMNS = (
+    "",
+    "size MB",
+    "bits/weight",
+    "made in s",
+    "RAM MB",
+    "vs the source",
+    "perplexity",
+    "KL",
+    "tokens/s",
+    "load ms",
+    "RAM MB",
+)
+MARKS = "<!-- demo -->\n", "<!-- /demo -->\n"
 
 
 @dataclass(frozen=True)
@@ -54,7 +74,7 @@ def flyweight(*arguments: str | Path, expect: tuple[int, ...] = (0,)) -> Ran:
     return Ran(json.loads(output), seconds, usage.ru_maxrss * 1024, process.returncode)
 
 
-def main(model: Path, out: Path) -> None:
+def main(model: Path, out: Path, page: Path | None) -> None:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     subprocess.run([sys.executable, "-m", "flyweight", "inspect", str(model)], check=True)
@@ -82,18 +102,38 @@ def main(model: Path, out: Path) -> None:
         sys.exit("GGUF → safetensors → GGUF did not give the same file")
     print("GGUF → safetensors → GGUF: byte-identical")
     lines = list(table(model, rows))
+    if page is not None:
+        update(page, lines)
     print(f"\n$ flyweight run {out / 'SmolLM2.q8_0.gguf'} {PROMPT!r}", flush=True)
     command = [sys.executable, "-m", "flyweight", "run", str(out / "SmolLM2.q8_0.gguf"), PROMPT, "--max-tokens", "64"]
     subprocess.run(command, check=True)
-    print("", *lines, sep="\n")
+    widths = [max(map(len, column)) for column in zip(COLUMNS, *lines, strict=True)]
+    print()
+    for line in (COLUMNS, *lines):
+        print(
+            "  ".join(
+                cell.ljust(width) if at in (0, 5) else cell.rjust(width)
+                for at, (cell, width) in enumerate(zip(line, widths, strict=True))
+            )
+        )
 
 
-def table(model: Path, rows: list[tuple[str, Path, Ran | None, str]]) -> Iterator[str]:
+def update(page: Path, lines: list[tuple[str, ...]]) -> None:
+    """Put the table between the marks of a page, with the machine and the date."""
+    where = f"{machine()}, two threads, kernels {kernels.active()}, {datetime.datetime.now(datetime.UTC).date()}."
+    rows = [COLUMNS, ("---",) * len(COLUMNS), *lines]
+    made = "\n".join(["", where, "", *(f"| {' | '.join(row)} |" for row in rows), "", ""])
+    begin, rest = page.read_text("utf-8").split(MARKS[0])
+    page.write_text(begin + MARKS[0] + made + MARKS[1] + rest.split(MARKS[1])[1], "utf-8")
+
+
+def machine() -> str:
+    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()) if Path("/proc/cpuinfo").exists() else None
+    return found[1] if found else "an unnamed processor"
+
+
+def table(model: Path, rows: list[tuple[str, Path, Ran | None, str]]) -> Iterator[tuple[str, ...]]:
     """What each form took to make, and how it runs."""
-    yield (
-        f"{'':26}{'size MB':>9}{'bits/w':>8}{'made in s':>10}{'MB RAM':>8}  {'vs the source':19}"
-        f"{'perplexity':>11}{'KL':>9}{'tokens/s':>10}{'load ms':>9}{'MB RAM':>8}"
-    )
     about = flyweight("inspect", model).document
     with open_model(model, context=WINDOW, kv="f32", int8=False) as source:
         windows = windows_of(source.tokenizer.encode(TEXT.read_text("utf-8"), special=False), WINDOW, TOKENS)
@@ -101,15 +141,13 @@ def table(model: Path, rows: list[tuple[str, Path, Ran | None, str]]) -> Iterato
     for title, form, made, verdict in rows:
         size = sum(f.stat().st_size for f in form.rglob("*") if f.is_file()) if form.is_dir() else form.stat().st_size
         bits = made.document["bits_per_weight"] if made else 8 * about["nbytes"] / about["weights"]
-        making = f"{made.seconds:10.2f}{made.peak_bytes / 1e6:8.0f}" if made else f"{'':18}"
+        making = (f"{made.seconds:.2f}", f"{made.peak_bytes / 1e6:.0f}") if made else ("", "")
         answer = flyweight("run", form, PROMPT, "--max-tokens", "32").document
         with open_model(form, context=WINDOW) as opened:
             scores = evaluate(windows, predictor(opened), reference).figures()
-        yield (
-            f"{title:26}{size / 1e6:9.1f}{bits:8.3f}{making}  {verdict:19}"
-            f"{scores['perplexity'].value:11.2f}{scores['kl_mean'].value:9.4f}"
-            f"{answer['decode_tokens_per_s']:10.1f}{answer['load_ms']:9.0f}{answer['peak_rss'] / 1e6:8.0f}"
-        )
+        quality = f"{scores['perplexity'].value:.2f}", f"{scores['kl_mean'].value:.4f}"
+        running = f"{answer['decode_tokens_per_s']:.1f}", f"{answer['load_ms']:.0f}", f"{answer['peak_rss'] / 1e6:.0f}"
+        yield title, f"{size / 1e6:.1f}", f"{bits:.3f}", *making, verdict, *quality, *running
 
 
 def remembered(predict: Predictor, windows: Array) -> Predictor:
@@ -123,4 +161,9 @@ def worst_snr(document: Any) -> float:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--update", type=Path, metavar="PAGE")
+    given = parser.parse_args()
+    main(given.model, given.out, given.update)

@@ -31,7 +31,7 @@ from flyweight import kernels
 from flyweight.codecs import CODECS, Codec
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
-from flyweight.quantizers import QUANTIZERS, default_for
+from flyweight.quantizers import QUANTIZERS
 from flyweight.tensor import TensorSpec
 
 LAYERS = (3, 24)
@@ -95,9 +95,9 @@ def measure(codec: Codec, quantizer: str, tensors: list[Array]) -> dict[str, Any
     relative = math.sqrt(noise / signal)
     return {
         "codec": codec.name,
-        "params": {key: value for key, value in codec.spec.params.items() if told(codec, key)},
+        "params": {key: value for key, value in codec.spec.as_json()["params"].items() if told(codec, key)},
         "quantizer": quantizer,
-        "default": default_for(codec) == quantizer,
+        "default": codec.quantizer == quantizer,
         "bits_per_weight": round(8 * stored / weights, 4),
         "relative_error": float(f"{relative:.5g}"),
         "snr_db": round(-20 * math.log10(relative), 2) if relative else None,
@@ -115,7 +115,7 @@ def results(tensors: list[Array]) -> Iterator[dict[str, Any]]:
         for codec in (kind(**params) for params in SETTINGS.get(kind.name, [{}])):
             if not codec.encodes or codec.exact:
                 continue
-            for quantizer in QUANTIZERS:
+            for quantizer in QUANTIZERS.lines:
                 row = measure(codec, quantizer, tensors)
                 if row is not None:
                     print(f"{label(row):44} {row['bits_per_weight']:7.3f} {row['relative_error']:9.5f}", flush=True)

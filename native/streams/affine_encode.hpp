@@ -120,11 +120,16 @@ struct Maps {
     Eight scale, offset;
 };
 
+// A quotient is rounded to a whole number, ties to even, before half the range is added: the sum would round it first and move what
+// is near a tie.
+template <typename F>
+inline F whole(F quotient) { return quotient + 0x1.8p23f - 0x1.8p23f; }
+
 // Codes count from the least value: code = (w − b) / s + half, half the range for signed codes and 0 for others.
 struct Biased {
     float half, top;
     template <typename F>
-    F steps(F value, float s, float b) const { return (value - b) / s + half; }
+    F steps(F value, float s, float b) const { return whole<F>((value - b) / s) + half; }
     Eight code_of_zero(Eight inverse, Eight b) const { return half - b * inverse; }
     float steps_of_zero_scale(float) const { return half; }
     Maps maps(Eight low, Eight high, Stored type) const {
@@ -138,7 +143,7 @@ struct Biased {
 struct Centred {
     float half, top;
     template <typename F>
-    F steps(F value, float s, float z) const { return value / s + z; }
+    F steps(F value, float s, float z) const { return whole<F>(value / s) + z; }
     Eight code_of_zero(Eight, Eight z) const { return z; }
     float steps_of_zero_scale(float z) const { return z; }
     Maps maps(Eight low, Eight high, Stored type) const {

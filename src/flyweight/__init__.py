@@ -22,17 +22,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flyweight.checkpoint import Checkpoint
     from flyweight.checkpoint import open_checkpoint as open  # noqa: A004
+    from flyweight.containers.squizd.extras import Extras
     from flyweight.errors import FlyweightError
-    from flyweight.pipeline import Extras, convert, diff, extract, verify  # of the types that `tiers` has them
+    from flyweight.pipeline import convert, diff, extract, verify  # of the types that `api` and `tiers` have them
 
 __version__ = "0.1.0"
 __all__ = ["Checkpoint", "Extras", "FlyweightError", "__version__", "convert", "diff", "extract", "open", "verify"]
 
 _HOMES = {
     "Checkpoint": ("flyweight.checkpoint", "Checkpoint"),
-    "Extras": ("flyweight.pipeline", "Extras"),
+    "Extras": ("flyweight.containers.squizd.extras", "Extras"),
     "FlyweightError": ("flyweight.errors", "FlyweightError"),
-    "convert": ("flyweight.pipeline", "convert"),
+    "convert": ("flyweight.api", "convert"),
     "diff": ("flyweight.tiers.checking", "diff"),
     "extract": ("flyweight.pipeline", "extract"),
     "open": ("flyweight.checkpoint", "open_checkpoint"),

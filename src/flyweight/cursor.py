@@ -11,8 +11,6 @@ from __future__ import annotations
 import struct
 from typing import Any, Protocol
 
-import numpy as np
-
 from flyweight.errors import LimitError, MalformedError, TruncatedError
 from flyweight.limits import MAX_ELEMENTS, MAX_NAME_BYTES, MAX_PARSE_BYTES, MAX_RANK, MAX_STRING_BYTES
 from flyweight.manifest import NUMBER_CODES, Numbers
@@ -236,6 +234,8 @@ def _short_texts(window: bytes, count: int) -> tuple[list[str], int]:
     that one's length says, all of them are lengths; with these bytes zeroed, eight zeros part the strings, and one
     decoding and one split make them all. A string with a zero in it leaves everything to the caller.
     """
+    import numpy as np  # which declaring a format, or showing its options, does not need
+
     raw = np.frombuffer(window, np.uint8)
     zeros = raw == 0
     for step in (1, 2, 3):  # runs of 2, 4 and 7

@@ -13,8 +13,8 @@
 A figure passes if its whole interval does: a measurement too short to tell is no pass. `kl` and `perplexity_ratio` are null
 where nothing could be measured, and `reason` says why. `subject` is the digest of the files it is about (`subject_of`).
 
-Models are run by `evaluate`, far above; who needs a verdict is below it. So `measure` finds it by name, when it is called: a
-function handed down through every caller is one that some caller forgets.
+Models are run by `evaluate`, far above whoever needs a verdict. So the function that measures is handed down, as a `Measure`,
+from where the program is put together (`flyweight.api`); without one no gate is passed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from flyweight.errors import GateError, MalformedError, UnsupportedError
 
-__all__ = ["INT3", "Gate", "Interval", "Verdict", "measure", "subject_of"]
+__all__ = ["INT3", "LEAST_WINDOWS", "OVERRIDE", "Gate", "Interval", "Measure", "Verdict", "subject_of"]
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MOST_TOKENS = 1 << 20
@@ -138,7 +137,7 @@ class Verdict:
             if passed is not found.passed:
                 raise ValueError(f"'passed' is {passed!r}, its figures say {found.passed!r}")
         except (TypeError, ValueError, KeyError, UnsupportedError) as error:
-            raise MalformedError(f"its gate is none: {error}", code=code, file=file) from None
+            raise MalformedError(f"its accuracy record is malformed: {error}", code=code, file=file) from None
         return found
 
     def require(self, *, file: str | None = None) -> None:
@@ -182,21 +181,19 @@ def subject_of(digests: Mapping[str, str]) -> str:
     return blake3("".join(f"{file}\0{digest}\n" for file, digest in plain).encode()).hexdigest()
 
 
-def measure(
-    source: Path | str,
-    artefact: Path | str,
-    gate: Gate,
-    *,
-    text: Path | str | None = None,
-    threads: int | None = None,
-    max_ram: int | None = None,
-) -> Verdict:
-    """Run both models over the same tokens: those of a text, or such as the source model itself says.
+class Measure(Protocol):
+    """Runs both models over the same tokens: those of a text, or such as the source model itself says.
 
     What cannot be run is a verdict too, one that does not pass.
     """
-    found = import_module("flyweight.evaluate.gate").measure(
-        source, artefact, gate, text=text, threads=threads, max_ram=max_ram
-    )
-    assert isinstance(found, Verdict)
-    return found
+
+    def __call__(
+        self,
+        source: Path | str,
+        artefact: Path | str,
+        gate: Gate,
+        *,
+        text: Path | str | None = None,
+        threads: int | None = None,
+        max_ram: int | None = None,
+    ) -> Verdict: ...

@@ -18,6 +18,10 @@ MAX_METADATA_BYTES = 256 * 2**20
 MAX_METADATA_KEYS = 100_000
 MAX_ARRAY_ITEMS = 16 * 2**20
 MAX_ARRAY_DEPTH = 4
+MAX_CODEC_DEPTH = 4
+MAX_CODEC_PARAMS = 64
+MAX_CODEC_TEXT = 4096
+"""Of the description of a codec: codecs within codecs, parameters in all of them, bytes of a name or a text."""
 MAX_ALIGNMENT = 2**20
 MAX_SHARDS = 10_000
 MAX_ARCHIVE_BYTES = 2**31

@@ -19,7 +19,10 @@ from typing import Any, NamedTuple
 
 from flyweight.tensor import CodecSpec, Layout, TensorSpec
 
-__all__ = ["NUMBER_CODES", "Digests", "Entries", "Entry", "Extent", "Manifest", "Numbers", "Typed", "kinds_of"]
+__all__ = ["DRAFT", "NUMBER_CODES", "Digests", "Entries", "Entry", "Extent", "Manifest", "Numbers", "Typed", "kinds_of"]
+
+DRAFT = "draft."
+"""How the names of a draft head's tensors begin: they ride beside a model and are no part of it."""
 
 NUMBER_CODES = {
     "u8": "B", "i8": "b", "u16": "H", "i16": "h", "u32": "I", "i32": "i", "u64": "Q", "i64": "q",

@@ -12,8 +12,6 @@ import re
 from math import isfinite
 from typing import Any, NoReturn
 
-import numpy as np
-
 from flyweight.cursor import Budget, utf8
 from flyweight.errors import LimitError, MalformedError, UnsupportedError, printable
 from flyweight.limits import MAX_JSON_BYTES, MAX_JSON_DEPTH, MAX_PARSE_BYTES
@@ -75,6 +73,8 @@ def tree_nbytes(raw: bytes | memoryview, text: str) -> int:
 def _count(raw: bytes | memoryview) -> tuple[dict[str, int], int]:
     """How often each character that makes objects occurs, and how many surely make none: lines' ends and the blanks after."""
     counts, indentation = dict.fromkeys('":[{,\\', 0), 0
+    import numpy as np  # which declaring a format does not need
+
     codes = np.frombuffer(raw, np.uint8)
     for start in range(0, len(codes), _AT_ONCE):
         window = codes[start : start + _AT_ONCE]

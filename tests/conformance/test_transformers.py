@@ -23,7 +23,7 @@ from tokenizers.trainers import BpeTrainer
 import flyweight
 from flyweight import models
 from flyweight.manifest import Manifest
-from flyweight.models.tokenizer_pre import PRE_TOKENIZERS
+from flyweight.models.tokenizers.pre_tokenizers import PRE_TOKENIZERS
 from tiny_models import LAYER_NAMES, TINY, as_gguf, hf_manifest, no_read, round_trip
 
 TEXTS = (

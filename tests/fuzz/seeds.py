@@ -21,7 +21,9 @@ from chat_templates import TEMPLATES
 from every_codec import INSTANCES, plausible
 from flyweight import models
 from flyweight.codecs import codec_for
-from flyweight.containers import CONTAINERS, Container
+from flyweight.containers import CONTAINERS
+from flyweight.containers.abilities import EmbedsFiles, adapted
+from flyweight.containers.base import Container
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError
 from flyweight.manifest import Entry, Manifest, Typed
@@ -64,7 +66,7 @@ def _surroundings(container: Container) -> dict[str, object]:
     metadata = {"format": Typed("str", "mlx" if container.name == "mlx" else "pt")}
     if container.dialect == "gguf":
         metadata = {"general.architecture": Typed("str", "toy")}
-    files = {"config.json": b'{"model_type": "toy"}'} if container.is_directory or container.holds_files else {}
+    files = {"config.json": b'{"model_type": "toy"}'} if container.is_directory or isinstance(container, EmbedsFiles) else {}
     return {"metadata": metadata, "files": files, "dialect": container.dialect or "hf"}
 
 
@@ -78,7 +80,7 @@ def _of_every_codec(container: Container) -> Iterator[Input]:
             if codec.spec == RAW:
                 fitted, parts = codec, {"data": np.zeros(spec.nbytes, np.uint8)}
             else:
-                fitted, parts = plausible(codec_for(container.adapt(codec.spec, name)), spec, 1)
+                fitted, parts = plausible(codec_for(adapted(container, codec.spec, name)), spec, 1)
             if not container.carries(spec, fitted.spec):
                 continue
             entries = [Entry(name, spec, fitted.spec, fitted.layout(spec))]
@@ -163,7 +165,7 @@ def _mlx() -> Iterator[Input]:
     """A triple of each width."""
     mlx, spec = CONTAINERS["mlx"], TensorSpec((2, 64), DType.F32)
     for bits in (2, 3, 4, 6, 8):
-        affine = codec_for(mlx.adapt(CodecSpec("affine", {"bits": bits, "group": 32})))
+        affine = codec_for(adapted(mlx, CodecSpec("affine", {"bits": bits, "group": 32})))
         yield _written(mlx, [Entry("a.weight", spec, affine.spec, affine.layout(spec))], _zeros, **_surroundings(mlx))
 
 

@@ -17,7 +17,8 @@ from flyweight import models, strict_json
 from flyweight.checkpoint import Checkpoint, read_checkpoint
 from flyweight.codecs import CODECS
 from flyweight.containers import CONTAINERS
-from flyweight.containers.squizd.appendix import check_archive, check_content
+from flyweight.containers.mlpackage import check_content
+from flyweight.containers.squizd.appendix import check_archive
 from flyweight.containers.squizd.audit import audit
 from flyweight.containers.squizd.reading import read
 from flyweight.cursor import SCALARS, Cursor
@@ -25,8 +26,10 @@ from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError
 from flyweight.manifest import Extent
 from flyweight.models import FAMILIES
-from flyweight.models import tokenizer as tokenizer_files
-from flyweight.models.record import Record
+from flyweight.models.checked_record import Record
+from flyweight.models.dialects import DIALECTS, gguf_tokenizer
+from flyweight.models.dialects.contract import Text
+from flyweight.models.tokenizers import tokenizer_files
 from flyweight.pipeline.recipe import load_recipe
 from flyweight.runtime.chat import templates_of
 from flyweight.runtime.tokenizer import Tokenizer
@@ -45,7 +48,7 @@ Target = Callable[[Input], str]
 """Takes an input; returns how it ended. What it raises is a finding."""
 
 # Everything is imported now: a module that is imported inside an execution would cost that execution its time.
-list(CONTAINERS), list(CODECS), list(FAMILIES)
+list(CONTAINERS), list(CODECS), list(FAMILIES), list(DIALECTS)
 
 ROWS = 20
 """Of the embedding beside a tokenizer."""
@@ -201,13 +204,14 @@ def _tokenizer(given: Input) -> str:
     """tokenizer.json to GGUF and back: what could be translated once can be again, to the same."""
     present: dict[str, Callable[[], bytes]] = {name: partial(bytes, data) for name, data in given.files.items()}
     try:
-        words, metadata, _ = tokenizer_files.from_files(present, ROWS)
-        plain = {key: typed.value for key, typed in metadata.items()}
-        record = Record(plain, "x.gguf")
-        again = models.vocabulary.read_gguf(record, ROWS)
-        templates = tokenizer_files.read_templates(record, list(plain))
+        words, templates, settings = tokenizer_files.from_files(present, ROWS)
+        metadata = gguf_tokenizer.text_metadata(Text(words, templates, settings, None))
+        record = Record({key: typed.value for key, typed in metadata.items()}, "x.gguf")
+        again = gguf_tokenizer.read_vocabulary(record, ROWS)
+        templates = gguf_tokenizer.read_templates(record)
         if again is not None:
-            tokenizer_files.to_files(again, templates, record, 64)
+            settings = gguf_tokenizer.read_remembered(record, gguf_tokenizer.TOKENIZER_SETTINGS)
+            tokenizer_files.to_files(again, templates, settings, 64)
     except FlyweightError as error:
         return error.code
     promise((words is None) == (again is None), "a vocabulary is lost in translation")

@@ -11,7 +11,7 @@ import sample_files
 from flyweight.containers.base import Container
 from flyweight.containers.gguf import Gguf
 from flyweight.containers.hf import HfDirectory
-from flyweight.containers.npy_dir import NpyDirectory
+from flyweight.containers.npy_dir.container import NpyDirectory
 from flyweight.containers.safetensors import Safetensors
 from flyweight.errors import FlyweightError
 from flyweight.manifest import Extent

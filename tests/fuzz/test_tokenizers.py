@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from flyweight.errors import FlyweightError
-from flyweight.models.tokenizer_patterns import read_pattern
+from flyweight.models.tokenizers.patterns import read_pattern
 
 DRIVER = Path(__file__).with_name("tokenizer_driver.py")
 MEMORY = 1 << 30

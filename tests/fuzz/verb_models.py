@@ -12,8 +12,8 @@ import ml_dtypes
 import numpy as np
 
 import flyweight
+from flyweight import Extras
 from flyweight.containers import CONTAINERS, container_named
-from flyweight.pipeline import Extras
 from fuzz.framing import Input
 from toys import CONFIG, VOCABULARY, draft_head, safetensors_bytes, tokenizer_files, write_files, write_package
 

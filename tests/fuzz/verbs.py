@@ -49,6 +49,7 @@ import flyweight
 from flyweight import cli
 from flyweight.checkpoint import read_checkpoint
 from flyweight.containers import CONTAINERS, recognise
+from flyweight.containers.abilities import Inflates
 from flyweight.errors import FlyweightError
 from flyweight.sources import MemoryBundle
 from fuzz import ledger
@@ -337,7 +338,7 @@ def opens(given: Input) -> bool:
     try:
         with limited(given.nbytes):
             container = recognise(bundle)
-            read_checkpoint(container.view(bundle), container)
+            read_checkpoint(container.view(bundle) if isinstance(container, Inflates) else bundle, container)
     except FlyweightError:
         return False
     except Exception:  # noqa: BLE001  a finding: let the verbs have it

@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from every_codec import INSTANCES
 from flyweight.codecs import CODECS, codec_for
-from flyweight.containers import CONTAINERS, Container, recognise
+from flyweight.containers import CONTAINERS, recognise
+from flyweight.containers.abilities import EmbedsFiles, adapted
+from flyweight.containers.base import Container
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, UnsupportedError
 from flyweight.manifest import Entry, Manifest, Typed
@@ -34,7 +37,7 @@ def everything(container: Container) -> dict[str, Entry]:
     ]
     for kind in CODECS:
         spec = TensorSpec((8, 256), kind().decoded_dtype(DType.F32))
-        entries.append(entry(f"codec.{kind.name}.weight", spec, container.adapt(kind().spec, f"codec.{kind.name}.weight")))
+        entries.append(entry(f"codec.{kind.name}.weight", spec, adapted(container, kind().spec, f"codec.{kind.name}.weight")))
     carried: dict[str, Entry] = {}
     for e in entries:
         if container.carries(e.spec, e.codec) and goes_together(container, {**carried, e.name: e}):
@@ -55,7 +58,7 @@ def draft(container: Container, entries: dict[str, Entry]) -> Manifest:
     metadata = {"note": Typed("str", "text"), "format": Typed("str", "mlx" if container.name == "mlx" else "pt")}
     if container.dialect == "gguf":
         metadata = {"general.architecture": Typed("str", "toy"), "n": Typed("u32", 7), "a": Typed("[str]", ["x", "yé"])}
-    files = DIRECTORY_FILES if container.is_directory else EMBEDDED_FILES if container.holds_files else {}
+    files = DIRECTORY_FILES if container.is_directory else EMBEDDED_FILES if isinstance(container, EmbedsFiles) else {}
     return Manifest(container.name, entries, metadata, files, container.dialect or "hf")
 
 
@@ -98,7 +101,7 @@ CARRIED = [
     for container in CONTAINERS
     for kind in CODECS
     for spec in [TensorSpec((8, 256), kind().decoded_dtype(DType.F32))]
-    for codec in [container.adapt(kind().spec, LAYER_TENSOR)]
+    for codec in [adapted(container, kind().spec, LAYER_TENSOR)]
     if container.carries(spec, codec)
 ]
 
@@ -141,3 +144,24 @@ def test_any_names_and_shapes_survive(container: Container, data: st.DataObject)
         if container.carries(spec, RAW) and not name.endswith((".scales", ".biases")) and name != "__metadata__":
             entries[name] = entry(name, spec)
     round_trip(container, draft(container, entries), data.draw(st.sampled_from([None, 64])))
+
+
+SHAPES = [(8, 256), (8, 480), (16, 300), (4, 6, 64), (40,), (5, 7)]
+
+
+@pytest.mark.parametrize("container", CONTAINERS, ids=lambda c: c.name)
+def test_what_is_declared_is_carried_and_nothing_else(container: Container) -> None:
+    """For every codec with parameters worth trying, some shape and element type must do, or none."""
+    specs = [TensorSpec(shape, dtype) for shape in SHAPES for dtype in (DType.F32, DType.BF16)]
+    for codec in INSTANCES:
+        if codec.spec == RAW:
+            continue
+        own = adapted(container, codec.spec, LAYER_TENSOR)
+        declared = any(carried.matches(own) for carried in container.codecs)
+        assert declared == any(container.carries(spec, own) for spec in specs), own
+
+
+@pytest.mark.parametrize("container", CONTAINERS, ids=lambda c: c.name)
+def test_declared_element_types_are_those_of_plain_tensors(container: Container) -> None:
+    declared = {dtype for carried in container.codecs if carried.matches(RAW) for dtype in carried.dtypes}
+    assert declared == {dtype for dtype in DType if container.carries(TensorSpec((8, 256), dtype), RAW)}

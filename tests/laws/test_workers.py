@@ -19,14 +19,13 @@ from flyweight.codecs import Codec
 from flyweight.dtypes import DType
 from flyweight.pipeline import rows
 from flyweight.pipeline.recipe import Choice, Recipe, Rule
-from flyweight.quantizers import default_for
 from flyweight.tensor import TensorSpec
 from toys import safetensors_bytes
 
 WORKERS = (1, 2, 8)
 SPEC = TensorSpec((24, 512), DType.F32)
 NAMES = {f"t{number}.weight": codec for number, codec in enumerate(ENCODERS)}
-RECIPE = Recipe("all", tuple(Rule((name,), Choice(codec.spec, default_for(codec))) for name, codec in NAMES.items()))
+RECIPE = Recipe("all", tuple(Rule((name,), Choice(codec.spec)) for name, codec in NAMES.items()))
 
 
 def with_workers(count: int, work: Iterable[Callable[[], object]]) -> list[object]:

@@ -428,12 +428,13 @@ def test_several_matrices_are_one_product(isa: str, count: int) -> None:
         out = before.copy()
         kernels.multiply([w.matrix for w in several], x, out, gain=gain, eps=1e-5, bias=bias, add=True, int8=int8)
         alone = np.concatenate([w.product(x, int8, gain=gain, eps=1e-5) for w in several], axis=1)
-        assert np.allclose(out, before + (alone + bias), rtol=1e-6, atol=1e-6)
+        assert np.array_equal(out, before + (alone + bias))
         halves = np.concatenate(
             [kernels_product(w.matrix[a:b], x, int8) for w in several for a, b in ((0, 2), (2, None))], axis=1
         )
         whole = np.concatenate([w.product(x, int8) for w in several], axis=1)
-        assert np.allclose(halves, whole, rtol=1e-5, atol=1e-6)
+        allowed = np.concatenate([bound(w, x, int8) for w in several], axis=1)  # rows may go another way, each within it
+        assert (abs(halves - whole) <= 2 * allowed).all()
 
 
 def kernels_product(matrix: kernels.Matrix, x: np.ndarray, int8: bool) -> np.ndarray:
@@ -485,12 +486,13 @@ def test_gated_is_two_products(isa: str, count: int) -> None:
     x = rng.standard_normal((count, 576)).astype(np.float32)
     gain = rng.uniform(0.5, 2, 576).astype(np.float32)
     for int8 in (False, True):
-        expected = activations.silu(gate.product(x, int8, gain=gain)) * up.product(x, int8, gain=gain)
+        z = gate.product(x, int8, gain=gain).astype(np.float64)
+        expected = z / (1 + np.exp(-z)) * up.product(x, int8, gain=gain)
         found = []
         for threads in (1, 2, 8):
             found.append(np.empty((count, 70), np.float32))
             kernels.gated(gate.matrix, up.matrix, x, found[-1], gain=gain, int8=int8, threads=threads)
-        assert np.allclose(found[0], expected, rtol=3e-6, atol=1e-12)
+        assert (abs(found[0] - expected) <= 9 * U * abs(expected)).all()  # silu's own 8, and the product's rounding
         assert all(np.array_equal(other, found[0]) for other in found[1:])
 
 

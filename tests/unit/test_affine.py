@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from itertools import product
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flyweight.codecs import codec_for
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.base import Grid
 from flyweight.dtypes import DType
@@ -273,16 +275,32 @@ def test_a_form_whose_values_round_differently_has_no_grid() -> None:
         "scale": np.array([[1 / 3]], np.float32),
         "zero": np.array([[0.1]], np.float32),
     }
-    assert (codec.grid_bits, codec.grid_scale) == (0, "")
+    assert codec.grid_spec is None
     with pytest.raises(UnsupportedError) as caught:
         codec.grid(f32(1, 256), parts)
     assert caught.value.code == "E_GRID"
 
 
+@pytest.mark.parametrize("packing", ["little", "big"])
+@pytest.mark.parametrize("group", [32, 64, 0])
+@pytest.mark.parametrize("kind", [np.float32, ml_dtypes.bfloat16])
+def test_a_quotient_is_rounded_once(packing: str, group: int, kind: type) -> None:
+    """Values just below, at and above a tie: adding half the range before rounding would take some for the tie itself."""
+    ties = np.arange(-127.5, 128, dtype=np.float32)
+    near = np.concatenate([np.nextafter(ties, np.float32(-1e9)), ties, np.nextafter(ties, np.float32(1e9))])
+    rows = np.resize(near.astype(kind), (3, 768)).astype(np.float32)
+    rows[:, ::32] = 127  # so that every scale is 1
+    rows = np.clip(rows, -127, 127)
+    codec = Affine(8, group, "symmetric", packing=packing)
+    parts = codec.encode(f32(3, 768), rows.astype(kind))
+    assert (parts["scale"] == 1).all()
+    assert np.array_equal(codec.decode(f32(3, 768), parts), np.rint(rows))
+
+
 @given(bits=st.integers(1, 8), scale=st.sampled_from(["f16", "bf16"]), seed=st.integers(0, 999))
 @settings(max_examples=25, deadline=None, derandomize=True)
-def test_the_planner_may_trust_grid_bits_and_grid_scale(bits: int, scale: str, seed: int) -> None:
-    """Where grid_bits is not zero, an f32 scale_bias codec of grid_scale holds every value the codec can store."""
+def test_the_planner_may_trust_grid_spec(bits: int, scale: str, seed: int) -> None:
+    """Where there is a grid_spec, a scale_bias codec of its scale type holds every value the codec can store."""
     rng = np.random.default_rng(seed)
     codec = Affine(bits, 32, "symmetric", scale)
     spec = f32(2, 64)
@@ -290,7 +308,7 @@ def test_the_planner_may_trust_grid_bits_and_grid_scale(bits: int, scale: str, s
         "codes": rng.integers(0, 256, codec.layout(spec)["codes"].shape).astype(np.uint8),
         "scale": rng.standard_normal((2, 2)).astype(codec.layout(spec)["scale"].dtype.numpy),
     }
-    target = Affine(codec.grid_bits, codec.grid_group, scale=codec.grid_scale)
+    target = codec_for(codec.same_grid[0])
     moved = target.from_grid(spec, codec.grid(spec, parts))
     assert np.array_equal(target.decode(spec, moved), codec.decode(spec, parts))
 

@@ -23,6 +23,7 @@ from blake3 import blake3
 import flyweight
 from flyweight import containers
 from flyweight.containers.base import Chunks, Container, Finding, Image, Placement
+from flyweight.containers.carried import Carried
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError
 from flyweight.manifest import Entry, Extent, Manifest
@@ -35,7 +36,9 @@ HEAD = b"TENSOR"
 
 
 class Sealed(Container):
-    name, title, dialect, is_directory, suffix, holds_files = "sealed", "a test", "hf", False, ".sealed", True
+    name, title, dialect, is_directory, suffix = "sealed", "a test", "hf", False, ".sealed"
+    codecs = (Carried("raw", dtypes=(DType.F32,)),)
+    embeds = {}
 
     def _table(self, bundle: Bundle) -> dict[str, Any]:
         source = bundle[bundle.single or ""]
@@ -76,7 +79,7 @@ class Sealed(Container):
         assert len(text) < 1 << 13
         return Placement(replace(manifest, entries=entries), {name: Image(at, chunks)}, digests=digests)
 
-    def seal(self, placement: Placement, digests: Mapping[str, str], read: Callable[[Extent], bytes]) -> Mapping[str, Chunks]:
+    def finish(self, placement: Placement, digests: Mapping[str, str], read: Callable[[Extent], bytes]) -> Mapping[str, Chunks]:
         [file] = placement.images
         length = int.from_bytes(read(Extent(file, 4, 4)), "little")
         table = json.loads(read(Extent(file, 8, length)))
@@ -85,7 +88,7 @@ class Sealed(Container):
             table["tensors"][name][2] = digest
         return {file: [(8, json.dumps(table).encode())]}
 
-    def prove(self, bundle: Bundle, entry: Entry) -> None:
+    def check_block(self, bundle: Bundle, entry: Entry) -> None:
         extent = entry.extents["data"]
         if bytes(bundle[extent.file].read(extent.offset - len(HEAD), len(HEAD))) != HEAD:
             raise MalformedError("no head", code="E_HEAD", offset=extent.offset - len(HEAD))

@@ -98,6 +98,39 @@ def test_repack_moves_grids_between_gguf_and_mlx_without_loss(toy: Path, tmp_pat
     assert flyweight.diff(tmp_path / "a.gguf", tmp_path / "b.gguf").identical
 
 
+@pytest.mark.parametrize(
+    ("stored", "to", "quant", "action"),
+    [
+        ("q4_1", "mlx", "int4-g32", "repack"),
+        ("q4_0", "mlx", "int4-g32", "repack"),
+        ("q5_1", "mlx", "int5-g32", "repack"),
+        ("q8_0", "mlx", "int8-g32", "repack"),
+        ("q4_1", "npy_dir", "int4", "repack"),  # its scales are f32, which holds f16
+        ("q4_1", "mlx", "int4-g64", "transcode"),
+        ("q4_1", "mlx", "int8-g32", "transcode"),
+        ("q4_0", "gguf", "q4_1", "repack"),
+        ("q4_1", "gguf", "q4_0", "transcode"),  # has no room for an offset
+    ],
+)
+def test_asking_for_the_grid_a_tensor_has_moves_its_codes(
+    toy: Path, tmp_path: Path, stored: str, to: str, quant: str, action: str
+) -> None:
+    flyweight.convert(toy, tmp_path / "a.gguf", quant=stored)
+    report = flyweight.convert(tmp_path / "a.gguf", tmp_path / "b", to=to, quant=quant)
+    names = [t.name for t in report.tensors if "proj" in t.name or ("ffn_" in t.name and "norm" not in t.name)]
+    assert {t.action for t in report.tensors if t.name in names} == {action}
+    assert flyweight.diff(tmp_path / "a.gguf", tmp_path / "b").identical == (action == "repack")
+
+
+def test_naming_a_quantizer_asks_for_other_codes(toy: Path, tmp_path: Path) -> None:
+    flyweight.convert(toy, tmp_path / "a.gguf", quant="q4_1")
+    rule = 'protect = true\n[[rules]]\nmatch = "*"\ncodec = "affine"\nparams = { bits = 4, group = 32, scale = "f16" }\n'
+    for quantizer, action in (("", "repack"), ("nearest", "transcode"), ("clip", "transcode")):
+        (tmp_path / "r.toml").write_text(rule + (f'quantizer = "{quantizer}"\n' if quantizer else ""))
+        report = flyweight.convert(tmp_path / "a.gguf", tmp_path / "b", to="mlx", recipe=tmp_path / "r.toml", force=True)
+        assert {t.action for t in report.tensors if "proj" in t.name} == {action}
+
+
 def test_unknown_codec_survives_a_remux_and_is_refused_when_decoding(tmp_path: Path) -> None:
     blocks = np.arange(64, dtype=np.uint8).reshape(4, 16)
     description = {

@@ -8,10 +8,10 @@ import pytest
 from flyweight.codecs.corrected import Corrected, _low_rank
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError
-from flyweight.tensor import TensorSpec
+from flyweight.tensor import CodecSpec, TensorSpec
 
 SPEC = TensorSpec((48, 128), DType.F32)
-INT3 = '{"name":"affine","params":{"bits":3,"group":64}}'
+INT3 = CodecSpec("affine", {"bits": 3, "group": 64})
 
 
 def weights() -> np.ndarray:
@@ -28,7 +28,7 @@ def test_the_value_is_the_inner_one_plus_the_product_with_outliers_replaced() ->
     codec = Corrected(INT3, rank=3, outliers=2)
     parts = codec.encode(SPEC, weights())
     assert parts["places"].tolist() == [7 * 128 + 11, 40 * 128 + 100]
-    expected = codec.held.decode(SPEC, codec.held_parts(parts))
+    expected = codec.inner_codec.decode(SPEC, codec.inner_parts(parts))
     for k in range(3):
         expected = expected + parts["left"][:, k : k + 1].astype(np.float32) * parts["right"][k].astype(np.float32)
     expected[7, 11], expected[40, 100] = 30, -40

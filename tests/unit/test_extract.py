@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import flyweight
+from flyweight import Extras
 from flyweight.errors import MalformedError, OutputError, UnsupportedError
-from flyweight.pipeline import Extras, extract, list_parts
+from flyweight.pipeline import extract, list_parts
 from toys import draft_head, safetensors_bytes, write_files, write_package, write_toy_llama
 
 

@@ -78,6 +78,15 @@ def test_mxfp4_split_is_ggml_mxfp4_in_other_places() -> None:
     assert row[0, :3].tolist() == [2.0, 12.0, 0.0]  # the low nibble is the even element: 1 · 2, then 6 · 2
 
 
+def test_the_scale_that_means_nan_is_complained_about() -> None:
+    spec = TensorSpec((1, 32), DType.F32)
+    for codec, parts in (
+        (Mxfp4Split(), {"codes": np.zeros((1, 16), np.uint8), "scale": np.uint8([[255]])}),
+        (codec_for(CodecSpec("mxfp4")), {"blocks": np.uint8([[255, *[0] * 16]])}),
+    ):
+        assert "which means NaN" in str(codec.check_values(spec, parts))
+
+
 def test_sign_keeps_the_mean_magnitude() -> None:
     spec = TensorSpec((1, 9), DType.F32)
     values = np.float32([[1, -1, 2, -2, 0, -0.0, 3, -3, 6]])

@@ -13,14 +13,15 @@ from blake3 import blake3
 from click.testing import CliRunner
 
 import flyweight
+from flyweight import pipeline
 from flyweight.cli.chat import command as chat_command
 from flyweight.cli.convert import command as convert_command
 from flyweight.cli.eval import command as eval_command
 from flyweight.cli.inspect import command as inspect_command
 from flyweight.cli.run import command as run_command
 from flyweight.errors import FlyweightError, GateError, MalformedError, UnsupportedError
-from flyweight.evaluate.gate import drawn_windows
-from flyweight.gate import INT3, Gate, Interval, Verdict, measure, subject_of
+from flyweight.evaluate.gate import drawn_windows, measure
+from flyweight.gate import INT3, Gate, Interval, Verdict, subject_of
 from flyweight.pipeline import load_recipe
 from flyweight.runtime import Sampler, open_model
 from flyweight.runtime.lanes import Lanes
@@ -39,8 +40,7 @@ params = {params}
 {quick}
 """
 PLAIN = "{ bits = 3, excess = 3, top = 7, group = 64, flat = true, zeros = true }"
-CORRECTED = """{ rank = 4, outliers = 0, factor = "f32", inner = '{"name":"excess","params":"""
-CORRECTED += """{"bits":3,"excess":3,"top":7,"group":64,"flat":true,"zeros":true}}' }"""
+CORRECTED = f"""{{ rank = 4, outliers = 0, factor = "f32", inner = {{ name = "excess", params = {PLAIN} }} }}"""
 
 
 def recipe(path: Path, limits: str, codec: str = "excess", params: str = PLAIN) -> Path:
@@ -164,11 +164,22 @@ def test_the_command_line(toy: Path, tmp_path: Path) -> None:
     assert "failed: KL" in table.stdout
 
 
-def test_the_preset_has_a_gate_and_others_have_none(toy: Path, tmp_path: Path) -> None:
-    done = flyweight.convert(toy, tmp_path / "int3", to="npy-dir", quant="int3")
+@pytest.mark.parametrize("target", ["npy-dir", "mlx", "hf"])
+def test_three_bits_are_gated_in_every_format(toy: Path, tmp_path: Path, target: str) -> None:
+    """The gate belongs to what is lost. A copy loses nothing."""
+    done = flyweight.convert(toy, tmp_path / "int3", to=target, quant="int3")
     assert done.gate is not None
     assert done.gate["limits"] == INT3.as_json()
-    for target, quant in (("npy-dir", "int8"), ("mlx", "int3")):
+    flyweight.convert(tmp_path / "int3", tmp_path / "copy", to=target)
+    with pytest.raises(GateError, match="nothing was given to measure it with"):
+        pipeline.convert(toy, tmp_path / "ungated", to=target, quant="int3")
+    assert not (tmp_path / "ungated").exists()
+
+
+def test_the_preset_has_a_gate_and_others_have_none(toy: Path, tmp_path: Path) -> None:
+    weights = tmp_path / "weights.safetensors"
+    assert flyweight.convert(toy, weights, quant="int3").gate is None, "weights alone cannot be run"
+    for target, quant in (("npy-dir", "int8"), ("mlx", "int4")):
         assert flyweight.convert(toy, tmp_path / target, to=target, quant=quant).gate is None
         with open_model(tmp_path / target) as model:
             assert model.context

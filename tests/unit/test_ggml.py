@@ -272,6 +272,6 @@ def test_a_constant_zero_group_fits_a_centred_type() -> None:
 @pytest.mark.parametrize("name", [name for name in CODECS if name not in GRIDS])
 def test_no_grid(name: str) -> None:
     codec, spec = CODECS[name], TensorSpec((256,), DType.F32)
-    assert not codec.grid_bits
+    assert codec.grid_spec is None
     with pytest.raises(UnsupportedError):
         codec.grid(spec, {"blocks": np.zeros(1, np.uint8)})

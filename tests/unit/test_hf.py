@@ -9,7 +9,7 @@ import pytest
 import sample_files
 from flyweight.containers.hf import INDEX, HfDirectory, read_index, unread_weights
 from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
+from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.manifest import Entry, Extent, Manifest
 from flyweight.sources import MemoryBundle
 from flyweight.tensor import RAW, CodecSpec, TensorSpec
@@ -52,9 +52,9 @@ def test_declared_size_is_doubted_not_refused() -> None:
     files = sample_files.hf_directory()
     bundle = MemoryBundle(files)
     assert read_index(bundle).total_size == 15
-    assert list(CONTAINER.doubts(bundle, CONTAINER.parse(bundle))) == []
+    assert list(CONTAINER.warnings(bundle, CONTAINER.parse(bundle))) == []
     wrong = MemoryBundle(files | {INDEX: files[INDEX].replace(b"15", b"16")})
-    assert [code for code, _ in CONTAINER.doubts(wrong, CONTAINER.parse(wrong))] == ["E_TOTAL_SIZE"]
+    assert [code for code, _ in CONTAINER.warnings(wrong, CONTAINER.parse(wrong))] == ["E_TOTAL_SIZE"]
 
 
 STRAYS = {
@@ -76,10 +76,10 @@ def test_weights_that_are_no_part_of_the_model(case: str, indexed: bool) -> None
     assert unread_weights(MemoryBundle(files)) == {}
     bundle = MemoryBundle(files | {name: WHOLE})
     added = name not in files
-    found = [message for code, message in CONTAINER.doubts(bundle, CONTAINER.parse(bundle)) if code == "E_STRAY"]
+    found = [message for code, message in CONTAINER.warnings(bundle, CONTAINER.parse(bundle)) if code == "E_STRAY"]
     assert len(found) == int(bool(warned) and added)
     assert all(name in message and str(len(WHOLE)) in message for message in found)
-    listed = CONTAINER.facts(bundle).get("weights_not_read", [])
+    listed = CONTAINER.summary(bundle).get("weights_not_read", [])
     assert listed == ([f"{name} ({len(WHOLE)} bytes)"] if added and warned is not None else [])
 
 
@@ -112,7 +112,7 @@ def test_shards(shard_bytes: int | None, shards: list[int]) -> None:
     expected = [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i, count in enumerate(shards) for _ in range(count)]
     assert index == {"metadata": {"total_size": 60}, "weight_map": dict(zip(["t0", "t1", "t2"], expected, strict=True))}
     assert list(index["weight_map"]) == sorted(index["weight_map"])
-    assert list(CONTAINER.doubts(MemoryBundle(files), read)) == []
+    assert list(CONTAINER.warnings(MemoryBundle(files), read)) == []
 
 
 def test_remux_is_byte_identical() -> None:
@@ -123,13 +123,43 @@ def test_remux_is_byte_identical() -> None:
     assert materialise(CONTAINER.place(read, "out", 6), from_bundle(read, bundle), bundle) == files
 
 
-def test_carries_only_what_loads_elsewhere() -> None:
-    spec = TensorSpec((2, 32), DType.F32)
-    assert CONTAINER.carries(spec, RAW)
-    assert not CONTAINER.carries(spec, CodecSpec("q4_0"))
-    made = Manifest("gguf", {"w": Entry("w", spec, CodecSpec("q4_0"), {"blocks": TensorSpec((2, 18), DType.U8)})})
+def test_what_is_plain_is_of_a_type_that_loads_elsewhere() -> None:
+    spec = TensorSpec((3,), DType.F4_E2M1)
+    assert CONTAINER.carries(TensorSpec((2, 32), DType.F32), RAW)
+    assert not CONTAINER.carries(spec, RAW)
     with pytest.raises(UnsupportedError, match="hf cannot hold"):
-        CONTAINER.place(made, "out")
+        CONTAINER.place(Manifest("gguf", {"w": Entry("w", spec, RAW, {"data": spec})}), "out")
+
+
+def described(name: str, codec: str = "unknown") -> dict[str, bytes]:
+    about = {name: {"shape": [2, 4], "dtype": "f32", "codec": {"name": codec, "params": {}}, "parts": {"x": "x", "y": "y"}}}
+    return {"__metadata__": {"flyweight.tensors": json.dumps(about)}}
+
+
+def test_a_codec_nobody_knows_is_described_in_its_shard() -> None:
+    parts = {"x": TensorSpec((3,), DType.U8), "y": TensorSpec((5,), DType.U8)}
+    entries = {name: Entry(name, TensorSpec((2, 4), DType.F32), CodecSpec("unknown", {"a": 1}), parts) for name in "pq"}
+    manifest = Manifest("hf", entries, {}, {"config.json": b'{"a": 1}'}, "hf")
+    placement = CONTAINER.place(manifest, "out", 8)
+    files = materialise(placement, lambda entry, part: bytes(entry.parts[part].nbytes))
+    assert len([name for name in files if name.endswith(".safetensors")]) == 2
+    assert json.loads(files["config.json"])["quantization_config"]["quant_method"] == "flyweight"
+    assert dict(parse(files).entries) == dict(placement.manifest.entries)
+
+
+def test_a_tensor_in_two_shards_is_refused() -> None:
+    table = {"x": tensor_json("U8", [1], 0, 1), "y": tensor_json("U8", [1], 1, 2)}
+    again = {"x2": table["x"], "y2": table["y"]}
+    text = described("w")["__metadata__"]["flyweight.tensors"]
+    other = text.replace('"x": "x"', '"x": "x2"').replace('"y": "y"', '"y": "y2"')
+    files = {
+        "model-1.safetensors": safetensors_file({"__metadata__": {"flyweight.tensors": text}, **table}, b"ab"),
+        "model-2.safetensors": safetensors_file({"__metadata__": {"flyweight.tensors": other}, **again}, b"ab"),
+    }
+    weight_map = {"x": "model-1.safetensors", "y": "model-1.safetensors"} | dict.fromkeys(("x2", "y2"), "model-2.safetensors")
+    files[INDEX] = json.dumps({"weight_map": weight_map}).encode()
+    with pytest.raises(MalformedError, match="in two shards"):
+        parse(files)
 
 
 def test_probe() -> None:

@@ -14,7 +14,7 @@ import tokenizers
 from chat_templates import CHATML, GEMMA, LLAMA3, MISTRAL, PHI3
 from flyweight.checkpoint import Checkpoint
 from flyweight.manifest import Manifest
-from flyweight.models.tokenizer_pre import BYTE_LEVEL_DECODER, PRE_TOKENIZERS, SPACE_FORMS
+from flyweight.models.tokenizers.pre_tokenizers import BYTE_LEVEL_DECODER, PRE_TOKENIZERS, SPACE_FORMS
 from flyweight.runtime.chat import Renderer
 from flyweight.runtime.literal import as_text
 from flyweight.runtime.model import Model

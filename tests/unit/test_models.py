@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +16,11 @@ from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.manifest import Entry, Manifest, Typed
 from flyweight.models import Transform
+from flyweight.models.dialects import DIALECTS
+from flyweight.models.dialects.hf_dialect import HuggingFace
+from flyweight.models.transform import Stored
 from flyweight.tensor import RAW, TensorSpec
-from tiny_models import LAYER_NAMES, SHAPES, TINY, hf_manifest, no_read, round_trip
+from tiny_models import LAYER_NAMES, SHAPES, TINY, as_gguf, hf_manifest, no_read, round_trip
 
 OUTER_NAMES = {
     "model.embed_tokens.weight": "token_embd.weight",
@@ -215,6 +219,49 @@ def test_family_of_both_dialects() -> None:
     assert models.family_of(gguf, no_read).model_type == "gemma3_text"
     assert models.family_of(Manifest("gguf", {}, {"general.architecture": Typed("str", "mamba")}, {}, "gguf"), no_read) is None
     assert models.family_of(Manifest("hf", {}, {}, {}, "hf"), no_read) is None
+
+
+def test_each_family_is_in_the_table_by_its_model_type() -> None:
+    assert [family.model_type for family in models.FAMILIES] == list(models.FAMILIES.lines) == list(TINY)
+
+
+class Toy(HuggingFace):
+    """A third dialect: names of its own, q and k interleaved, norms with 2 added."""
+
+    name = "toy"
+
+    def stored(self, name: str, config: models.Config) -> Stored:
+        heads = {"q_proj": config.dims.heads, "k_proj": config.dims.kv_heads}.get(name.split(".")[-2], 0)
+        return Stored(f"toy/{name}", heads, 2.0 if name.endswith("norm.weight") else 0.0)
+
+
+def test_a_third_dialect_is_one_line_and_the_others_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DIALECTS.lines, "toy", "toy:TOY")
+    monkeypatch.setitem(DIALECTS._made, "toy", Toy())
+    for model_type, interleaved in (("gemma2", 0), ("llama", 2)):
+        hf = hf_manifest(model_type)
+        gguf, _ = as_gguf(hf, models.translate(hf, "gguf", no_read))
+        made = models.translate(gguf, "toy", no_read)
+        norm, query = made.tensors["output_norm.weight"], made.tensors["blk.1.attn_q.weight"]
+        # GGUF has 1 + w of Gemma and rows of Llama that are interleaved already.
+        assert norm == models.Renamed("toy/model.norm.weight", Transform(add=1.0 if model_type == "gemma2" else 2.0))
+        changed = None if interleaved else Transform(heads=2)
+        assert query == models.Renamed("toy/model.layers.1.self_attn.q_proj.weight", changed)
+        entries = {r.name: Entry(r.name, e.spec, e.codec, e.parts) for n, r in made.tensors.items() for e in [gguf.entries[n]]}
+        toy = Manifest("toy", entries, made.metadata, made.files, "toy")
+        again = models.translate(toy, "gguf", no_read)
+        assert {key: again.metadata[key] for key in gguf.metadata} == gguf.metadata
+        assert again.tensors[norm.name].transform == Transform(add=-norm.transform.add)
+        assert models.blueprint(toy, no_read).pairs
+
+
+def test_no_dialect_knows_another() -> None:
+    package = Path(models.__file__).parent
+    for path in package.rglob("*.py"):
+        if "gguf" not in path.name and path.parent.name in ("dialects", "models"):
+            code = [line for line in path.read_text("utf-8").splitlines() if "import" in line or " == " in line]
+            assert path.name == "__init__.py" or not [line for line in code if "gguf" in line.lower()], path
+        assert "hf_dialect" not in path.read_text("utf-8") or path.name in ("hf_dialect.py", "__init__.py"), path
 
 
 def test_an_unknown_family_names_the_known_ones() -> None:

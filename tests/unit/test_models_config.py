@@ -14,6 +14,8 @@ from flyweight import models
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
 from flyweight.manifest import Manifest, Typed
+from flyweight.models import rope_scaling
+from flyweight.models.dialects import gguf_scaling
 from tiny_models import TINY, as_gguf, hf_manifest, no_read, round_trip
 
 
@@ -172,15 +174,12 @@ def test_llama3_scaling_becomes_divisors_and_comes_back() -> None:
 
 
 def test_llama3_scaling_is_recognised_without_our_metadata() -> None:
-    wide = {"hidden_size": 8, "head_dim": 64, "num_attention_heads": 2, "rope_theta": 500000.0}
-    from flyweight.models import rope
-
     scaling = LLAMA3 | {"factor": 32.0}
-    divisors = rope.derived_tensors(scaling, theta=wide["rope_theta"], rotary=64)["rope_freqs.weight"]
+    divisors = rope_scaling.divisors(scaling, theta=500000.0, rotary=64)
     assert divisors.max() == 32
-    assert rope._recognise_llama3(divisors.tolist(), None, 500000.0, 64) == scaling
-    with pytest.raises(UnsupportedError, match="no llama3 scaling"):
-        rope._recognise_llama3([1.0, *divisors[1:-3].tolist(), 2.0, 32.0, 32.0], None, 500000.0, 64)
+    assert gguf_scaling._recognise_llama3(divisors.tolist(), None, 500000.0, 64) == scaling
+    other = [1.0, *divisors[1:-3].tolist(), 2.0, 32.0, 32.0]
+    assert gguf_scaling._recognise_llama3(other, None, 500000.0, 64) == {"rope_type": "divisors", "divisors": other}
 
 
 def test_unusual_llama3_scaling_comes_back_through_our_metadata() -> None:
@@ -193,8 +192,12 @@ def test_divisors_that_contradict_our_metadata_win() -> None:
     manifest = llama3_manifest()
     gguf, _ = as_gguf(manifest, models.translate(manifest, "gguf", no_read))
     other = np.array([1.0, 1.7], "<f4").tobytes()
-    with pytest.raises(UnsupportedError, match="rope_freqs"):
+    with pytest.raises(UnsupportedError, match="divisors"):
         models.translate(gguf, "hf", lambda _: other)
+    assert models.blueprint(gguf, lambda _: other).config.scaling == {
+        "rope_type": "divisors",
+        "divisors": [1.0, np.float32(1.7)],
+    }
 
 
 LONGROPE = {"type": "longrope", "long_factor": [1.1, 4.25], "short_factor": [1.0, 1.5]}
@@ -242,8 +245,10 @@ def test_gemma_window_pattern() -> None:
     assert back_again("gemma2")["layer_types"] == kinds
     with pytest.raises(UnsupportedError, match="1 layer in 1 is global"):
         to_gguf("gemma2", layer_types=["full_attention", "full_attention"])
-    with pytest.raises(MalformedError, match="layer_types"):
+    with pytest.raises(UnsupportedError, match=r"layer_types.*not evenly spaced"):
         to_gguf("gemma3_text", layer_types=["full_attention", "sliding_attention"])
+    with pytest.raises(MalformedError, match="layer_types"):
+        to_gguf("gemma3_text", layer_types=["full_attention"])
 
 
 def test_gemma_scalar_that_gguf_cannot_say_is_noted_and_comes_back() -> None:

@@ -298,7 +298,7 @@ protect = true
 [[rules]]
 match = "*q_proj*"
 codec = "corrected"
-params = { inner = '{"name":"excess","params":{"bits":3,"excess":3,"top":7,"group":64,"flat":true,"zeros":true}}', rank = 8, factor = "f32" }
+params = { inner = { name = "excess", params = { bits = 3, excess = 3, top = 7, group = 64, flat = true, zeros = true } }, rank = 8, factor = "f32" }
 [[rules]]
 match = "*"
 codec = "affine"

@@ -11,14 +11,14 @@ from flyweight.codecs.palette import Palette
 from flyweight.codecs.raw import Raw
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
-from flyweight.quantizers import QUANTIZERS, Quantizer, default_for
+from flyweight.quantizers import QUANTIZERS, Quantizer
 from flyweight.tensor import TensorSpec
 
 FILLED = {"kmeans": Palette(4)}
 """A codec for each quantizer that does not fill affine grids."""
 EACH = pytest.mark.parametrize(
     ("quantizer", "codec"),
-    [pytest.param(fill, FILLED.get(name, Affine(4, 32, scale="f16")), id=name) for name, fill in QUANTIZERS.items()],
+    [pytest.param(fill, FILLED.get(fill.name, Affine(4, 32, scale="f16")), id=fill.name) for fill in QUANTIZERS],
 )
 
 
@@ -163,13 +163,13 @@ def test_the_default_is_the_one_with_less_error(bits: int, group: int) -> None:
     values = np.random.default_rng(3).standard_normal((64, 1024)).astype(np.float32)
     codec = Affine(bits, group, scale="f16")
     errors = {name: error(values, codec, name) for name in ("nearest", "edge")}
-    assert min(errors, key=errors.__getitem__) == default_for(codec)
+    assert min(errors, key=errors.__getitem__) == codec.quantizer
 
 
 def test_the_default_of_anything_else_is_nearest() -> None:
-    assert {default_for(codec) for codec in (Raw(), Affine(2, 32, "symmetric"), Affine(3, 64))} == {"nearest"}
+    assert {codec.quantizer for codec in (Raw(), Affine(2, 32, "symmetric"), Affine(3, 64))} == {"nearest"}
 
 
 def test_the_default_of_palettes_is_the_optimal_table() -> None:
     """Errors on a real model are in docs/formats/palette.md."""
-    assert default_for(Palette(4)) == "kmeans"
+    assert Palette(4).quantizer == "kmeans"

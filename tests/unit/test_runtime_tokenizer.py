@@ -12,8 +12,10 @@ import tokenizers
 from flyweight.checkpoint import Checkpoint
 from flyweight.errors import FlyweightError, LimitError, MalformedError, ResourceError, UnsupportedError
 from flyweight.manifest import Manifest, Typed
-from flyweight.models import tokenizer_json, translate, vocabulary
-from flyweight.models.record import Record
+from flyweight.models import translate
+from flyweight.models.checked_record import Record
+from flyweight.models.dialects import gguf_tokenizer
+from flyweight.models.tokenizers import tokenizer_json
 from flyweight.runtime import tokenizer as runtime_tokenizer
 from flyweight.runtime.text import TextStream
 from flyweight.runtime.tokenizer import Tokenizer
@@ -107,7 +109,7 @@ def test_a_gguf_file_and_a_directory_give_the_same_ids_and_texts(make: Any) -> N
 def test_the_built_tokenizer_is_the_one_its_json_describes() -> None:
     for make in (byte_level, pieces):
         metadata = in_gguf(model(make())).metadata
-        words = vocabulary.read_gguf(Record({key: typed.value for key, typed in metadata.items()}, "x"), 300)
+        words = gguf_tokenizer.read_vocabulary(Record({key: typed.value for key, typed in metadata.items()}, "x"), 300)
         assert words is not None
         table = tokenizer_json.write(words)
         theirs = tokenizers.Tokenizer.from_str(json.dumps(table))
@@ -125,9 +127,9 @@ def test_merges_that_join_no_tokens_are_refused(odd: str) -> None:
 
 def test_merges_are_cut_alike_all_at_once_and_one_by_one() -> None:
     usual = ["a b", "Ġ t", "ab c"]
-    assert vocabulary._pairs(usual) == [("a", "b"), ("Ġ", "t"), ("ab", "c")]
-    assert vocabulary._pairs([*usual, "  b", "a b c"]) == [*vocabulary._pairs(usual), (" ", "b"), ("a", "b c")]
-    assert vocabulary._pairs([]) == []
+    assert gguf_tokenizer._pairs(usual) == [("a", "b"), ("Ġ", "t"), ("ab", "c")]
+    assert gguf_tokenizer._pairs([*usual, "  b", "a b c"]) == [*gguf_tokenizer._pairs(usual), (" ", "b"), ("a", "b c")]
+    assert gguf_tokenizer._pairs([]) == []
 
 
 def ids_of(*texts: str) -> set[int]:

@@ -1,4 +1,4 @@
-"""Sparse tensors: the places and the values agree or are refused, and the held codec may be any."""
+"""Sparse tensors: the places and the values agree or are refused, and the inner codec may be any."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 import flyweight
 from flyweight.codecs import codec_for
+from flyweight.codecs.affine import Affine
 from flyweight.codecs.sparse import Sparse
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
@@ -61,19 +62,17 @@ def test_indices_out_of_order_or_range_are_refused(wrong: list[int]) -> None:
         Sparse(form="indices", index="i64", stored=2).decode(SPEC, signed)
 
 
-def test_the_held_codec_is_kept_in_full() -> None:
+def test_the_inner_codec_is_kept_in_full() -> None:
     short = codec_for(CodecSpec("sparse", {"inner": "affine"}))
-    assert short.spec.params["inner"] == (
-        '{"name":"affine","params":{"bits":4,"group":64,"form":"scale_bias","scale":"f32","packing":"little","word":"u8","axis":-1}}'
-    )
-    assert codec_for(short.spec) == short
+    assert short.spec.params["inner"] == Affine().spec
+    assert codec_for(short.spec) == short == Sparse(CodecSpec("affine", {"group": 64}))
 
 
 @pytest.mark.parametrize(
     "inner",
-    ["nothing", "sparse", "corrected", "{", "[]", '{"name":"affine"}', '{"name":"affine","params":{"bits":9}}', "x" * 5000, 3],
+    ["nothing", "{", CodecSpec("affine", {"bits": 9}), CodecSpec("sparse", {"inner": 1}), CodecSpec(""), 3, Affine()],
 )
-def test_a_held_codec_that_cannot_be(inner: object) -> None:
+def test_an_inner_codec_that_cannot_be(inner: object) -> None:
     with pytest.raises(MalformedError) as caught:
         codec_for(CodecSpec("sparse", {"inner": inner}))  # type: ignore[dict-item]
     assert caught.value.code == "E_CODEC_PARAMS"

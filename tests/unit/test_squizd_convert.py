@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import flyweight
+from flyweight import Extras
+from flyweight.containers import mlpackage
+from flyweight.containers.squizd.extras import INT2_SUB_BLOCK, INT4_SUB_BLOCK
 from flyweight.errors import FlyweightError, LimitError, MalformedError, ResourceError, UnsupportedError
 from flyweight.manifest import Manifest
-from flyweight.pipeline import Extras, packages
 from flyweight.pipeline.recipe import load_recipe
-from flyweight.pipeline.squizd import INT2_SUB_BLOCK, INT4_SUB_BLOCK
 from toys import draft_head, llama_tensors, safetensors_bytes, write_files, write_package, write_toy_llama
 
 MATRICES = [name for name, array in llama_tensors().items() if array.ndim == 2]
@@ -132,7 +133,7 @@ def test_sparsity_is_in_the_feed_forward_alone(toy: Path, tmp_path: Path, quant:
             blocks = made[name].astype(np.float32).reshape(made[name].shape[0], -1, 16)
             dropped = ~blocks.any(axis=2)
             assert (dropped.sum(axis=1) == blocks.shape[1] // 2).all()
-        facts = made.container.facts(made.bundle)
+        facts = made.container.summary(made.bundle)
     assert facts["sparsity"]["mean_sparsity"] == 0.5
     assert facts["sparsity"]["n_sparse_layers"] == 2
     assert flyweight.verify(tmp_path / "a.squizd", strict=True).ok
@@ -156,7 +157,7 @@ def test_a_recipe_names_the_codecs_itself(toy: Path, tmp_path: Path) -> None:
         [[rules]]
         match = "*.mlp.*"
         codec = "masked"
-        params = { inner = '{"name": "tabled", "params": {"bits": 4, "length": 32}}', block = 32 }
+        params = { inner = { name = "tabled", params = { bits = 4, length = 32 } }, block = 32 }
         sparsity = 0.5
         [[rules]]
         match = "*"
@@ -180,7 +181,7 @@ def test_a_draft_head_rides_along_as_it_is(toy: Path, full: Path) -> None:
             entry = made.manifest.entries[f"draft.{name}"]
             assert entry.codec.name == "raw"
             assert np.array_equal(made[f"draft.{name}"].view(np.uint8), array.view(np.uint8))
-        facts = made.container.facts(made.bundle)
+        facts = made.container.summary(made.bundle)
     assert {"INT4", "SPARSE", "EAGLE", "ANE_COREML"} == set(facts["flags"])
     assert facts["draft_head"]["vocabulary"] == 32
 
@@ -249,30 +250,30 @@ def test_wishes_that_do_not_go_together(toy: Path, tmp_path: Path, target: str, 
 
 def test_a_package_is_the_same_archive_whenever_it_is_made(toy: Path, tmp_path: Path) -> None:
     package = write_package(tmp_path / "later.mlpackage")
-    archive = packages.read_package(package)
-    assert archive == packages.read_package(toy.parent / "m.mlpackage")
+    archive = mlpackage.read_package(package)
+    assert archive == mlpackage.read_package(toy.parent / "m.mlpackage")
     with zipfile.ZipFile(io.BytesIO(archive)) as made:
         assert made.namelist() == sorted(made.namelist())
         assert {info.compress_type for info in made.infolist()} == {zipfile.ZIP_STORED}
         assert made.read("Manifest.json") == (package / "Manifest.json").read_bytes()
     (tmp_path / "a.zip").write_bytes(archive)
-    assert packages.read_package(tmp_path / "a.zip") == archive
+    assert mlpackage.read_package(tmp_path / "a.zip") == archive
 
 
 def test_what_is_no_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "text").write_text("no archive at all, and long enough to be one")
     with pytest.raises(MalformedError):
-        packages.read_package(tmp_path / "text")
+        mlpackage.read_package(tmp_path / "text")
     with pytest.raises(UnsupportedError, match=r"Manifest\.json"):
-        packages.read_package(write_files(tmp_path / "other", {"a": b"b"}))
+        mlpackage.read_package(write_files(tmp_path / "other", {"a": b"b"}))
     package = write_package(tmp_path / "m.mlpackage")
     (package / "link").symlink_to("/etc/hostname")
     with pytest.raises(UnsupportedError, match="neither a file nor a directory"):
-        packages.read_package(package)
+        mlpackage.read_package(package)
     (package / "link").unlink()
-    monkeypatch.setattr(packages, "MAX_ARCHIVE_BYTES", 100)
+    monkeypatch.setattr(mlpackage, "MAX_ARCHIVE_BYTES", 100)
     with pytest.raises(LimitError, match="exceed"):
-        packages.read_package(package)
+        mlpackage.read_package(package)
 
 
 def test_a_package_that_memory_does_not_hold_is_refused_before_it_is_written(toy: Path, tmp_path: Path) -> None:

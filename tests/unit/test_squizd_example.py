@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from flyweight.codecs import codec_for
-from flyweight.containers.squizd import Squizd
+from flyweight.containers.squizd.container import Squizd
 from flyweight.dtypes import DType
 from flyweight.manifest import Entry, Manifest
 from flyweight.sources import MemoryBundle

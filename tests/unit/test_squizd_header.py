@@ -9,7 +9,7 @@ from zlib import crc32
 
 import pytest
 
-from flyweight.containers.squizd import Squizd
+from flyweight.containers.squizd.container import Squizd
 from flyweight.containers.squizd.header import (
     ARCHITECTURES,
     FLAGS,

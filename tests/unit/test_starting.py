@@ -15,6 +15,8 @@ from flyweight import kernels
 from flyweight.codecs import CODECS
 from flyweight.containers import CONTAINERS
 from flyweight.limits import MAX_RANK
+from flyweight.models import FAMILIES
+from flyweight.models.dialects import DIALECTS
 from flyweight.table import Table
 from toys import write_toy_llama
 
@@ -29,6 +31,8 @@ FORMATS = {
     for package, table in (("containers", CONTAINERS.lines), ("codecs", CODECS.lines))
     for line in table.values()
 }
+
+MODELS = {f"{table._package}.{line.partition(':')[0]}" for table in (FAMILIES, DIALECTS) for line in table.lines.values()}
 
 
 def imported_by(program: str) -> set[str]:
@@ -55,17 +59,19 @@ def test_running_a_gguf_file_imports_what_it_needs(gguf: Path) -> None:
     )
     assert found & FORMATS == {"flyweight.containers.gguf", "flyweight.codecs.raw", "flyweight.codecs.ggml"}
     assert found & (NEEDLESS | twins) == set()
+    assert found & MODELS == {"flyweight.models.families.llama", "flyweight.models.dialects.gguf_dialect"}
 
 
 def test_the_worker_of_templates_starts_before_numpy_is_imported() -> None:
     assert "numpy" not in imported_by("import flyweight.runtime.chat")
 
 
-def test_importing_the_tables_imports_no_line_of_them() -> None:
-    assert imported_by("import flyweight.containers, flyweight.codecs") & FORMATS == set()
+@pytest.mark.parametrize("package", ["containers", "codecs", "models", "quantizers", "pipeline"])
+def test_importing_a_package_imports_no_line_of_the_tables(package: str) -> None:
+    assert imported_by(f"import flyweight.{package}") & (FORMATS | MODELS) == set()
 
 
-@pytest.mark.parametrize("table", [CONTAINERS, CODECS], ids=["containers", "codecs"])
+@pytest.mark.parametrize("table", [CONTAINERS, CODECS, DIALECTS], ids=["containers", "codecs", "dialects"])
 def test_each_line_is_called_what_its_thing_is_called(table: Table[Any]) -> None:
     assert [thing.name for thing in table] == list(table.lines)
 

@@ -12,7 +12,7 @@ from flyweight.codecs import codec_for
 from flyweight.codecs.tabled import Tabled
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.quantizers import QUANTIZERS, default_for
+from flyweight.quantizers import QUANTIZERS
 from flyweight.tensor import CodecSpec, TensorSpec, has_rows
 
 ID = 0x0123_4567_89AB_CDEF
@@ -48,6 +48,14 @@ def test_the_bytes_of_four_bits() -> None:
         (ID | 1 << 63, 0.0, 3.0),
         (ID | 1 << 63, 0.0, 0.0),
     ]
+
+
+def test_a_quotient_is_rounded_once() -> None:
+    """(w − zero) / scale just below a tie is not taken for the tie, though adding 8 to it would make it one."""
+    below = np.nextafter(np.arange(-7.5, 7, dtype=np.float32), np.float32(-1e9))
+    rows = np.concatenate([np.float32([-8, 7]), below, below])[None]  # scale 1, zero 0
+    codec, spec = Tabled(4, 32), TensorSpec((1, 32), DType.F32)
+    assert np.array_equal(codec.decode(spec, codec.encode(spec, rows)), np.rint(rows))
 
 
 def test_the_bytes_of_two_bits() -> None:
@@ -166,7 +174,7 @@ def test_a_search_loses_less_than_the_extremes() -> None:
 
 
 def test_the_default_is_what_diverges_least() -> None:
-    assert default_for(Tabled(4, 64)) == "edge"  # docs/squizd.md
+    assert Tabled(4, 64).quantizer == "edge"  # docs/squizd.md
 
 
 def test_grids_with_an_exact_bias_are_repacked() -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from flyweight import models
 from flyweight.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
 from flyweight.manifest import Manifest, Typed
-from flyweight.models.tokenizer_merges import merges_from_scores, scores_from_merges
-from flyweight.models.tokenizer_pre import PRE_TOKENIZERS, SPACE_FORMS, named, recognise, space_form
+from flyweight.models.tokenizers.merges import merges_from_scores, scores_from_merges
+from flyweight.models.tokenizers.pre_tokenizers import PRE_TOKENIZERS, SPACE_FORMS, named, recognise, space_form
 from tiny_models import as_gguf, hf_manifest, no_read, round_trip
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}

@@ -10,9 +10,9 @@ import pytest
 import tokenizers
 
 from flyweight.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
-from flyweight.models.tokenizer_components import check_decoder, check_sizes, text_cost
-from flyweight.models.tokenizer_patterns import read_pattern
-from flyweight.models.tokenizer_pre import PRE_TOKENIZERS, SPACE_FORMS
+from flyweight.models.tokenizers.components import check_decoder, check_sizes, text_cost
+from flyweight.models.tokenizers.patterns import read_pattern
+from flyweight.models.tokenizers.pre_tokenizers import PRE_TOKENIZERS, SPACE_FORMS
 from flyweight.runtime.tokenizer_build import build, tokens_before
 
 WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

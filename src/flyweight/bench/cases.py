@@ -9,7 +9,7 @@ import numpy as np
 from flyweight.bench.harness import Case
 from flyweight.codecs import CODECS, Codec
 from flyweight.dtypes import DType
-from flyweight.quantizers import QUANTIZERS, default_for
+from flyweight.quantizers import QUANTIZERS
 from flyweight.tensor import RAW, TensorSpec
 
 __all__ = ["codec_cases"]
@@ -30,7 +30,7 @@ def _cases(codec: Codec, weights: np.ndarray[tuple[int, int], np.dtype[np.float3
     spec = TensorSpec(weights.shape, codec.decoded_dtype(DType.F32))
     if codec.encodes:
         codec = codec.fit(spec, weights)
-        quantize = QUANTIZERS[default_for(codec)]
+        quantize = QUANTIZERS[codec.quantizer]
         parts = quantize(weights, codec, spec)
     else:
         # Zero bytes are valid blocks, and decoding takes the same time whatever they say.

@@ -115,17 +115,17 @@ def machine(runs: int = 9, megabytes: int = 64) -> dict[str, Any]:
 
 def verdict(target: str, ours: float, ratios: dict[str, float], limits: dict[str, dict[str, float]]) -> str:
     """met, missed, or not measured (a contender is not here) for the parts of a target together; empty without one."""
-    found: list[bool | None] = []
+    results: list[bool | None] = []
     for part in filter(None, target.split(", ")):
         goal = _GOAL.fullmatch(part)
         if goal is None or (goal["limit"] and goal["limit"] not in limits):
             raise ValueError(f"'{part}' is no target: say 3× NAME, 0.7 of LIMIT or 1000 MB/s")
         share = ratios.get(goal["peer"]) if goal["peer"] else ours / limits[goal["limit"]]["median"] if goal["limit"] else ours
         bound = float(goal["bound"])
-        found.append(None if share is None else share <= bound if goal["most"] else share >= bound)
-    if False in found:
+        results.append(None if share is None else share <= bound if goal["most"] else share >= bound)
+    if False in results:
         return "missed"
-    return "not measured" if None in found else "met" if found else ""
+    return "not measured" if None in results else "met" if results else ""
 
 
 def run(cases: Iterable[Case], limits: dict[str, dict[str, float]], runs: int) -> Iterator[dict[str, Any]]:

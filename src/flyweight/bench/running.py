@@ -62,8 +62,8 @@ import json, re, sys, time
 
 def memory(kind):
     try:
-        found = re.findall(rf"{kind}: +(\d+) kB", open("/proc/self/smaps_rollup").read())
-        return sum(map(int, found)) * 1024 / 1e6
+        sizes = re.findall(rf"{kind}: +(\d+) kB", open("/proc/self/smaps_rollup").read())
+        return sum(map(int, sizes)) * 1024 / 1e6
     except OSError:
         return None
 """
@@ -136,19 +136,19 @@ def compare(
             for name, value in contender.run(threads).items():
                 if value is not None:
                     taken.setdefault(name, {}).setdefault(who, []).append(value)
-    return {name: {who: spread(values) for who, values in found.items()} for name, found in taken.items()}
+    return {name: {who: spread(values) for who, values in runs_of.items()} for name, runs_of in taken.items()}
 
 
 def spread(values: Iterable[float]) -> Spread:
-    held = list(values)
-    return {"median": statistics.median(held), "min": min(held), "max": max(held)}
+    measured = list(values)
+    return {"median": statistics.median(measured), "min": min(measured), "max": max(measured)}
 
 
 def row(name: str, unit: str, ours: str, figures: Mapping[str, Spread], target: str = "") -> dict[str, Any]:
     """A result as the harness writes them; ratios are ours over each other contender, also where less is better."""
     median = figures[ours]["median"]
     ratios = {who: median / other["median"] for who, other in figures.items() if who != ours}
-    found = verdict(target, median, ratios, {})
+    judged = verdict(target, median, ratios, {})
     return {
         "name": name,
         "unit": unit,
@@ -156,7 +156,7 @@ def row(name: str, unit: str, ours: str, figures: Mapping[str, Spread], target: 
         "figures": dict(figures),
         "ratios": ratios,
         "target": target,
-        "verdict": found,
+        "verdict": judged,
     }
 
 
@@ -164,8 +164,8 @@ def show(result: Mapping[str, Any]) -> str:
     """A result for people."""
 
     def figure(who: str) -> str:
-        held = result["figures"][who]
-        return f"{held['median']:.0f} [{held['min']:.0f}–{held['max']:.0f}]"
+        figures = result["figures"][who]
+        return f"{figures['median']:.0f} [{figures['min']:.0f}–{figures['max']:.0f}]"
 
     beside = "".join(f"  {ratio:.2f}× {who} {figure(who)}" for who, ratio in result["ratios"].items())
     goal = f"  ({result['verdict']}: {result['target']})" if result["target"] else ""

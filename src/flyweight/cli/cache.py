@@ -12,8 +12,9 @@ import click
 from flyweight.cli import Verbs
 from flyweight.cli.output import human_bytes, json_option, note, print_json, print_table, progress_bar, say, size_argument
 from flyweight.cli.run import ungated_option
+from flyweight.tiers.table import TIERS
 
-NAMES = ("packed", "int4", "int3", "cache", "finalized")
+NAMES = tuple(tier.name for tier in TIERS)
 _SECONDS = {"h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -146,15 +147,16 @@ def build(
       flyweight cache build model-npy
       flyweight cache build model-npy --tier cache --tier finalized --in-place
     """
+    from flyweight.measuring import measure
     from flyweight.tiers import build as build_tier
 
     made = []
-    for tier in dict.fromkeys(tiers or ("packed",)):
+    for tier in dict.fromkeys(tiers or NAMES[:1]):
         with progress_bar(tier, quiet=quiet or as_json) as advance:
             made.append(
                 build_tier(
                     model, tier, in_place=in_place, force=force, jobs=jobs, max_ram=max_ram, allow_ungated=allow_ungated,
-                    progress=advance, tell=note,
+                    progress=advance, tell=note, measure=measure,
                 )
             )  # fmt: skip
         if not as_json:

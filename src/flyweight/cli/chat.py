@@ -38,12 +38,13 @@ def command(
             from flyweight.runtime.chat import Renderer
 
             renderer = held.enter_context(Renderer())
+            from flyweight.measuring import measure
             from flyweight.runtime import Checking, Generation, Sampler
             from flyweight.tiers import open_model_from
 
             opened, choice = open_model_from(
                 model, tier=tier, build=not no_build, tell=note, context=context, kv=kv, int8=not exact, threads=threads,
-                max_ram=max_ram, allow_ungated=allow_ungated, verify=verify,
+                max_ram=max_ram, allow_ungated=allow_ungated, verify=verify, measure=measure,
             )  # fmt: skip
             held.enter_context(opened)
         if verbose:

@@ -6,11 +6,11 @@ import signal
 from collections import Counter
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
+from flyweight.cli.format_options import FormatOptions, added_form, extras_of
 from flyweight.cli.output import (
     codec_label,
     gate_label,
@@ -25,27 +25,15 @@ from flyweight.cli.output import (
 from flyweight.cli.run import ungated_option
 from flyweight.errors import InterruptedRunError
 from flyweight.manifest import Entry
+from flyweight.tensor import RAW
 
 if TYPE_CHECKING:
     from flyweight.pipeline import ConversionReport, Plan
 
-_WITH_ADD = {"source", "added", "dry_run", "jobs", "max_ram", "resume", "tensors", "quiet", "as_json"}
+_IN_PLACE = {"source", "dry_run", "jobs", "max_ram", "resume", "tensors", "quiet", "as_json"}
 
 
-def _share(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | Literal["auto"] | None:
-    """Parse `auto` or a number between 0 and 1."""
-    if value is None or value == "auto":
-        return "auto" if value else None
-    try:
-        share = float(value)
-    except ValueError:
-        share = 0.0
-    if not 0 < share < 1:
-        raise click.BadParameter(f"{value!r} is neither `auto` nor between 0 and 1")
-    return share
-
-
-@click.command(name="convert", short_help="Turn a checkpoint into another format or quantization.")
+@click.command(name="convert", cls=FormatOptions, short_help="Turn a checkpoint into another format or quantization.")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("destination", type=click.Path(path_type=Path), required=False)
 @click.option(
@@ -54,21 +42,12 @@ def _share(_ctx: click.Context, _param: click.Parameter, value: str | None) -> f
 @click.option(
     "--quant",
     metavar="NAME",
-    help="Quantize matrices: q8_0, q4_0, int4, int4-g32 … ; `dense` decodes, `keep` is the default. "
-    "SQUIZD: int4, int2, tca, astc, astc-6x6 … or none.",
-)
-@click.option(
-    "--add", "added", metavar="FORM", help="Add int4, int4-g64 or int4-legacy to SOURCE, an npy-dir of int8, in place."
+    help="Quantize matrices: q8_0, q4_0, int4, int4-g32 … ; `dense` decodes, `keep` is the default.",
 )
 @click.option("--recipe", type=click.Path(path_type=Path), help="TOML file of name patterns and codecs.")
 @click.option(
     "--dtype", metavar="TYPE", help="Element type of tensors stored dense: f32, f16, bf16. Default: what loses nothing."
 )
-@click.option("--sub-block", type=click.IntRange(0), metavar="N", help="SQUIZD: weights that share a scale; 0 for a whole row.")
-@click.option("--sparse", metavar="P", callback=_share, help="SQUIZD: drop this share of FFN blocks; `auto`: zeros.")
-@click.option("--sparse-block", type=click.IntRange(1), metavar="N", help="SQUIZD: weights dropped together.")
-@click.option("--eagle", type=click.Path(path_type=Path, exists=True), help="SQUIZD: a draft head to embed, as safetensors.")
-@click.option("--coreml", type=click.Path(path_type=Path, exists=True), help="SQUIZD: a Core ML package to embed.")
 @click.option("--shard-size", metavar="SIZE", callback=size_argument, help="Split the output into files of about this size.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
 @click.option("--jobs", type=click.IntRange(1, 256), help="Worker threads. Default: one per core, at most 8.")
@@ -88,14 +67,8 @@ def command(
     destination: Path | None,
     target: str | None,
     quant: str | None,
-    added: str | None,
     recipe: Path | None,
     dtype: str | None,
-    sub_block: int | None,
-    sparse: float | Literal["auto"] | None,
-    sparse_block: int | None,
-    eagle: Path | None,
-    coreml: Path | None,
     shard_size: int | None,
     dry_run: bool,
     jobs: int | None,
@@ -107,6 +80,7 @@ def command(
     tensors: bool,
     quiet: bool,
     as_json: bool,
+    **of_formats: Any,
 ) -> None:
     """Convert SOURCE into DESTINATION in bounded memory.
 
@@ -126,13 +100,14 @@ def command(
     """
     if quant is not None and recipe is not None:
         raise click.UsageError("--quant and --recipe exclude each other")
+    from flyweight.api import convert
     from flyweight.checkpoint import open_checkpoint
-    from flyweight.pipeline import Extras, convert, plan_conversion, target_container
+    from flyweight.pipeline import plan_conversion
+    from flyweight.pipeline.run import conflict_of, target_container
 
-    if added is not None:
+    if (added := added_form(click.get_current_context(), _IN_PLACE)) is not None:
         from flyweight.pipeline.adding import add_form, plan_addition
 
-        _only_with_add(click.get_current_context())
         if dry_run:
             with open_checkpoint(source) as checkpoint:
                 _print_plan(plan_addition(checkpoint, added), f"{source} + {added}", quiet=quiet, as_json=as_json)
@@ -145,8 +120,8 @@ def command(
     if destination is None:
         raise click.MissingParameter(param_type="argument", param_hint="DESTINATION")
 
-    extras = Extras(sub_block, sparse, sparse_block, eagle, coreml)
-    if conflict := extras.conflict(target_container(destination, target).name, quant, recipe is not None):
+    extras = extras_of(of_formats)
+    if conflict := conflict_of(target_container(destination, target), quant, recipe is not None, extras):
         raise click.UsageError(conflict)
     if dry_run:
         with open_checkpoint(source) as checkpoint:
@@ -176,13 +151,6 @@ def command(
             progress=advance,
         )
     _print_report(report, f"{source} → {destination}", tensors=tensors, quiet=quiet, as_json=as_json)
-
-
-def _only_with_add(context: click.Context) -> None:
-    """--add changes one directory and takes what it is from there."""
-    for parameter in context.command.params:
-        if parameter.name not in _WITH_ADD and context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--add and {parameter.get_error_hint(context)} exclude each other")
 
 
 def _print_plan(plan: Plan, title: str, *, quiet: bool, as_json: bool) -> None:
@@ -242,7 +210,7 @@ def stored_as(entry: Entry | None) -> str:
     """The codec, or for plain numbers their element type."""
     if entry is None:
         return ""
-    return entry.spec.dtype.label if entry.codec.name == "raw" else codec_label(entry.codec)
+    return entry.spec.dtype.label if entry.codec == RAW else codec_label(entry.codec)
 
 
 def _notes(notes: tuple[str, ...], quiet: bool) -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from flyweight.cli.output import json_option, print_json, print_table
-from flyweight.cli.run import TIERS, engine_options
-from flyweight.tiers.table import ARRAYS
+from flyweight.cli.run import engine_options
+from flyweight.tiers.table import ARRAYS, CHOICES
 
 if TYPE_CHECKING:
     from flyweight.evaluate import Evaluation
@@ -37,7 +37,7 @@ FIGURES = {
 @click.option("--against", type=click.Path(path_type=Path), help="The model that MODEL should be like.")
 @click.option("--context", type=click.IntRange(2), help="Tokens of a window.  [default: 1024 or what the model has]")
 @click.option("--tokens", type=click.IntRange(2), help="Read only this many tokens of the text.")
-@click.option("--tier", type=click.Choice(TIERS), help="Which form of an npy-dir to measure.  [default: its arrays]")
+@click.option("--tier", type=click.Choice(CHOICES), help="Which form of an npy-dir to measure.  [default: its arrays]")
 @engine_options
 @json_option
 def command(

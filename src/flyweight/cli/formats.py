@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from flyweight.cli.output import json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from flyweight.containers.base import Container
 
 
 @click.command(name="formats", short_help="List what can be read, written and carried.")
@@ -14,39 +17,52 @@ from flyweight.cli.output import json_option, print_json, print_table
 def command(as_json: bool) -> None:
     """List containers and codecs, and which codec each container carries without decoding.
 
+    "in part" means with some parameters or element types; --json says which.
+
     \b
     Examples:
       flyweight formats
       flyweight formats --json | jq '.codecs[] | select(.carried_by[] == "gguf") | .name'
+      flyweight formats --json | jq '.containers[] | select(.name == "mlx") | .carries'
     """
     from flyweight.codecs import CODECS
     from flyweight.containers import CONTAINERS
-    from flyweight.dtypes import DType
     from flyweight.kernels import active
-    from flyweight.tensor import TensorSpec
 
-    probe = TensorSpec((256, 256), DType.F32)  # divisible by every block and group there is
-    codecs: list[dict[str, Any]] = []
-    for kind in CODECS:
-        codec = kind()
-        carried = [c.name for c in CONTAINERS if c.carries(probe, c.adapt(codec.spec))]
-        codecs.append(
-            {"name": kind.name, "decodes": True, "encodes": kind.encodes, "exact": codec.exact, "carried_by": carried}
-        )
-    containers = [{"name": c.name, "title": c.title, "reads": True, "writes": True} for c in CONTAINERS]
+    codecs: list[dict[str, Any]] = [
+        {
+            "name": kind.name,
+            "decodes": True,
+            "encodes": kind.encodes,
+            "exact": kind().exact,
+            "carried_by": [container.name for container in CONTAINERS if _carried(container, kind.name) != "-"],
+        }
+        for kind in CODECS
+    ]
+    containers = [
+        {
+            "name": container.name,
+            "title": container.title,
+            "reads": True,
+            "writes": True,
+            "carries": [carried.as_json() for carried in container.codecs],
+        }
+        for container in CONTAINERS
+    ]
     if as_json:
         print_json({"containers": containers, "codecs": codecs, "kernels": active()})
         return
     print_table("", [("container", "left"), ("", "left")], [(c["name"], c["title"]) for c in containers])
     columns = [("codec", "left"), ("decode", "left"), ("encode", "left"), *((c.name, "left") for c in CONTAINERS)]
     rows = [
-        (
-            c["name"],
-            "yes",
-            "yes" if c["encodes"] else "-",
-            *("carried" if k.name in c["carried_by"] else "-" for k in CONTAINERS),
-        )
+        (c["name"], "yes", "yes" if c["encodes"] else "-", *(_carried(container, c["name"]) for container in CONTAINERS))
         for c in codecs
     ]
     print_table("", columns, rows)
     click.echo(f"kernels: {active()}")
+
+
+def _carried(container: Container, codec: str) -> str:
+    """Whether a container carries a codec: with any parameters, with some, or not at all."""
+    ways = [carried for carried in container.codecs if carried.codec == codec or (carried.codec == "*" and codec != "raw")]
+    return "-" if not ways else "in part" if all(way.params or way.dtypes for way in ways) else "carried"

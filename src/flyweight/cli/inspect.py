@@ -39,18 +39,21 @@ def command(path: Path, tensors: bool, as_json: bool) -> None:
       flyweight inspect model.squizd --json | jq '.dispatch[] | select(.chosen)'
     """
     from flyweight.checkpoint import open_checkpoint
+    from flyweight.containers.abilities import Summarises, Warns
 
     with open_checkpoint(path) as checkpoint:
         manifest = checkpoint.manifest
-        facts = checkpoint.container.facts(checkpoint.bundle)
-        warnings = [*_unreadable(manifest), *checkpoint.container.doubts(checkpoint.bundle, manifest)]
-    routes, added = _dispatch(facts)
+        container = checkpoint.container
+        summary = container.summary(checkpoint.bundle) if isinstance(container, Summarises) else {}
+        found = container.warnings(checkpoint.bundle, manifest) if isinstance(container, Warns) else ()
+        warnings = [*_unreadable(manifest), *found]
+    routes, added = _dispatch(summary)
     if as_json:
         ways = {"dispatch": [r.as_json() for r in routes], "augments": [a.as_json() for a in added]} if routes else {}
         warned = {"warnings": [{"code": code, "message": message} for code, message in warnings]} if warnings else {}
-        print_json(_document(manifest) | ({"facts": dict(facts)} if facts else {}) | ways | warned)
+        print_json(_document(manifest) | ({"facts": dict(summary)} if summary else {}) | ways | warned)
         return
-    _summary(path, manifest, facts)
+    _print_summary(path, manifest, summary)
     for code, message in warnings:
         note(f"warning: {message} [{code}]")
     if routes:
@@ -109,16 +112,16 @@ def _document(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _dispatch(facts: Mapping[str, Any]) -> tuple[Sequence[Route], Sequence[Augment]]:
+def _dispatch(summary: Mapping[str, Any]) -> tuple[Sequence[Route], Sequence[Augment]]:
     """How a file with feature flags would run here."""
-    if "flags" not in facts:
+    if "flags" not in summary:
         return (), ()
     from flyweight.runtime.dispatch import augments, dispatch
 
-    return dispatch(facts["flags"]), augments(facts["flags"])
+    return dispatch(summary["flags"]), augments(summary["flags"])
 
 
-def _summary(path: Path, manifest: Manifest, facts: Mapping[str, Any]) -> None:
+def _print_summary(path: Path, manifest: Manifest, summary: Mapping[str, Any]) -> None:
     bits = 8 * manifest.nbytes / manifest.weights if manifest.weights else 0.0
     rows: list[tuple[str, object]] = [
         ("format", manifest.format),
@@ -127,7 +130,7 @@ def _summary(path: Path, manifest: Manifest, facts: Mapping[str, Any]) -> None:
         ("stored", f"{human_bytes(manifest.nbytes)}, {bits:.3f} bits/weight"),
     ]
     rows += [("side files", ", ".join(manifest.files))] if manifest.files else []
-    rows += [(key.replace("_", " "), _fact(value)) for key, value in facts.items()]
+    rows += [(key.replace("_", " "), _shown(value)) for key, value in summary.items()]
     print_table(str(path), [("", "left"), ("", "left")], rows)
     kinds: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
@@ -144,11 +147,11 @@ def _summary(path: Path, manifest: Manifest, facts: Mapping[str, Any]) -> None:
             note(f"and {more} more keys; --json prints them all")
 
 
-def _fact(value: object) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, Mapping) and "passed" in value:
         return gate_label(value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{str(key).replace('_', ' ')} {_fact(item)}" for key, item in value.items())
+        return ", ".join(f"{str(key).replace('_', ' ')} {_shown(item)}" for key, item in value.items())
     if isinstance(value, list):
         shown = [printable(str(item), _LONG) for item in value[:_MANY]] + ["…"] * (len(value) > _MANY)
         return ", ".join(shown) or "none"

@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 from math import isfinite
 from typing import Any
@@ -15,7 +15,6 @@ import click
 
 from flyweight.errors import as_utf8, printable
 from flyweight.limits import parse_size
-from flyweight.manifest import Numbers
 from flyweight.tensor import CodecSpec
 
 __all__ = [
@@ -33,8 +32,6 @@ __all__ = [
 ]
 
 _AT_ONCE = 4096
-_OF_ONE_TENSOR = {"id", "base", "escapes", "stored"}
-"""Parameters that a codec finds for each tensor."""
 _GATE = {"kl": "KL", "perplexity_ratio": "perplexity ratio"}
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout instead of a table.")
@@ -55,7 +52,7 @@ def _json_pieces(value: Any) -> Iterator[str]:
             yield f"{', ' if number else ''}{json_text(str(key))}: "
             yield from _json_pieces(item)
         yield "}"
-    elif isinstance(value, Numbers | Iterator):
+    elif isinstance(value, Iterator) or (isinstance(value, Sequence) and not isinstance(value, str | list | tuple)):
         yield "["
         items, separator = iter(value), ""
         while batch := list(islice(items, _AT_ONCE)):
@@ -82,7 +79,7 @@ def _plain(value: Any) -> Any:
         return value if isfinite(value) else None
     if isinstance(value, dict):
         return {as_utf8(key) if isinstance(key, str) else key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | Numbers):
+    if isinstance(value, Sequence):
         return [_plain(item) for item in value]
     return value
 
@@ -120,15 +117,10 @@ def print_table(title: str, columns: Sequence[tuple[str, str]], rows: Iterable[S
 
 
 def codec_label(codec: CodecSpec) -> str:
-    """A codec as people compare it: without what is different in every tensor, and what it holds spelt out."""
-    params = {key: value for key, value in codec.params.items() if key not in _OF_ONE_TENSOR}
-    shown = [f"{key}={value}" for key, value in params.items() if key != "inner"]
-    if isinstance(inner := params.get("inner"), str):
-        with suppress(ValueError, KeyError, TypeError):
-            held = json.loads(inner)
-            inner = codec_label(CodecSpec(held["name"], held["params"]))
-        shown.insert(0, inner)
-    return f"{codec.name}({', '.join(shown)})" if shown else codec.name
+    """A codec as people compare it: without what is different in every tensor."""
+    from flyweight.codecs import without_per_tensor  # only verbs that show tensors need it
+
+    return str(without_per_tensor(codec))
 
 
 def gate_label(gate: Mapping[str, Any]) -> str:

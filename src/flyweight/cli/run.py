@@ -17,13 +17,13 @@ import click
 
 from flyweight.cli.output import json_option, note, print_json, size_argument
 from flyweight.cli.streams import require_text, say, text_from_stdin
+from flyweight.tiers.table import AUTO, CHOICES
 
 if TYPE_CHECKING:
     from flyweight.runtime.chat import Renderer
     from flyweight.tiers import Choice
 
 __all__ = [
-    "TIERS",
     "command",
     "engine_options",
     "explain",
@@ -54,12 +54,11 @@ engine_options = _all(
     click.option("--exact", is_flag=True, help="Multiply with f32 activations instead of int8 ones: slower, closer."),
     click.option("--max-ram", callback=size_argument, metavar="SIZE", help="Bound memory; layers are streamed if need be."),
 )
-TIERS = ("auto", "packed", "int4", "int3", "cache", "finalized", "int8", "arrays", "native")
 tier_options = _all(
     click.option(
         "--tier",
-        type=click.Choice(TIERS),
-        default="auto",
+        type=click.Choice(CHOICES),
+        default=AUTO,
         show_default=True,
         help="Which form of an npy-dir to run; built in your cache if need be.",
     ),
@@ -184,12 +183,13 @@ def command(
     with ExitStack() as held:
         with starting():
             renderer = None if raw else held.enter_context(_renderer())
+            from flyweight.measuring import measure
             from flyweight.runtime import Checking, Generation, Sampler
             from flyweight.tiers import open_model_from
 
             opened, choice = open_model_from(
                 model, tier=tier, build=not no_build, tell=note, context=context, kv=kv, int8=not exact, threads=threads,
-                max_ram=max_ram, allow_ungated=allow_ungated, verify=verify,
+                max_ram=max_ram, allow_ungated=allow_ungated, verify=verify, measure=measure,
             )  # fmt: skip
             held.enter_context(opened)
             loaded_at = time.time()

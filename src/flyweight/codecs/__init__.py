@@ -12,7 +12,7 @@ from flyweight.ggml_types import ggml_types_with
 from flyweight.table import Table
 from flyweight.tensor import CodecSpec
 
-__all__ = ["CODECS", "Array", "Codec", "Grid", "Parts", "codec_for", "known", "take_rows"]
+__all__ = ["CODECS", "Array", "Codec", "Grid", "Parts", "codec_for", "known", "take_rows", "without_per_tensor"]
 
 CODECS: Table[type[Codec]] = Table(
     __name__,
@@ -41,24 +41,32 @@ def known(spec: CodecSpec) -> bool:
     return spec.name in CODECS
 
 
+def without_per_tensor(spec: CodecSpec) -> CodecSpec:
+    """The spec without the parameters that are another for every tensor, at any depth: codecs as people compare them."""
+    per_tensor = CODECS[spec.name].per_tensor if spec.params and known(spec) else ()
+    params = {key: value for key, value in spec.params.items() if key not in per_tensor}
+    nested = {key: without_per_tensor(value) for key, value in params.items() if isinstance(value, CodecSpec)}
+    return CodecSpec(spec.name, params | nested)
+
+
 def codec_for(spec: CodecSpec) -> Codec:
     """The codec a spec names. Unknown names are unsupported; bad parameters are malformed."""
-    made = _made.get(id(spec))
-    if made is not None:
-        return made[1]
+    cached = _codecs.get(id(spec))
+    if cached is not None:
+        return cached[1]
     if spec.name not in CODECS:
         raise spec.unreadable()
     try:
         codec: Codec = CODECS[spec.name](**spec.params)
     except (TypeError, ValueError) as error:
         raise MalformedError(f"bad parameters for codec {spec.name}: {error}", code="E_CODEC_PARAMS") from None
-    if len(_made) >= _MOST_MADE:
-        _made.clear()
-    _made[id(spec)] = spec, codec
+    if len(_codecs) >= _MOST_CODECS:
+        _codecs.clear()
+    _codecs[id(spec)] = spec, codec
     return codec
 
 
-_MOST_MADE = 256
-_made: dict[int, tuple[CodecSpec, Codec]] = {}
+_MOST_CODECS = 256
+_codecs: dict[int, tuple[CodecSpec, Codec]] = {}
 """Codecs by the identity of the spec, which is kept with it: the layers of a model share a few. Not by its value, in which
 True is 1 and 4.0 is 4."""

@@ -18,8 +18,9 @@ from math import prod
 import numpy as np
 
 from flyweight import kernels, packing
-from flyweight.codecs.base import Array, Codec, Grid, Parts, column_weights
+from flyweight.codecs.base import Array, Codec, Grid, GridSpec, Parts, column_weights
 from flyweight.codecs.casts import astype
+from flyweight.codecs.checks import FLOATS, require_f32, require_finite, require_integers, require_one_of
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
@@ -27,7 +28,6 @@ from flyweight.tensor import Layout, TensorSpec
 __all__ = ["Affine"]
 
 _GROUP_PARTS = {"scale_bias": ("scale", "bias"), "scale_zero": ("scale", "zero"), "symmetric": ("scale",)}
-_SCALES = {"f32": DType.F32, "f16": DType.F16, "bf16": DType.BF16}
 _F32 = DType.F32.numpy
 _WORDS = {"u8": DType.U8, "u32": DType.U32}
 
@@ -48,17 +48,21 @@ class Affine(Codec):
     rounds = True
 
     def __post_init__(self) -> None:
-        if type(self.bits) is not int or not 1 <= self.bits <= 8:
-            raise ValueError(f"bits must be 1 to 8, not {self.bits!r}")
-        if type(self.group) is not int or not 0 <= self.group < 2**31:
-            raise ValueError(f"group must be a count below 2^31, 0 for the whole row, not {self.group!r}")
-        if type(self.axis) is not int or not -1 <= self.axis < 64:
-            raise ValueError(f"axis must be -1, the last, or a count from 0, not {self.axis!r}")
-        for field, known in (("form", _GROUP_PARTS), ("scale", _SCALES), ("word", _WORDS), ("packing", packing.PACKINGS)):
-            if getattr(self, field) not in known:
-                raise ValueError(f"{field} must be one of {', '.join(known)}, not {getattr(self, field)!r}")
+        require_integers(self, "bits", least=1, most=8)
+        require_integers(self, "group", zero="the whole row")
+        require_integers(self, "axis", least=-1, most=63)
+        require_one_of(self, form=_GROUP_PARTS, scale=FLOATS, word=_WORDS, packing=packing.PACKINGS)
         if not packing.supports(self.packing, self.bits):
             raise ValueError(f"packing {self.packing} does not exist for {self.bits} bits")
+
+    @property
+    def quantizer(self) -> str:
+        """docs/decisions/0004, 0031."""
+        return "edge" if self.form == "scale_bias" and self.bits <= 2 else "nearest"
+
+    @property
+    def needs_gate(self) -> bool:
+        return self.bits == 3
 
     @property
     def levels(self) -> int:
@@ -73,14 +77,13 @@ class Affine(Codec):
     # Layout: every part has the tensor's shape with the grouped axis replaced.
 
     def layout(self, spec: TensorSpec) -> Layout:
-        if spec.dtype is not DType.F32:
-            raise UnsupportedError(f"affine decodes to f32, not to {spec}", code="E_SPEC")
+        require_f32(self, spec, 0)
         shape = _shape(spec)
         if self.axis >= len(shape):
             raise UnsupportedError(f"{spec} has no axis {self.axis}", code="E_SPEC")
         columns, word = shape[self.axis], _WORDS[self.word]
         words = -(-packing.packed_width(self.packing, self.bits, columns) // word.itemsize)
-        groups = TensorSpec(self._resized(shape, -(-columns // self.span(columns))), _SCALES[self.scale])
+        groups = TensorSpec(self._resized(shape, -(-columns // self.span(columns))), FLOATS[self.scale])
         return {"codes": TensorSpec(self._resized(shape, words), word)} | dict.fromkeys(_GROUP_PARTS[self.form], groups)
 
     def span(self, columns: int) -> int:
@@ -183,7 +186,7 @@ class Affine(Codec):
             kernels.encode_symmetric(rows, self.bits, span, self.scale, packed, scale)
         else:
             kernels.encode_scale_bias(rows, self.bits, span, self.scale, packed, scale, offset)
-        _require_finite(not np.isnan(scale).any())
+        require_finite(not np.isnan(scale).any())
         return self._parts(spec, packed, *self.representable(scale, offset))
 
     def _rows(self, spec: TensorSpec, array: Array, keep: DType = DType.F32) -> Array:
@@ -196,7 +199,7 @@ class Affine(Codec):
     def finite_rows(self, spec: TensorSpec, array: Array) -> Array:
         """A tensor as float32 rows, (rows, columns), all finite."""
         rows = self._rows(spec, array)
-        _require_finite(np.isfinite(rows).all())
+        require_finite(np.isfinite(rows).all())
         return rows
 
     def weight_rows(self, spec: TensorSpec, importance: Array | None) -> Array:
@@ -221,6 +224,9 @@ class Affine(Codec):
 
     def nearest_codes(self, rows: Array, scale: Array, offset: Array) -> Array:
         """For each value the code that decodes nearest to it; zero where the scale is."""
+        if self.form == "symmetric":  # rounded before half is added, as `kernels.encode_symmetric` does
+            signed = np.rint(_quotient(rows, _per_column(scale, self.span(rows.shape[1]), rows.shape[1])))
+            return (np.clip(signed, -self.half, self.half - 1) + self.half).astype(np.uint8)
         codes = np.empty(rows.shape, np.uint8)
         step, origin = (np.ascontiguousarray(part, np.float32) for part in (scale, offset))
         kernels.grid_codes(rows, step, origin, self.span(rows.shape[1]), self.form == "scale_bias", self.levels, codes)
@@ -259,26 +265,32 @@ class Affine(Codec):
 
     def _round(self, wide: Array | float) -> Array:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            return np.asarray(wide).astype(_SCALES[self.scale].numpy)
+            return np.asarray(wide).astype(FLOATS[self.scale].numpy)
+
+    def product(self, spec: TensorSpec, parts: Parts) -> kernels.Matrix | None:
+        group = self.span(spec.columns)
+        if self.axis != -1 or self.packing != "little" or group % 32 or spec.columns % group:
+            return None
+        codes = parts["codes"].view(np.uint8)
+        if self.form == "scale_bias" and self.bits in (4, 8):
+            return kernels.matrix(f"affine{self.bits}", codes=codes, scale=parts["scale"], bias=parts["bias"])
+        if self.form == "symmetric" and self.bits == 8:
+            return kernels.matrix("symmetric8", codes=codes, scale=parts["scale"])
+        return None
 
     # The grid behind the bytes
 
     @property
-    def grid_bits(self) -> int:
-        """Zero where rounding may keep the values from being exactly s · q + b."""
-        uniform = self.form == "scale_bias" or (self.form == "symmetric" and self.scale != "f32")
-        return self.bits if uniform and self.axis == -1 else 0
+    def grid_spec(self) -> GridSpec | None:
+        """None where rounding may keep the values from being exactly s · q + b. The bias of a symmetric grid, −half · s, may
+        leave the range of a narrow type."""
+        if self.axis != -1 or self.form == "scale_zero" or (self.form == "symmetric" and self.scale == "f32"):
+            return None
+        return GridSpec(self.bits, self.group, self.scale if self.form == "scale_bias" else "f32")
 
-    @property
-    def grid_group(self) -> int:
-        return self.group
-
-    @property
-    def grid_scale(self) -> str:
-        """The bias of a symmetric grid, −half · s, may leave the range of a narrow type."""
-        if not self.grid_bits:
-            return ""
-        return self.scale if self.form == "scale_bias" else "f32"
+    def holds_grid(self, grid: GridSpec, columns: int) -> bool:
+        same = self.bits == grid.bits and self.span(columns) == (grid.group or columns) and self.axis == -1
+        return same and self.form == "scale_bias" and self.scale in (grid.scale, "f32")
 
     def grid(self, spec: TensorSpec, parts: Parts) -> Grid:
         self._require(self.axis == -1, "its groups run down the columns")
@@ -321,11 +333,6 @@ class Affine(Codec):
 def _shape(spec: TensorSpec) -> tuple[int, ...]:
     """A scalar is a row of one."""
     return spec.shape or (1,)
-
-
-def _require_finite(holds: bool | np.bool) -> None:
-    if not holds:
-        raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
 
 
 def _per_column(groups: Array, span: int, columns: int) -> Array:

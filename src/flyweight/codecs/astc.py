@@ -17,6 +17,7 @@ import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs.base import Array, Codec, Parts
+from flyweight.codecs.checks import require_f32, require_finite, require_integers
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
@@ -41,17 +42,18 @@ class Astc(Codec):
     id: int = 0
 
     name = "astc"
+    per_tensor = frozenset({"id"})
+    decodes_any_bytes = False
+    copies_if_whole = 4
 
     def __post_init__(self) -> None:
         if type(self.width) is not int or type(self.height) is not int or (self.width, self.height) not in FOOTPRINTS:
             legal = ", ".join(f"{width}×{height}" for width, height in FOOTPRINTS)
             raise ValueError(f"width and height must be one of {legal}, not {self.width!r}×{self.height!r}")
-        if type(self.id) is not int or not 0 <= self.id < 2**63:
-            raise ValueError(f"id must be a number below 2^63, not {self.id!r}")
+        require_integers(self, "id", most=2**63 - 1)
 
     def layout(self, spec: TensorSpec) -> Layout:
-        if not spec.shape or spec.dtype is not DType.F32:
-            raise UnsupportedError(f"astc decodes to f32 of rank 1 or more, not to {spec}", code="E_SPEC")
+        require_f32(self, spec)
         down, across = -(-spec.rows // self.height), -(-spec.columns // self.width)
         return {"blocks": TensorSpec((down, across * _BLOCK), DType.U8), "pair": TensorSpec((4,), DType.U32)}
 
@@ -109,8 +111,7 @@ class Astc(Codec):
             wide = np.asarray(array, np.float32).reshape(spec.rows, spec.columns)
             low, high = (wide.min(), wide.max()) if wide.size else (np.float32(0), np.float32(0))
             scale = high - low
-        if not np.isfinite(low) or not np.isfinite(high):
-            raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
+        require_finite(np.isfinite([low, high]).all())
         if not np.isfinite(scale):
             raise UnsupportedError("the weights reach further than an f32 scale", code="E_RANGE")
         blocks = np.empty(layout["blocks"].shape, np.uint8)
@@ -130,8 +131,8 @@ class Astc(Codec):
             if scale > 0:
                 np.divide(strip - low, scale, out=texels[..., 0])
             image = encoder.ASTCImage(encoder.ASTCType.F32, spec.columns, len(strip), 1, texels.tobytes())
-            found = np.frombuffer(context.compress(image, grey), np.uint8)
-            blocks[first // self.height :][: -(-len(strip) // self.height)] = found.reshape(-1, blocks.shape[1])
+            compressed = np.frombuffer(context.compress(image, grey), np.uint8)
+            blocks[first // self.height :][: -(-len(strip) // self.height)] = compressed.reshape(-1, blocks.shape[1])
 
 
 def _paired(identity: int, scale: np.float32, zero: np.float32) -> Array:

@@ -5,6 +5,9 @@ parts it stores for a tensor (`layout`); sizes, allocation, validation and fuzz 
 from that. Where sizes depend on the values they are parameters too, which `fit` finds, so that a
 layout never does. `decode` defines the values; `encode` is nearest rounding, the plainest way to fill the
 parts (better ways are quantizers).
+
+Whatever else depends on the codec is an attribute or a method here, with a default that is right for most: nobody asks
+for its name. Planner, runtime, benches and tests take a new codec as they find it.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,7 +24,10 @@ from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.tensor import CodecSpec, EncodedTensor, Layout, TensorSpec
 
-__all__ = ["Array", "Codec", "Grid", "Parts", "column_weights", "take_rows"]
+if TYPE_CHECKING:
+    from flyweight.kernels import Matrix
+
+__all__ = ["Array", "Codec", "Filler", "Grid", "GridSpec", "Parts", "column_weights", "take_rows"]
 
 Array = np.ndarray[Any, Any]
 Parts = Mapping[str, Array]
@@ -41,6 +47,32 @@ class Grid:
     bias: Array  # (rows, columns / group) float32
 
 
+class GridSpec(NamedTuple):
+    """What is known of a codec's grids before their values are."""
+
+    bits: int
+    group: int
+    """Weights of a row that share a scale and an offset; 0: all of them."""
+    scale: str
+    """The narrowest element type that holds every scale and offset."""
+
+
+_BLOCK_GRIDS = {GridSpec(4, 32, "f16"): ("q4_1",), GridSpec(5, 32, "f16"): ("q5_1",)}
+"""Codecs beside `affine` that store any grid of this kind."""
+
+
+class Filler(Protocol):
+    """A quantizer, as a codec sees it."""
+
+    @property
+    def name(self) -> str: ...
+
+    def takes(self, codec: Codec, /) -> bool:
+        """Whether it fills the parts of such a codec."""
+
+    def fill(self, array: Array, codec: Any, spec: TensorSpec, importance: Array | None, /) -> Parts: ...
+
+
 @dataclass(frozen=True)
 class Codec(ABC):
     name: ClassVar[str]
@@ -48,6 +80,16 @@ class Codec(ABC):
     """Whether `encode` exists."""
     rounds: ClassVar[bool] = False
     """Whether `decode` takes an `out` of bf16 too, and rounds its values to nearest on their way there."""
+    per_tensor: ClassVar[frozenset[str]] = frozenset()
+    """Parameters that are another for every tensor: sizes that follow from its values, or its name in the file."""
+    decodes_any_bytes: ClassVar[bool] = True
+    """Whether parts of the right layout decode whatever they hold. If not, they must agree, and `decode` refuses others."""
+    drops_blocks: ClassVar[bool] = False
+    """Whether it gains by blocks of `block` zeros, so that weights may be pruned for it."""
+    copies_to_fit: ClassVar[int] = 4
+    """How many times its f32 values a tensor takes in memory while the codec is fitted: stored, widened, cast and gathered."""
+    copies_if_whole: ClassVar[int] = 10
+    """The same while it is encoded whole, because its rows cannot be encoded alone: what decomposes it needs the most."""
 
     @cached_property
     def spec(self) -> CodecSpec:
@@ -62,6 +104,21 @@ class Codec(ABC):
     def exact(self) -> bool:
         """Whether decode(encode(x)) == x, bit for bit, for every x of the spec."""
         return False
+
+    @property
+    def quantizer(self) -> str:
+        """The quantizer of least error on real weights."""
+        return "nearest"
+
+    @property
+    def needs_gate(self) -> bool:
+        """Whether it loses so much that a model is measured before it may be used (docs/decisions/0102)."""
+        return False
+
+    @property
+    def masked_together(self) -> int:
+        """Neighbours in a row that a mask keeps or drops as one, because a scale they share moves zeros; 0: all of them."""
+        return 1
 
     @abstractmethod
     def layout(self, spec: TensorSpec) -> Layout:
@@ -87,26 +144,50 @@ class Codec(ABC):
         """Parts for `array` (of spec's shape, any float type) by nearest rounding."""
         raise UnsupportedError(f"no encoder for {self.name}", code="E_NO_ENCODER")
 
+    def encode_weighted(self, spec: TensorSpec, array: Array, importance: Array | None) -> Parts:
+        """As `encode`; where an encoder has a choice, importance weighs the columns' error. Nearest rounding has none."""
+        if importance is not None:
+            column_weights(importance, spec)  # refuses what is none
+        return self.encode(spec, array)
+
+    def filled_by(self, filler: Filler, spec: TensorSpec, array: Array, importance: Array | None = None) -> Parts:
+        """The parts as a quantizer finds them. A codec that stores another's parts, or its grids, hands it on to that one."""
+        if not filler.takes(self):
+            raise UnsupportedError(f"the {filler.name} quantizer does not fill {self.spec}", code="E_QUANTIZER")
+        return filler.fill(array, self, spec, importance)
+
     def decoded_dtype(self, dtype: DType) -> DType:
         """The element type that encoding a tensor of `dtype` decodes to."""
         return DType.F32
 
+    # Products with the weights as they are stored. What has none is decoded a few rows at a time.
+
+    def product(self, spec: TensorSpec, parts: Parts) -> Matrix | None:
+        """The product kernels' view of a matrix of whole 32 columns, or None where they have none for these parameters."""
+        return None
+
+    def masked_product(self, spec: TensorSpec, parts: Parts, block: int, mask: Array) -> Matrix | None:
+        """The same, skipping the blocks that a mask drops; as if there were no mask, where the kernels cannot."""
+        return self.product(spec, parts)
+
     # Codecs over a uniform grid of integers say which, and convert to and from it, for lossless repacking.
 
     @property
-    def grid_bits(self) -> int:
-        """Bits per code of the grid, or 0 when the codec is not a uniform grid."""
-        return 0
+    def grid_spec(self) -> GridSpec | None:
+        """The kind of grid that every tensor is, exactly; None where some or all are none."""
+        return None
 
     @property
-    def grid_group(self) -> int:
-        """Weights that share a scale and an offset."""
-        return 0
+    def same_grid(self) -> tuple[CodecSpec, ...]:
+        """The codecs that any tensor can be repacked into without a change of value, the plainest first."""
+        grid = self.grid_spec
+        if grid is None:
+            return ()
+        return (CodecSpec("affine", grid._asdict()), *map(CodecSpec, _BLOCK_GRIDS.get(grid, ())))
 
-    @property
-    def grid_scale(self) -> str:
-        """The narrowest element type that holds every scale and offset of the grid."""
-        return ""
+    def holds_grid(self, grid: GridSpec, columns: int) -> bool:
+        """Whether `from_grid` stores every grid of this kind, of rows of so many columns."""
+        return False
 
     def grid(self, spec: TensorSpec, parts: Parts) -> Grid:
         raise UnsupportedError(f"{self.name} is not a uniform grid", code="E_NO_GRID")

@@ -10,51 +10,53 @@ docs/formats/corrected.md has the layout and what it gains.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs.base import Array, Parts
 from flyweight.codecs.casts import astype
-from flyweight.codecs.holding import Holding
+from flyweight.codecs.checks import FLOATS, require_f32, require_finite, require_integers, require_one_of
+from flyweight.codecs.outer import EncodeInner, OuterCodec
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.tensor import Layout, TensorSpec
+from flyweight.tensor import CodecSpec, Layout, TensorSpec
 
 __all__ = ["Corrected"]
 
-_TYPES = {"f32": DType.F32, "f16": DType.F16, "bf16": DType.BF16}
 _SWEEPS = 6
+AFFINE = CodecSpec("affine")
 
 
 @dataclass(frozen=True)
-class Corrected(Holding):
-    inner: str = "affine"
+class Corrected(OuterCodec):
+    inner: CodecSpec = AFFINE
     rank: int = 16
     outliers: int = 0
     factor: str = "f16"
 
     name = "corrected"
+    exact: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("rank", "outliers"):
-            if type(getattr(self, field)) is not int or not 0 <= getattr(self, field) < 2**31:
-                raise ValueError(f"{field} must be a count below 2^31, not {getattr(self, field)!r}")
-        if self.factor not in _TYPES:
-            raise ValueError(f"factor must be one of {', '.join(_TYPES)}, not {self.factor!r}")
-        if self.held.needs_fit:
-            raise ValueError(f"{self.held.name} needs a fit, and leaves nothing to correct")
+        require_integers(self, "rank", "outliers")
+        require_one_of(self, factor=FLOATS)
+        if self.inner_codec.needs_fit:
+            raise ValueError(f"{self.inner_codec.name} needs a fit, and leaves nothing to correct")
 
-    def held_spec(self, spec: TensorSpec) -> TensorSpec:
+    def decoded_dtype(self, dtype: DType) -> DType:
+        return DType.F32
+
+    def inner_spec(self, spec: TensorSpec) -> TensorSpec:
         return spec
 
     def layout(self, spec: TensorSpec) -> Layout:
-        if not spec.shape or spec.dtype is not DType.F32:
-            raise UnsupportedError(f"corrected decodes to f32 of rank 1 or more, not to {spec}", code="E_SPEC")
+        require_f32(self, spec)
         if self.outliers and spec.size > 2**32:
             raise UnsupportedError(f"the places of outliers in {spec} do not fit u32", code="E_SPEC")
-        parts, factor = dict(self.held_layout(spec)), _TYPES[self.factor]
+        parts, factor = dict(self.inner_layout(spec)), FLOATS[self.factor]
         if self.rank:
             parts["left"] = TensorSpec((spec.rows, self.rank), factor)
             parts["right"] = TensorSpec((self.rank, spec.columns), factor)
@@ -67,7 +69,7 @@ class Corrected(Holding):
     def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
         """MalformedError if the places are not ascending ones inside the tensor."""
         self.layout(spec)
-        self.held.decode(spec, self.held_parts(parts), out)
+        self.inner_codec.decode(spec, self.inner_parts(parts), out)
         with np.errstate(all="ignore"):
             if self.rank:
                 left, right = (astype(parts[name], DType.F32.numpy) for name in ("left", "right"))
@@ -78,19 +80,18 @@ class Corrected(Holding):
                     raise MalformedError("the outliers are not at ascending places in the tensor", code="E_PART_VALUES")
                 out.reshape(-1)[places] = np.asarray(parts["values"], np.float32)
 
-    def encode(self, spec: TensorSpec, array: Array) -> Parts:
+    def encode_around(self, spec: TensorSpec, array: Array, encode_inner: EncodeInner) -> Parts:
         layout = self.layout(spec)
         with np.errstate(over="ignore"):
             rest = np.array(array, np.float32, order="C").reshape(spec.shape)
-        if not np.isfinite(rest).all():
-            raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
+        require_finite(np.isfinite(rest).all())
         flat = rest.reshape(-1)
         places = _greatest(np.abs(flat), min(self.outliers, spec.size))
         values = flat[places]
         flat[places] = 0
-        parts = dict(self.held_encode(spec, rest))
+        parts = dict(self.under_prefix(encode_inner(spec, rest)))
         if self.rank:
-            lost = rest - self.held.decode(spec, self.held_parts(parts))
+            lost = rest - self.inner_codec.decode(spec, self.inner_parts(parts))
             lost.reshape(-1)[places] = 0
             left, right = _low_rank(lost.reshape(spec.rows, spec.columns), self.rank)
             parts |= {"left": self._narrow(left), "right": self._narrow(right)}
@@ -100,18 +101,10 @@ class Corrected(Holding):
 
     def _narrow(self, wide: Array) -> Array:
         with np.errstate(over="ignore"):
-            stored = np.ascontiguousarray(wide, _TYPES[self.factor].numpy)
+            stored = np.ascontiguousarray(wide, FLOATS[self.factor].numpy)
         if not np.isfinite(stored.astype(np.float32)).all():
             raise UnsupportedError(f"the weights leave the range of {self.factor}", code="E_RANGE", hint="use f32 factors")
         return stored
-
-    def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
-        try:
-            self.decode(spec, parts)
-        except MalformedError as error:
-            return error.message
-        own = {name: part for name, part in parts.items() if name in ("left", "right", "values")}
-        return super().check_values(spec, own) or self.held.check_values(spec, self.held_parts(parts))
 
 
 def _greatest(magnitudes: Array, count: int) -> Array:
@@ -138,10 +131,10 @@ def _low_rank(matrix: Array, rank: int) -> tuple[Array, Array]:
         basis = _orthonormal(matrix.T @ _orthonormal(matrix @ basis))
     image = (matrix @ basis).astype(np.float64)
     squares, turn = np.linalg.eigh(image.T @ image)
-    found = min(useful, int(np.count_nonzero(squares > 0)))
-    root, turn = squares[::-1][:found] ** 0.25, turn[:, ::-1][:, :found]
-    left[:, :found] = image @ turn / root
-    right[:found] = root[:, None] * (turn.T @ basis.T)
+    kept = min(useful, int(np.count_nonzero(squares > 0)))
+    root, turn = squares[::-1][:kept] ** 0.25, turn[:, ::-1][:, :kept]
+    left[:, :kept] = image @ turn / root
+    right[:kept] = root[:, None] * (turn.T @ basis.T)
     return left, right
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from flyweight import kernels, packing
 from flyweight.codecs.base import Array, Codec, Grid, Parts
 from flyweight.codecs.casts import astype
+from flyweight.codecs.checks import require_f32, require_finite, require_integers, require_one_of
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
@@ -38,19 +39,18 @@ class Excess(Codec):
     name = "excess"
 
     def __post_init__(self) -> None:
-        if type(self.bits) is not int or not 2 <= self.bits <= 8:
-            raise ValueError(f"bits must be 2 to 8, not {self.bits!r}")
-        if type(self.group) is not int or not 0 <= self.group < 2**31:
-            raise ValueError(f"group must be a count below 2^31, 0 for all, not {self.group!r}")
-        for field in ("flat", "zeros"):
-            if type(getattr(self, field)) is not bool:
-                raise ValueError(f"{field} must be true or false, not {getattr(self, field)!r}")
+        require_integers(self, "bits", least=2, most=8)
+        require_integers(self, "group", zero="all")
+        require_one_of(self, flat=(True, False), zeros=(True, False))
         if type(self.excess) is not int or type(self.top) is not int or not 0 < self.excess < self.top < 1 << self.bits:
             raise ValueError(f"0 < excess < top < {1 << self.bits} must hold, not {self.excess!r}, {self.top!r}")
 
+    @property
+    def needs_gate(self) -> bool:
+        return self.bits == 3
+
     def layout(self, spec: TensorSpec) -> Layout:
-        if spec.dtype is not DType.F32:
-            raise UnsupportedError(f"excess decodes to f32, not to {spec}", code="E_SPEC")
+        require_f32(self, spec, 0)
         leading, columns = spec.shape[:-1], spec.columns
         if self.flat and not self._in_rows(columns):
             leading, columns = (), spec.size
@@ -103,8 +103,7 @@ class Excess(Codec):
         layout = self.layout(spec)
         rows, columns = self._rows(spec)
         values = astype(np.asarray(array), DType.F32.numpy).reshape(rows, columns)
-        if not np.isfinite(values).all():
-            raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
+        require_finite(np.isfinite(values).all())
         starts = np.arange(0, columns, self._span(columns))
         low, high = (extreme.reduceat(values, starts, axis=1).astype(np.float64) for extreme in (np.minimum, np.maximum))
         scale = np.maximum(np.maximum(high / (self.top - self.excess), -low / self.excess), 0).astype(np.float32)
@@ -117,8 +116,8 @@ class Excess(Codec):
             better = self._lost(values, others, shorter) < self._lost(values, codes, scale)
             scale, codes = np.where(better, shorter, scale), np.where(self._per_column(better, columns), others, codes)
         packed = packing.pack("little", codes, self.bits)
-        made = {"codes": packed, "scale": scale, "zero": np.full(scale.shape, self.excess, np.float32)}
-        return {part: made[part].reshape(want.shape) for part, want in layout.items()}
+        parts = {"codes": packed, "scale": scale, "zero": np.full(scale.shape, self.excess, np.float32)}
+        return {part: parts[part].reshape(want.shape) for part, want in layout.items()}
 
     def _per_column(self, groups: Array, columns: int) -> Array:
         return np.repeat(groups, min(self._span(columns), max(columns, 1)), axis=1)[:, :columns]
@@ -135,8 +134,8 @@ class Excess(Codec):
         columns = values.shape[1]
         starts = np.arange(0, columns, self._span(columns))
         with np.errstate(over="ignore"):  # what leaves the range loses everything
-            made = self._per_column(scale, columns) * (codes.astype(np.float32) - self.excess)
-            return np.add.reduceat(np.square(values - made, dtype=np.float64), starts, axis=1)
+            decoded = self._per_column(scale, columns) * (codes.astype(np.float32) - self.excess)
+            return np.add.reduceat(np.square(values - decoded, dtype=np.float64), starts, axis=1)
 
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
         complaint = super().check_values(spec, parts)

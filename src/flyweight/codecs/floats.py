@@ -16,6 +16,7 @@ import numpy as np
 from flyweight import kernels
 from flyweight.codecs.base import Array, Codec, Parts
 from flyweight.codecs.casts import astype
+from flyweight.codecs.checks import FLOATS, require_f32, require_finite, require_integers, require_one_of
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
@@ -24,7 +25,6 @@ __all__ = ["Fp8", "Mxfp4Split"]
 
 _FORMATS = {"e4m3": DType.F8_E4M3, "e5m2": DType.F8_E5M2}
 _TOP = {"e4m3": 448.0, "e5m2": 57344.0}
-_SCALES = {"f32": DType.F32, "f16": DType.F16, "bf16": DType.BF16}
 
 
 @dataclass(frozen=True)
@@ -38,22 +38,15 @@ class Fp8(Codec):
     name = "fp8"
 
     def __post_init__(self) -> None:
-        for field, known in (("format", _FORMATS), ("scale", _SCALES)):
-            if getattr(self, field) not in known:
-                raise ValueError(f"{field} must be one of {', '.join(known)}, not {getattr(self, field)!r}")
-        for field in ("rows", "columns"):
-            if type(getattr(self, field)) is not int or not 0 <= getattr(self, field) < 2**31:
-                raise ValueError(f"{field} must be a count below 2^31, 0 for all, not {getattr(self, field)!r}")
-        if type(self.divide) is not bool:
-            raise ValueError(f"divide must be true or false, not {self.divide!r}")
+        require_one_of(self, format=_FORMATS, scale=FLOATS, divide=(True, False))
+        require_integers(self, "rows", "columns", zero="all")
 
     def layout(self, spec: TensorSpec) -> Layout:
-        if not spec.shape or spec.dtype is not DType.F32:
-            raise UnsupportedError(f"fp8 decodes to f32 of rank 1 or more, not to {spec}", code="E_SPEC")
+        require_f32(self, spec)
         down, across = self._blocks(spec)
         # One scale per row keeps the tensor's own axes, so that rows can be cut out of every part.
         shape = (*spec.shape[:-1], across) if self.rows == 1 else (down, across)
-        return {"codes": TensorSpec(spec.shape, _FORMATS[self.format]), "scale": TensorSpec(shape, _SCALES[self.scale])}
+        return {"codes": TensorSpec(spec.shape, _FORMATS[self.format]), "scale": TensorSpec(shape, FLOATS[self.scale])}
 
     def _blocks(self, spec: TensorSpec) -> tuple[int, int]:
         """Blocks down and across."""
@@ -91,12 +84,11 @@ class Fp8(Codec):
         down, across = self._blocks(spec)
         peaks = np.empty((spec.rows, across), np.float32)
         kernels.magnitudes(rows, self.columns or max(spec.columns, 1), peaks)
-        if not np.isfinite(peaks).all():
-            raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
+        require_finite(np.isfinite(peaks).all())
         peak = np.zeros((down, across))
         if rows.size:
             peak[...] = np.maximum.reduceat(peaks, np.arange(0, spec.rows, self.rows or spec.rows), axis=0)
-        kind = _SCALES[self.scale].numpy
+        kind = FLOATS[self.scale].numpy
         with np.errstate(all="ignore"):
             exact = _TOP[self.format] / peak if self.divide else peak / _TOP[self.format]
             stored = np.where(peak > 0, exact, 1).astype(kind)

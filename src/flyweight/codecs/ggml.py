@@ -19,7 +19,7 @@ from typing import ClassVar, cast
 import numpy as np
 
 from flyweight import kernels
-from flyweight.codecs.base import Array, Codec, Grid, Parts, column_weights
+from flyweight.codecs.base import Array, Codec, Grid, GridSpec, Parts, column_weights
 from flyweight.codecs.casts import astype
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
@@ -75,6 +75,9 @@ class GgmlBlocks(Codec):
             raise UnsupportedError(f"the values do not fit {self.name}: {complaint}", code="E_BLOCK_RANGE")
         return parts
 
+    def product(self, spec: TensorSpec, parts: Parts) -> kernels.Matrix | None:
+        return kernels.matrix(self.name, blocks=parts["blocks"]) if self.name in kernels.FORMS else None
+
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
         blocks = self._blocks(parts)
         for at, kind in self.scales:
@@ -97,23 +100,25 @@ class GgmlBlocks(Codec):
 class _UniformGrid(GgmlBlocks):
     """A type whose codes and scales are also a `Grid`."""
 
-    grid_bits: ClassVar[int]
-    grid_group: ClassVar[int] = 32
-    grid_scale: ClassVar[str] = "f16"
+    bits: ClassVar[int]
+
+    @property
+    def grid_spec(self) -> GridSpec:
+        return GridSpec(self.bits, self.block_size, "f16")
 
     def grid(self, spec: TensorSpec, parts: Parts) -> Grid:
         blocks = self._blocks(parts)
         scale, bias = self._map(blocks)
         shape = (spec.rows, spec.columns // self.block_size)
         codes = self._codes(blocks).reshape(spec.rows, spec.columns)
-        return Grid(self.grid_bits, self.grid_group, codes, scale.reshape(shape), bias.reshape(shape))
+        return Grid(self.bits, self.block_size, codes, scale.reshape(shape), bias.reshape(shape))
 
     def from_grid(self, spec: TensorSpec, grid: Grid) -> Parts:
         columns = np.arange(0, spec.columns, self.block_size)
         group = columns // grid.group
-        if grid.bits > self.grid_bits or not np.array_equal(group, (columns + self.block_size - 1) // grid.group):
+        if grid.bits > self.bits or not np.array_equal(group, (columns + self.block_size - 1) // grid.group):
             raise UnsupportedError(
-                f"{self.name} holds {self.grid_bits} bits in groups of {self.grid_group}, "
+                f"{self.name} holds {self.bits} bits in groups of {self.block_size}, "
                 f"not {grid.bits} bits in groups of {grid.group}",
                 code="E_GRID",
             )
@@ -132,20 +137,20 @@ class _UniformGrid(GgmlBlocks):
 
     def _codes(self, blocks: Array) -> Array:
         """(n, 32) u8"""
-        if self.grid_bits == 8:
+        if self.bits == 8:
             return blocks[:, 2:34] ^ np.uint8(0x80)
         nibbles = blocks[:, -16:]
         codes = np.concatenate([nibbles & 0x0F, nibbles >> 4], axis=1)
-        if self.grid_bits == 5:
+        if self.bits == 5:
             codes |= np.unpackbits(blocks[:, -20:-16], axis=1, bitorder="little") << 4
         return codes
 
     def _put_codes(self, blocks: Array, codes: Array) -> None:
-        if self.grid_bits == 8:
+        if self.bits == 8:
             blocks[:, 2:34] = codes ^ np.uint8(0x80)
             return
         blocks[:, -16:] = (codes[:, :16] & 0x0F) | (codes[:, 16:] << 4)
-        if self.grid_bits == 5:
+        if self.bits == 5:
             blocks[:, -20:-16] = np.packbits(codes >> 4, axis=1, bitorder="little")
 
     def _half(self, values: Array, what: str) -> Array:
@@ -162,10 +167,10 @@ class _Centred(_UniformGrid):
 
     def _map(self, blocks: Array) -> tuple[Array, Array]:
         scale = blocks[:, 0:2].view("<f2").astype(np.float32)
-        return scale, scale * np.float32(-(1 << (self.grid_bits - 1)))
+        return scale, scale * np.float32(-(1 << (self.bits - 1)))
 
     def _fill(self, blocks: Array, codes: Array, scale: Array, bias: Array) -> None:
-        half, top = 1 << (self.grid_bits - 1), (1 << self.grid_bits) - 1
+        half, top = 1 << (self.bits - 1), (1 << self.bits) - 1
         blocks[:, 0:2] = self._half(scale, "scale")
         with np.errstate(all="ignore"):
             steps = np.where(scale == 0, np.float32(-half), np.round(bias / scale))
@@ -182,6 +187,9 @@ class _FromMinimum(_UniformGrid):
     """w = d · code + m."""
 
     scales = ((0, "<f2"), (2, "<f2"))
+
+    def holds_grid(self, grid: GridSpec, columns: int) -> bool:
+        return grid == self.grid_spec
 
     def _map(self, blocks: Array) -> tuple[Array, Array]:
         fields = blocks[:, 0:4].view("<f2").astype(np.float32)
@@ -216,16 +224,19 @@ class Searched(GgmlBlocks):
             weights = column_weights(importance, spec).reshape(-1, self.block_size)
         return self._encode(spec, array, weights)
 
+    def encode_weighted(self, spec: TensorSpec, array: Array, importance: Array | None) -> Parts:
+        return self.encode(spec, array, importance)
+
 
 def _type(name: str, base: type[GgmlBlocks] = GgmlBlocks, **attributes: object) -> type[GgmlBlocks]:
     return cast(type[GgmlBlocks], type(name, (base,), {"name": name, "__module__": __name__, **attributes}))
 
 
-Q4_0 = _type("q4_0", _Centred, grid_bits=4)
-Q4_1 = _type("q4_1", _FromMinimum, grid_bits=4)
-Q5_0 = _type("q5_0", _Centred, grid_bits=5)
-Q5_1 = _type("q5_1", _FromMinimum, grid_bits=5)
-Q8_0 = _type("q8_0", _Centred, grid_bits=8)
+Q4_0 = _type("q4_0", _Centred, bits=4)
+Q4_1 = _type("q4_1", _FromMinimum, bits=4)
+Q5_0 = _type("q5_0", _Centred, bits=5)
+Q5_1 = _type("q5_1", _FromMinimum, bits=5)
+Q8_0 = _type("q8_0", _Centred, bits=8)
 Q8_1 = _type("q8_1", scales=((0, "<f2"), (2, "<f2")))
 Q2_K = _type("q2_k", Searched, scales=((80, "<f2"), (82, "<f2")))
 Q3_K = _type("q3_k", Searched, scales=((108, "<f2"),))

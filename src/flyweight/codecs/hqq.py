@@ -18,12 +18,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.base import Array, Codec, Parts
 from flyweight.codecs.casts import astype
+from flyweight.codecs.checks import require_f32, require_integers, require_one_of
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
@@ -47,14 +49,18 @@ class Hqq(Codec):
 
     name = "hqq"
     rounds = True
+    quantizer: ClassVar[str] = "hqq"
+    copies_if_whole = 4
 
     def __post_init__(self) -> None:
-        if type(self.bits) is not int or self.bits not in _STORED:
-            raise ValueError(f"bits must be one of {', '.join(map(str, _STORED))}, not {self.bits!r}")
-        if type(self.group) is not int or not 1 <= self.group < 2**31:
-            raise ValueError(f"group must be a count from 1 to 2^31 − 1, not {self.group!r}")
+        require_one_of(self, bits=_STORED)
+        require_integers(self, "group", least=1)
         if self.bits != 3 and self.group * self.bits % 8:
             raise ValueError(f"a group of {self.group} codes of {self.bits} bits is not whole bytes")
+
+    @property
+    def needs_gate(self) -> bool:
+        return self.bits == 3
 
     @property
     def levels(self) -> int:
@@ -66,8 +72,7 @@ class Hqq(Codec):
         return Affine(self.bits, 0, "scale_zero")
 
     def _shape(self, spec: TensorSpec) -> tuple[int, int]:
-        if not spec.shape or spec.dtype is not DType.F32:
-            raise UnsupportedError(f"hqq decodes to f32 of rank 1 or more, not to {spec}", code="E_SPEC")
+        require_f32(self, spec)
         if spec.size % self.group:
             raise UnsupportedError(f"hqq stores whole groups of {self.group} elements, not {spec}", code="E_GROUP")
         return self.group, spec.size // self.group
@@ -86,11 +91,11 @@ class Hqq(Codec):
         words, shifts = parts["codes"], _STORED[self.bits][1]
         for row in range(self.group):
             run, at = divmod(row, len(words))
-            made = (words[at] >> shifts[run] & self.levels).astype(np.float32)
+            values = (words[at] >> shifts[run] & self.levels).astype(np.float32)
             with np.errstate(all="ignore"):
-                made -= parts["zero"][0]
-                made *= parts["scale"][0]
-            yield made
+                values -= parts["zero"][0]
+                values *= parts["scale"][0]
+            yield values
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         rows = np.ascontiguousarray(self.finite_matrix(spec, array).T)

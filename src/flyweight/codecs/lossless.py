@@ -18,6 +18,7 @@ import numpy as np
 from flyweight import kernels
 from flyweight.codecs.base import Array, Codec, Parts
 from flyweight.codecs.casts import astype
+from flyweight.codecs.checks import require_integers
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.kernels.coding.exponents import CODED, GROUP, RUN
@@ -35,16 +36,15 @@ class Lossless(Codec):
     stored: int = -1
 
     name = "lossless"
+    per_tensor = frozenset({"base", "escapes", "stored"})
     exact: ClassVar[bool] = True
     needs_fit: ClassVar[bool] = True
+    decodes_any_bytes = False
 
     def __post_init__(self) -> None:
-        if type(self.base) is not int or not 0 <= self.base <= 256 - CODED:
-            raise ValueError(f"base must be an exponent, 0 to {256 - CODED}, not {self.base!r}")
-        if type(self.escapes) is not int or not 0 <= self.escapes < 2**32:
-            raise ValueError(f"escapes must be a count below 2^32, not {self.escapes!r}")
-        if type(self.stored) is not int or not -1 <= self.stored < 2**63:
-            raise ValueError(f"stored must be a count, or -1 for all, not {self.stored!r}")
+        require_integers(self, "base", most=256 - CODED)
+        require_integers(self, "escapes", most=2**32 - 1)
+        require_integers(self, "stored", least=-1, most=2**63 - 1)
 
     def layout(self, spec: TensorSpec) -> Layout:
         count = self._count(spec)

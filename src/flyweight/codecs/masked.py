@@ -1,7 +1,7 @@
 """`masked`: another codec's values, and which blocks of every row are not all zero.
 
     mask      u8   a bit for every `block` weights of a row, low bits first, 1 = kept; rows padded to whole bytes
-    inner.*        the parts of the held codec for the whole tensor, zeros in the blocks that are dropped
+    inner.*        the parts of the inner codec for the whole tensor, zeros in the blocks that are dropped
 
 The mask adds nothing to the values: whoever ignores it decodes the same, a product that reads it skips what is dropped.
 docs/formats/masked.md has the layout.
@@ -16,8 +16,8 @@ import numpy as np
 from flyweight import kernels
 from flyweight.codecs.base import Array, Codec, Parts
 from flyweight.codecs.casts import astype
-from flyweight.codecs.holding import Holding
-from flyweight.codecs.tabled import Tabled
+from flyweight.codecs.checks import require_integers
+from flyweight.codecs.outer import EncodeInner, OuterCodec
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
@@ -26,68 +26,66 @@ __all__ = ["Masked"]
 
 
 @dataclass(frozen=True)
-class Masked(Holding):
+class Masked(OuterCodec):
     block: int = 64
 
     name = "masked"
+    drops_blocks = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if type(self.block) is not int or not 1 <= self.block < 2**31:
-            raise ValueError(f"block must be a count from 1 to 2^31 − 1, not {self.block!r}")
-
-    @property
-    def exact(self) -> bool:
-        return self.held.exact
+        require_integers(self, "block", least=1)
 
     @property
     def needs_fit(self) -> bool:
-        return self.held.needs_fit
+        return self.inner_codec.needs_fit
 
-    def decoded_dtype(self, dtype: DType) -> DType:
-        return self.held.decoded_dtype(dtype)
+    @property
+    def masked_together(self) -> int:
+        return self.inner_codec.masked_together
 
-    def held_spec(self, spec: TensorSpec) -> TensorSpec:
+    def inner_spec(self, spec: TensorSpec) -> TensorSpec:
         return spec
 
     def layout(self, spec: TensorSpec) -> Layout:
         if spec.dtype.bits not in (8, 16, 32) or spec.dtype is DType.BOOL or not spec.shape:
             raise UnsupportedError(f"masked takes values of 8, 16 or 32 bits, of rank 1 or more, not {spec}", code="E_SPEC")
-        if isinstance(self.held, Tabled) and (not self.held.length or self.block % self.held.length):
+        together = self.masked_together
+        if not together or self.block % together:
             raise UnsupportedError(
-                f"blocks of {self.block} end inside runs of {self.held.length or spec.size} weights that share a scale",
+                f"blocks of {self.block} end inside runs of {together or spec.size} weights that share a scale",
                 code="E_SPEC",
                 hint="make the block a multiple of the length",
             )
         mask = (*spec.shape[:-1], -(-self._blocks(spec) // 8))
-        return dict(self.held_layout(spec)) | {"mask": TensorSpec(mask, DType.U8)}
+        return dict(self.inner_layout(spec)) | {"mask": TensorSpec(mask, DType.U8)}
 
     def _blocks(self, spec: TensorSpec) -> int:
         return -(-spec.columns // self.block)
 
     def fit(self, spec: TensorSpec, array: Array) -> Codec:
-        return self.holding(self.held.fit(self.held_spec(spec), array))
+        return self.around(self.inner_codec.fit(self.inner_spec(spec), array))
 
-    def encode(self, spec: TensorSpec, array: Array) -> Parts:
+    def encode_around(self, spec: TensorSpec, array: Array, encode_inner: EncodeInner) -> Parts:
         self.layout(spec)
-        return self.around(spec, array, self.held.encode(self.held_spec(spec), array))
+        return self.with_mask(spec, array, encode_inner(self.inner_spec(spec), array))
 
-    def around(self, spec: TensorSpec, array: Array, held: Parts) -> Parts:
-        """The parts for an array and what the held codec stores of it; UnsupportedError where that loses zeros a mask drops."""
+    def with_mask(self, spec: TensorSpec, array: Array, inner: Parts) -> Parts:
+        """The parts for an array and those of the inner codec; UnsupportedError where these lose zeros that a mask drops."""
         kept = self._occupied(spec, astype(np.asarray(array), spec.dtype.numpy))
         mask = np.packbits(kept, axis=1, bitorder="little").reshape(self.layout(spec)["mask"].shape)
-        if not (self.exact or kept.all()) and (self._occupied(spec, self.held.decode(spec, held)) & ~kept).any():
+        if not (self.exact or kept.all()) and (self._occupied(spec, self.inner_codec.decode(spec, inner)) & ~kept).any():
             raise UnsupportedError(
-                f"{self.held.spec} does not keep the zeros of blocks of {self.block}",
+                f"{self.inner_codec.spec} does not keep the zeros of blocks of {self.block}",
                 code="E_SPEC",
                 hint="make the block a multiple of what shares a scale",
             )
-        return {**self.under_prefix(held), "mask": mask}
+        return {**self.under_prefix(inner), "mask": mask}
 
     def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
         """MalformedError if the mask drops weights that are not zero, or has bits behind the end of a row."""
         self.layout(spec)
-        self.held.decode(spec, self.held_parts(parts), out)
+        self.inner_codec.decode(spec, self.inner_parts(parts), out)
         mask = np.ascontiguousarray(parts["mask"]).reshape(spec.rows, -(-self._blocks(spec) // 8))
         kept = np.unpackbits(mask, axis=1, bitorder="little").view(np.bool_)
         if kept[:, self._blocks(spec) :].any():
@@ -98,6 +96,12 @@ class Masked(Holding):
             if lying.size:
                 row, block = lying[0]
                 raise MalformedError(f"the mask drops block {block} of row {row}, which is not zero", code="E_PART_VALUES")
+
+    def product(self, spec: TensorSpec, parts: Parts) -> kernels.Matrix | None:
+        inner = self.inner_parts(parts)
+        if self.block % 32:
+            return self.inner_codec.product(spec, inner)
+        return self.inner_codec.masked_product(spec, inner, self.block, parts["mask"])
 
     def _occupied(self, spec: TensorSpec, values: Array) -> Array:
         """Which blocks hold a value that is not zero, (rows, blocks)."""
@@ -111,10 +115,3 @@ class Masked(Holding):
             marks, step = np.unpackbits(marks, axis=1, count=spec.columns, bitorder="little"), self.block
         occupied: Array = np.bitwise_or.reduceat(marks, np.arange(0, marks.shape[1], step), axis=1) != 0
         return occupied
-
-    def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
-        try:
-            self.decode(spec, parts)
-        except MalformedError as error:
-            return error.message
-        return self.held.check_values(self.held_spec(spec), self.held_parts(parts))

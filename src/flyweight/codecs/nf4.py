@@ -15,8 +15,8 @@ import numpy as np
 from flyweight import packing
 from flyweight.codecs.base import Array, Codec, Parts
 from flyweight.codecs.casts import astype
+from flyweight.codecs.checks import require_f32, require_finite, require_integers
 from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
 
 __all__ = ["NF4", "Nf4"]
@@ -40,12 +40,10 @@ class Nf4(Codec):
     name = "nf4"
 
     def __post_init__(self) -> None:
-        if type(self.group) is not int or not 0 <= self.group < 2**31:
-            raise ValueError(f"group must be a count below 2^31, 0 for the whole row, not {self.group!r}")
+        require_integers(self, "group", zero="the whole row")
 
     def layout(self, spec: TensorSpec) -> Layout:
-        if spec.dtype is not DType.F32:
-            raise UnsupportedError(f"nf4 decodes to f32, not to {spec}", code="E_SPEC")
+        require_f32(self, spec, 0)
         return {
             "codes": TensorSpec((*spec.shape[:-1], packing.packed_width("little", 4, spec.columns)), DType.U8),
             "scale": TensorSpec((*spec.shape[:-1], self._groups(spec)), DType.F32),
@@ -72,8 +70,7 @@ class Nf4(Codec):
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         layout = self.layout(spec)
         values = astype(np.asarray(array), DType.F32.numpy).reshape(spec.rows, spec.columns)
-        if not np.isfinite(values).all():
-            raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
+        require_finite(np.isfinite(values).all())
         scale = np.maximum.reduceat(np.abs(values), np.arange(0, spec.columns, self._span(spec)), axis=1)
         steps = self._steps(spec, scale)
         quotient = np.divide(values, steps, out=np.zeros_like(values), where=steps > 0)

@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 import numpy as np
 
 from flyweight import kernels, packing
 from flyweight.codecs.base import Array, Codec, Parts
+from flyweight.codecs.checks import FLOATS, require_f32, require_finite, require_integers, require_one_of
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
@@ -25,8 +27,7 @@ from flyweight.tensor import Layout, TensorSpec
 __all__ = ["Palette"]
 
 _BITS = (1, 2, 3, 4, 6, 8)
-_FLOATS = {"f32": DType.F32, "f16": DType.F16, "bf16": DType.BF16}
-_TABLES = _FLOATS | {"i8": DType.I8}
+_TABLES = FLOATS | {"i8": DType.I8}
 _SLAB = 1 << 16  # codes decoded at a time: they and their values stay in the second-level cache; a multiple of 8
 
 
@@ -96,25 +97,22 @@ class Palette(Codec):
     scale: str = ""
 
     name = "palette"
+    quantizer: ClassVar[str] = "kmeans"
+    copies_if_whole = 4  # the last: the values once more in the order of their tables
 
     def __post_init__(self) -> None:
-        if type(self.bits) is not int or self.bits not in _BITS:
-            raise ValueError(f"bits must be one of {', '.join(map(str, _BITS))}, not {self.bits!r}")
-        if type(self.group) is not int or not 0 <= self.group < 2**31:
-            raise ValueError(f"group must be a count below 2^31, 0 for the whole tensor, not {self.group!r}")
-        if type(self.vector) is not int or not 1 <= self.vector <= 16:
-            raise ValueError(f"vector must be 1 to 16, not {self.vector!r}")
-        for field in ("axis", "vector_axis"):
-            if type(getattr(self, field)) is not int or not -1 <= getattr(self, field) < 2**31:
-                raise ValueError(f"{field} must be the number of an axis, -1 for the last, not {getattr(self, field)!r}")
-        if self.table not in _TABLES:
-            raise ValueError(f"table must be one of {', '.join(_TABLES)}, not {self.table!r}")
-        if self.scale not in ("", *_FLOATS):
-            raise ValueError(f"scale must be empty or one of {', '.join(_FLOATS)}, not {self.scale!r}")
+        require_one_of(self, bits=_BITS, table=_TABLES, scale=("", *FLOATS))
+        require_integers(self, "group", zero="the whole tensor")
+        require_integers(self, "vector", least=1, most=16)
+        require_integers(self, "axis", "vector_axis", least=-1)
         if self.table == "i8" and not self.scale:
             raise ValueError("a table of i8 needs a scale")
         if self.scale and self.table not in ("i8", self.scale):
             raise ValueError(f"a table of {self.table} has a scale of its own type, not {self.scale}")
+
+    @property
+    def needs_gate(self) -> bool:
+        return self.bits == 3
 
     @property
     def entries(self) -> int:
@@ -130,13 +128,12 @@ class Palette(Codec):
             "tables": TensorSpec((*frame.tables, self.entries, self.vector), _TABLES[self.table]),
         }
         if self.scale:
-            layout["scale"] = TensorSpec((*frame.tables, 1, 1), _FLOATS[self.scale])
+            layout["scale"] = TensorSpec((*frame.tables, 1, 1), FLOATS[self.scale])
         return layout
 
     def frame(self, spec: TensorSpec) -> _Frame:
         rank = len(spec.shape)
-        if not rank or spec.dtype is not DType.F32:
-            raise UnsupportedError(f"palette decodes to f32 of rank 1 or more, not to {spec}", code="E_SPEC")
+        require_f32(self, spec)
         if max(self.axis, self.vector_axis) >= rank:
             raise UnsupportedError(f"{spec} has no axis {max(self.axis, self.vector_axis)}", code="E_SPEC")
         axis, vector_axis = self.axis % rank, self.vector_axis % rank
@@ -209,7 +206,7 @@ class Palette(Codec):
                 return wide
             # Exact before the one rounding, or rounded by it: two narrow numbers have a product of at most 22 bits.
             product = wide * scale.astype(np.float32).reshape(-1, 1, 1)
-            return product.astype(_FLOATS[self.scale].numpy).astype(np.float32)
+            return product.astype(FLOATS[self.scale].numpy).astype(np.float32)
 
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
         """Tables are full, so every index has an entry."""
@@ -220,6 +217,12 @@ class Palette(Codec):
 
     def _repeated(self, parts: Parts) -> Array | None:
         return np.repeat(parts["scale"].reshape(-1), self.entries * self.vector) if self.scale else None
+
+    def product(self, spec: TensorSpec, parts: Parts) -> kernels.Matrix | None:
+        if self.scale or self != Palette(bits=4, table=self.table):
+            return None
+        table = parts["tables"].reshape(-1).astype(np.float32)
+        return kernels.matrix("palette4", codes=parts["indices"].reshape(spec.rows, -1), table=table)
 
     # Encoding
 
@@ -232,8 +235,7 @@ class Palette(Codec):
     def finite_points(self, frame: _Frame, array: Array) -> Array:
         with np.errstate(over="ignore"):  # beyond f32 is infinite, and refused
             wide = np.asarray(array, np.float32).reshape(frame.spec.shape)
-        if not np.isfinite(wide).all():
-            raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
+        require_finite(np.isfinite(wide).all())
         return frame.points(wide)
 
     def fill(self, frame: _Frame, points: Array, tables: Array) -> Parts:
@@ -279,7 +281,7 @@ class Palette(Codec):
 
     def _round(self, wide: Array, kind: str) -> Array:
         with np.errstate(over="ignore", under="ignore"):
-            return wide.astype(_FLOATS[kind].numpy)
+            return wide.astype(FLOATS[kind].numpy)
 
     def _nearest(self, frame: _Frame, points: Array, tables: Array) -> Array:
         """The code of the nearest entry for every point, in table order."""

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from flyweight import packing
+from flyweight import kernels, packing
 from flyweight.codecs.base import Array, Codec, Parts
 from flyweight.codecs.casts import astype
 from flyweight.dtypes import DType
@@ -18,6 +18,8 @@ from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
 
 __all__ = ["Raw"]
+
+_MULTIPLIED = (DType.F32, DType.F16, DType.BF16)
 
 
 class Raw(Codec):
@@ -53,6 +55,14 @@ class Raw(Codec):
             raise UnsupportedError(f"no encoder for packed {spec.dtype}", code="E_NO_ENCODER")
         wanted = astype(np.asarray(array), spec.dtype.numpy)
         return {"data": wanted.view(spec.dtype.storage).reshape(spec.shape)}
+
+    def product(self, spec: TensorSpec, parts: Parts) -> kernels.Matrix | None:
+        return kernels.matrix(spec.dtype.label, weights=parts["data"]) if spec.dtype in _MULTIPLIED else None
+
+    def masked_product(self, spec: TensorSpec, parts: Parts, block: int, mask: Array) -> kernels.Matrix | None:
+        if spec.dtype not in _MULTIPLIED:
+            return None
+        return kernels.matrix(spec.dtype.label, weights=parts["data"], block=block, mask=mask)
 
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
         if not spec.dtype.is_float or spec.dtype.bits % 8:

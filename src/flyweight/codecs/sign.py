@@ -14,13 +14,12 @@ import numpy as np
 from flyweight import kernels, packing
 from flyweight.codecs.base import Array, Codec, Parts
 from flyweight.codecs.casts import astype
+from flyweight.codecs.checks import FLOATS, require_f32, require_finite, require_one_of
 from flyweight.dtypes import DType
 from flyweight.errors import UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
 
 __all__ = ["Sign"]
-
-_SCALES = {"f32": DType.F32, "f16": DType.F16, "bf16": DType.BF16}
 
 
 @dataclass(frozen=True)
@@ -31,16 +30,13 @@ class Sign(Codec):
     name = "sign"
 
     def __post_init__(self) -> None:
-        for field, known in (("scale", _SCALES), ("packing", packing.PACKINGS)):
-            if getattr(self, field) not in known:
-                raise ValueError(f"{field} must be one of {', '.join(known)}, not {getattr(self, field)!r}")
+        require_one_of(self, scale=FLOATS, packing=packing.PACKINGS)
 
     def layout(self, spec: TensorSpec) -> Layout:
-        if not spec.shape or spec.dtype is not DType.F32:
-            raise UnsupportedError(f"sign decodes to f32 of rank 1 or more, not to {spec}", code="E_SPEC")
+        require_f32(self, spec)
         return {
             "signs": TensorSpec((*spec.shape[:-1], packing.packed_width(self.packing, 1, spec.columns)), DType.U8),
-            "scale": TensorSpec((*spec.shape[:-1], 1), _SCALES[self.scale]),
+            "scale": TensorSpec((*spec.shape[:-1], 1), FLOATS[self.scale]),
         }
 
     def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
@@ -60,8 +56,7 @@ class Sign(Codec):
         bits = np.empty((spec.rows, packing.packed_width("little", 1, spec.columns)), np.uint8)
         sums = np.empty((spec.rows, 1))
         kernels.sign_encode(rows.reshape(spec.rows, spec.columns), bits, sums)
-        if not np.isfinite(sums).all():
-            raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
+        require_finite(np.isfinite(sums).all())
         with np.errstate(over="ignore"):
             scale = (sums / max(spec.columns, 1)).astype(layout["scale"].dtype.numpy)
         if not np.isfinite(scale.astype(np.float32)).all():

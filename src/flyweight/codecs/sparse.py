@@ -3,7 +3,7 @@
     mask      one bit per value, low bits first, rows padded to whole bytes
     indices   ascending places in the flattened tensor
 
-The `stored` values are a vector to the held codec: plain (`raw`, exact: a word counts as zero only if all its bits are),
+The `stored` values are a vector to the inner codec: plain (`raw`, exact: a word counts as zero only if all its bits are),
 coded exactly (`lossless`), or quantised. docs/formats/sparse.md has the layout.
 """
 
@@ -17,7 +17,8 @@ import numpy as np
 from flyweight import kernels
 from flyweight.codecs.base import Array, Codec, Parts
 from flyweight.codecs.casts import astype
-from flyweight.codecs.holding import Holding
+from flyweight.codecs.checks import require_integers, require_one_of
+from flyweight.codecs.outer import EncodeInner, OuterCodec
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
@@ -32,31 +33,21 @@ _FREE_SIZE, _MAX_SPREAD = 1 << 24, 1024
 
 
 @dataclass(frozen=True)
-class Sparse(Holding):
+class Sparse(OuterCodec):
     form: str = "mask"
     stored: int = 0
     index: str = "u32"
 
     name = "sparse"
+    per_tensor = frozenset({"stored"})
     needs_fit: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.form not in _FORMS:
-            raise ValueError(f"form must be one of {', '.join(_FORMS)}, not {self.form!r}")
-        if type(self.stored) is not int or not 0 <= self.stored < 2**63:
-            raise ValueError(f"stored must be a count, not {self.stored!r}")
-        if self.index not in _INDEX:
-            raise ValueError(f"index must be one of {', '.join(_INDEX)}, not {self.index!r}")
+        require_one_of(self, form=_FORMS, index=_INDEX)
+        require_integers(self, "stored", most=2**63 - 1)
 
-    @property
-    def exact(self) -> bool:
-        return self.held.exact
-
-    def decoded_dtype(self, dtype: DType) -> DType:
-        return self.held.decoded_dtype(dtype)
-
-    def held_spec(self, spec: TensorSpec) -> TensorSpec:
+    def inner_spec(self, spec: TensorSpec) -> TensorSpec:
         return TensorSpec((self.stored,), spec.dtype)
 
     def layout(self, spec: TensorSpec) -> Layout:
@@ -66,18 +57,18 @@ class Sparse(Holding):
         if self.form == "indices":
             if spec.size > _FREE_SIZE + _MAX_SPREAD * self.stored:
                 raise UnsupportedError(f"{self.stored} indices are too few for {spec}", code="E_SPEC", hint="use a mask")
-            return {"indices": TensorSpec((self.stored,), _INDEX[self.index])} | dict(self.held_layout(spec))
-        return {"mask": TensorSpec((*spec.shape[:-1], -(-spec.columns // 8)), DType.U8)} | dict(self.held_layout(spec))
+            return {"indices": TensorSpec((self.stored,), _INDEX[self.index])} | dict(self.inner_layout(spec))
+        return {"mask": TensorSpec((*spec.shape[:-1], -(-spec.columns // 8)), DType.U8)} | dict(self.inner_layout(spec))
 
     # Values ↔ parts
 
     def fit(self, spec: TensorSpec, array: Array) -> Codec:
         _require_words(spec)
         values = self._gathered(spec, array)[1]
-        held = self.held.fit(TensorSpec(values.shape, spec.dtype), values)
-        return replace(self.holding(held), stored=values.size)
+        inner = self.inner_codec.fit(TensorSpec(values.shape, spec.dtype), values)
+        return replace(self.around(inner), stored=values.size)
 
-    def encode(self, spec: TensorSpec, array: Array) -> Parts:
+    def encode_around(self, spec: TensorSpec, array: Array, encode_inner: EncodeInner) -> Parts:
         """UnsupportedError if these are not the values the codec was fitted to."""
         layout = self.layout(spec)
         mask, values = self._gathered(spec, array)
@@ -89,13 +80,13 @@ class Sparse(Holding):
             place = {"indices": indices[0]}
         else:
             place = {"mask": mask.reshape(layout["mask"].shape)}
-        return place | dict(self.held_encode(spec, values))
+        return place | dict(self.under_prefix(encode_inner(self.inner_spec(spec), values)))
 
     def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
         """MalformedError if the places are not `stored` ascending ones inside the tensor."""
         self.layout(spec)
         word = np.dtype(f"<u{spec.dtype.itemsize}")
-        values = np.ascontiguousarray(self.held.decode(self.held_spec(spec), self.held_parts(parts))).view(word)
+        values = np.ascontiguousarray(self.inner_codec.decode(self.inner_spec(spec), self.inner_parts(parts))).view(word)
         target = out.reshape(-1).view(word)
         if self.form == "indices":
             target[...] = 0
@@ -117,13 +108,6 @@ class Sparse(Holding):
         values = np.empty((1, int(np.bitwise_count(mask).sum(dtype=np.int64))), words.dtype)
         getattr(kernels, f"gather_{bits}")(mask, words, values)
         return mask, values[0].view(spec.dtype.numpy)
-
-    def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
-        try:
-            self.decode(spec, parts)
-        except MalformedError as error:
-            return error.message
-        return self.held.check_values(self.held_spec(spec), self.held_parts(parts))
 
 
 def _require_words(spec: TensorSpec) -> None:

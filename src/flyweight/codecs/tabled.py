@@ -15,13 +15,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any, ClassVar
 
 import numpy as np
 
 from flyweight import kernels, packing
 from flyweight.codecs.affine import Affine
-from flyweight.codecs.base import Array, Codec, Grid, Parts
+from flyweight.codecs.base import Array, Codec, Filler, Grid, GridSpec, Parts, column_weights
 from flyweight.codecs.casts import astype
+from flyweight.codecs.checks import require_f32, require_finite, require_integers, require_one_of
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
 from flyweight.tensor import Layout, TensorSpec
@@ -41,21 +43,24 @@ class Tabled(Codec):
     id: int = 0
 
     name = "tabled"
+    per_tensor = frozenset({"id"})
+    decodes_any_bytes = False
+    quantizer: ClassVar[str] = "edge"  # docs/decisions/0091
     rounds = True
 
     def __post_init__(self) -> None:
-        if type(self.bits) is not int or self.bits not in _HALF:
-            raise ValueError(f"bits must be 4 or 2, not {self.bits!r}")
-        if type(self.length) is not int or not 0 <= self.length < 2**31:
-            raise ValueError(f"length must be a count below 2^31, 0 for the whole tensor, not {self.length!r}")
-        if type(self.id) is not int or not 0 <= self.id < _RUN:
-            raise ValueError(f"id must be a number below 2^63, not {self.id!r}")
+        require_one_of(self, bits=_HALF)
+        require_integers(self, "length", zero="the whole tensor")
+        require_integers(self, "id", most=_RUN - 1)
+
+    @property
+    def masked_together(self) -> int:
+        return self.length
 
     # Layout
 
     def layout(self, spec: TensorSpec) -> Layout:
-        if not spec.shape or spec.dtype is not DType.F32:
-            raise UnsupportedError(f"tabled decodes to f32 of rank 1 or more, not to {spec}", code="E_SPEC")
+        require_f32(self, spec)
         whole = spec.columns * self.bits % 8 == 0
         shape = (*spec.shape[:-1], spec.columns * self.bits // 8) if whole else (-(-spec.size * self.bits // 8),)
         codes = TensorSpec(shape, DType.U8)
@@ -137,8 +142,7 @@ class Tabled(Codec):
         scale, zero = (np.zeros(self._runs(spec), np.float32) for _ in range(2))
         encode = kernels.encode_signed_bias if _HALF[self.bits] else kernels.encode_scale_bias
         encode(rows, self.bits, self._span(spec), "f32", packed, scale, zero)
-        if np.isnan(scale).any():
-            raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
+        require_finite(not np.isnan(scale).any())
         least, most = -_HALF[self.bits], (1 << self.bits) - 1 - _HALF[self.bits]
         with np.errstate(over="ignore"):
             ends = [scale * np.float32(code) + zero for code in (least, most)]
@@ -159,6 +163,18 @@ class Tabled(Codec):
             return "the bits behind the last code are not zero"
         return None
 
+    def product(self, spec: TensorSpec, parts: Parts) -> kernels.Matrix | None:
+        return self._product(spec, parts)
+
+    def masked_product(self, spec: TensorSpec, parts: Parts, block: int, mask: Array) -> kernels.Matrix | None:
+        return self._product(spec, parts, block=block, mask=mask)
+
+    def _product(self, spec: TensorSpec, parts: Parts, **mask: Any) -> kernels.Matrix | None:
+        if self.length % 32 and self.length < spec.columns:
+            return None
+        entries = parts["entries" if self.length else "pair"]
+        return kernels.matrix(f"tabled{self.bits}", codes=parts["codes"], entries=entries, length=self.length, **mask)
+
     # The same grids in the affine codec's bytes: its quantizers fill this codec too
 
     @cached_property
@@ -176,18 +192,24 @@ class Tabled(Codec):
             codes[np.repeat(constant, min(self._span(spec), frame.columns), axis=1)[:, : frame.columns]] = 0
         return self._parts(spec, packing.pack("little", codes, self.bits), scale, zero)
 
-    @property
-    def grid_bits(self) -> int:
-        """Zero where the rounding of a bias may keep the values from being exactly s · q + b."""
-        return self.bits if self.length and not _HALF[self.bits] else 0
+    def filled_by(self, filler: Filler, spec: TensorSpec, array: Array, importance: Array | None = None) -> Parts:
+        if filler.takes(self) or not filler.takes(self.affine):
+            return super().filled_by(filler, spec, array, importance)
+        self.layout(spec)
+        frame = self.frame(spec)
+        if importance is not None:
+            column_weights(importance, spec)  # refuses what is none
+            importance = np.tile(importance, frame.columns // max(spec.columns, 1))
+        return self.from_affine(spec, filler.fill(array, self.affine, frame, importance))
 
     @property
-    def grid_group(self) -> int:
-        return self.length
+    def grid_spec(self) -> GridSpec | None:
+        """None where the rounding of a bias may keep the values from being exactly s · q + b."""
+        return GridSpec(self.bits, self.length, "f32") if self.length and not _HALF[self.bits] else None
 
-    @property
-    def grid_scale(self) -> str:
-        return "f32" if self.grid_bits else ""
+    def holds_grid(self, grid: GridSpec, columns: int) -> bool:
+        own = self.grid_spec
+        return own is not None and (own.bits, min(own.group, columns)) == (grid.bits, grid.group or columns)
 
     def grid(self, spec: TensorSpec, parts: Parts) -> Grid:
         if not self.length:

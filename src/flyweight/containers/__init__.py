@@ -6,25 +6,33 @@ lines before it have not recognised a file.
 
 from __future__ import annotations
 
-from flyweight.containers.base import Container, Finding, Floor, Image, Placement
+from typing import TYPE_CHECKING
+
 from flyweight.errors import UnknownFormatError, nearest
-from flyweight.sources import Bundle
 from flyweight.table import Table
 
-__all__ = ["CONTAINERS", "Container", "Finding", "Floor", "Image", "Placement", "container_named", "recognise"]
+if TYPE_CHECKING:
+    from flyweight.containers.base import Container
+    from flyweight.containers.options import OptionGroup
+    from flyweight.sources import Bundle
+
+__all__ = ["CONTAINERS", "OPTIONS", "container_named", "recognise"]
 
 CONTAINERS: Table[Container] = Table(
     __name__,
     {
         "gguf": "gguf:Gguf",
-        "squizd": "squizd:Squizd",
-        "npy_dir": "npy_dir:NpyDirectory",
+        "squizd": "squizd.container:Squizd",
+        "npy_dir": "npy_dir.container:NpyDirectory",
         "mlx": "mlx:MlxDirectory",
         "hf": "hf:HfDirectory",
         "safetensors": "safetensors:Safetensors",
     },
     make=lambda kind: kind(),
 )
+
+OPTIONS: Table[OptionGroup] = Table(__name__, {"npy_dir": "npy_dir.presets:GROUP", "squizd": "squizd.extras:GROUP"})
+"""The formats that have options of their own, and where these are declared."""
 
 
 def container_named(name: str) -> Container:

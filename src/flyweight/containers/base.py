@@ -9,19 +9,31 @@ format, and who knows the format does no output. `parse(written) == placed` is a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from functools import cached_property, lru_cache
+from typing import ClassVar, Literal, NamedTuple
 
+from flyweight.containers.carried import Carried
 from flyweight.cursor import Readable
 from flyweight.dtypes import DType
-from flyweight.errors import CUT_SHORT, FlyweightError, MalformedError, UnsupportedError
-from flyweight.gate import Verdict
-from flyweight.manifest import Entry, Extent, Manifest, Typed
+from flyweight.errors import CUT_SHORT, MalformedError, UnsupportedError
+from flyweight.manifest import Extent, Manifest
 from flyweight.sources import Bundle
 from flyweight.tensor import CodecSpec, TensorSpec
 
-__all__ = ["ENTRY_KIND_NBYTES", "ENTRY_NBYTES", "Chunks", "Container", "Finding", "Floor", "Image", "Placement", "check_cover"]
+__all__ = [
+    "ENTRY_KIND_NBYTES",
+    "ENTRY_NBYTES",
+    "Chunks",
+    "Container",
+    "DenseTypes",
+    "Finding",
+    "Image",
+    "Placement",
+    "check_cover",
+    "require_carried",
+]
 
 ENTRY_NBYTES = 128
 ENTRY_KIND_NBYTES = 1024
@@ -54,27 +66,33 @@ class Placement(NamedTuple):
     """The manifest with every extent filled in, and the files around the weights.
 
     `copies` are side files taken over unchanged from the source bundle. `digests` are the extents whose BLAKE3 the container
-    wants to record, by tensor or by a key that is no tensor's name; `Container.seal` gets them when the weights are written.
+    wants to record, by tensor or by a key that is no tensor's name; it gets them when the weights are written (`Finishes`).
     """
 
     manifest: Manifest
     images: Mapping[str, Image]
     copies: Mapping[str, Extent] = {}
     digests: Mapping[str, Extent] = {}
+    notes: tuple[str, ...] = ()
+    """What a user should know of it."""
 
     @property
     def nbytes(self) -> int:
         return sum(i.nbytes for i in self.images.values()) + sum(e.nbytes for e in self.copies.values())
 
 
-class Floor(NamedTuple):
-    """How near a tensor must stay to its source, and the codec for one that does not."""
+class DenseTypes(NamedTuple):
+    """Which element types the readers of a format want plain tensors in."""
 
-    cosine: float
-    otherwise: CodecSpec
+    vectors: DType | None = None
+    """The one they demand of vectors, if they do."""
+    exactly: Mapping[DType, DType] = {}
+    """Types that are stored as another where no value changes, because its readers know that one."""
 
 
 class Container(ABC):
+    """A file format. What only some formats can do beside this is an ability: see `abilities`."""
+
     name: ClassVar[str]
     title: ClassVar[str]
     """What people call it."""
@@ -82,26 +100,18 @@ class Container(ABC):
     """The tensor naming it requires; empty when it takes any."""
     is_directory: ClassVar[bool]
     suffix: ClassVar[str] = ""
-    holds_files: ClassVar[bool] = False
-    """Whether one file of it holds the side files too. A directory always does."""
+    """How names of its files end; empty for directories."""
     expert_layout: ClassVar[str] = ""
     """Whose arrangement of experts its loaders want (see `models.experts`); empty when any is as good."""
-    vector_dtype: ClassVar[DType | None] = None
-    """The element type its readers demand of dense vectors, if they do."""
-    exactly: ClassVar[Mapping[DType, DType]] = {}
-    """Element types of dense tensors that are stored as another where no value changes, because its readers know that one."""
-    presets: ClassVar[Mapping[str, CodecSpec]] = {}
-    """Names of quantizations that mean a form of its own here."""
-    floors: ClassVar[Mapping[str, Floor]] = {}
-    """What some of these promise of every tensor."""
+    dense: ClassVar[DenseTypes] = DenseTypes()
+    decodes: ClassVar[bool] = False
+    """Whether tensors of other formats become plain unless a codec is asked for, because other readers of it know no codec."""
+    codecs: ClassVar[Sequence[Carried]]
+    """What it carries: a declaration that `carries` agrees with, for some shapes."""
 
     @abstractmethod
     def probe(self, bundle: Bundle) -> bool:
         """Whether the bundle is of this format, by content. Reads a few bytes at most; never raises on bad ones."""
-
-    def view(self, bundle: Bundle) -> Bundle:
-        """The bundle as extents see it, where members are stored compressed. `parse` takes either."""
-        return bundle
 
     @abstractmethod
     def parse(self, bundle: Bundle) -> Manifest:
@@ -111,60 +121,20 @@ class Container(ABC):
     def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
         """Whether a tensor in this codec can be stored as it is."""
 
-    def doubts(self, bundle: Bundle, manifest: Manifest) -> Iterable[tuple[str, str]]:
-        """What a strict reader might object to though the format allows it: (code, message) pairs for `verify`."""
-        return ()
-
-    def facts(self, bundle: Bundle) -> Mapping[str, Any]:
-        """What the file says of itself beside tensors, metadata and side files, for people and for JSON."""
-        return {}
-
-    def describe(self, entries: Mapping[str, Entry], metadata: Mapping[str, Typed]) -> Mapping[str, Typed]:
-        """The metadata with what it says of the tensors made true, for tensors that are new."""
-        return metadata
-
-    def adapt(self, codec: CodecSpec, name: str = "") -> CodecSpec:
-        """The same arithmetic as this container stores it for the tensor `name`: its own bit order, word type, identity."""
-        return codec
-
-    def prove(self, bundle: Bundle, entry: Entry) -> None:
-        """Check what lies beside a tensor's bytes, such as the head of its block, before they are used; `parse` reads none."""
-        return
-
-    def gated(self, manifest: Manifest) -> Sequence[str]:
-        """The tensors in forms that may be used only behind an accuracy gate."""
-        return ()
-
-    def verdict(self, bundle: Bundle) -> Verdict | None:
-        """What a checkpoint says of the gate it went through."""
-        return None
-
-    def certify(self, placement: Placement, verdict: Verdict, read: Callable[[Extent], bytes]) -> Mapping[str, bytes]:
-        """The files that record a verdict, whole, once all else is written; none where a format has no place for it."""
-        return {}
-
-    def audit(self, bundle: Bundle) -> Iterator[Finding]:
-        """Every broken rule, not only the first, digests included; also of a file that `parse` refuses."""
-        try:
-            self.parse(bundle)
-        except FlyweightError as error:
-            yield Finding("error", error.code, error.message, error.tensor, error.offset)
+    @cached_property
+    def carried(self) -> Callable[[TensorSpec, CodecSpec], bool]:
+        """`carries`, found out once for tensors that are alike: a plan asks, and `place` makes sure."""
+        return lru_cache(1 << 12)(self.carries)
 
     @abstractmethod
     def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
         """Where everything goes in files under `name` (a file name; ignored by directories)."""
 
-    def seal(self, placement: Placement, digests: Mapping[str, str], read: Callable[[Extent], bytes]) -> Mapping[str, Chunks]:
-        """What can be said only when the weights are written, by file: it replaces bytes that `place` left provisional.
 
-        `digests` has the BLAKE3 of each extent in `placement.digests`; `read` returns bytes already written.
-        """
-        return {}
-
-    def require_carried(self, manifest: Manifest) -> None:
-        for entry in manifest.entries.values():
-            if not self.carries(entry.spec, entry.codec):
-                raise UnsupportedError(f"{self.name} cannot hold {entry.spec} as {entry.codec}", tensor=entry.name)
+def require_carried(container: Container, manifest: Manifest) -> None:
+    for entry in manifest.entries.values():
+        if not container.carried(entry.spec, entry.codec):
+            raise UnsupportedError(f"{container.name} cannot hold {entry.spec} as {entry.codec}", tensor=entry.name)
 
 
 def check_cover(spans: Iterable[tuple[str, int, int]], start: int, source: Readable, alignment: int = 1) -> None:

@@ -20,7 +20,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from flyweight.containers.base import ENTRY_KIND_NBYTES, ENTRY_NBYTES, Container, Image, Placement, check_cover
+from flyweight.containers.base import (
+    ENTRY_KIND_NBYTES,
+    ENTRY_NBYTES,
+    Container,
+    DenseTypes,
+    Image,
+    Placement,
+    check_cover,
+    require_carried,
+)
+from flyweight.containers.carried import Carried
 from flyweight.containers.gguf_types import BLOCKS, FILE_TYPES, PLAIN
 from flyweight.containers.gguf_values import pack_text, read_metadata, write_metadata
 from flyweight.cursor import Cursor, check_name, check_shape
@@ -267,7 +277,8 @@ class Gguf(Container):
     dialect = "gguf"
     is_directory = False
     suffix = ".gguf"
-    vector_dtype = DType.F32  # llama.cpp multiplies norms and adds biases in f32 only
+    codecs = (Carried("raw", dtypes=tuple(_PLAIN_IDS)), *(Carried(codec) for codec in _BLOCK_IDS))
+    dense = DenseTypes(vectors=DType.F32)  # llama.cpp multiplies norms and adds biases in f32 only
 
     def probe(self, bundle: Bundle) -> bool:
         if bundle.single is None and not _is_split_set(bundle):
@@ -312,7 +323,7 @@ class Gguf(Container):
 
     def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
         """One file `name`, or parts `<name>-00001-of-0000N.gguf` beside each other when a size is given and exceeded."""
-        self.require_carried(manifest)
+        require_carried(self, manifest)
         metadata = {key: typed for key, typed in manifest.metadata.items() if key not in SPLIT_KEYS}
         cuts = _cut(manifest.entries, shard_bytes)
         if len(cuts) > MAX_SHARDS:

@@ -7,22 +7,35 @@
 
 The index is the truth: only shards it names are read, each must hold exactly the tensors mapped
 to it, and other weight files lying around (of any format) are not part of the model. Where the files
-tell of a quantization method that nobody here reads, every tensor is `foreign` (see `quantization`).
+tell of a quantization method that nobody here reads, every tensor is `foreign` (see `quantization`). Tensors in any codec of
+ours are described in the shard they are in (see `safetensors`), and config.json says that they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from flyweight import strict_json
-from flyweight.containers.base import Container, Image, Placement
-from flyweight.containers.quantization import BESIDE, as_foreign, method_in_config, method_in_file, method_in_tensors
+from flyweight.containers.abilities import WritesConfig
+from flyweight.containers.base import Container, Image, Placement, require_carried
+from flyweight.containers.carried import EVERY_CODEC, Carried
+from flyweight.containers.quantization import (
+    BESIDE,
+    as_foreign,
+    method_in_config,
+    method_in_file,
+    method_in_tensors,
+    states_ours,
+    with_ours,
+    without_statement,
+)
 from flyweight.containers.safetensors import (
-    Header,
+    LABELS,
     build_image,
+    description,
     header_metadata,
     holds,
     metadata_of,
@@ -33,7 +46,7 @@ from flyweight.containers.safetensors import (
 )
 from flyweight.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
 from flyweight.limits import MAX_JSON_BYTES, MAX_SHARDS, MAX_TENSORS
-from flyweight.manifest import Entries, Entry, Extent, Manifest
+from flyweight.manifest import Entries, Entry, Extent, Manifest, kinds_of
 from flyweight.sources import Bundle
 from flyweight.tensor import RAW, CodecSpec, TensorSpec
 
@@ -41,6 +54,7 @@ __all__ = [
     "HfDirectory",
     "Index",
     "is_model_directory",
+    "place_files",
     "place_tensors",
     "read_index",
     "read_tensors",
@@ -118,15 +132,15 @@ def is_model_directory(bundle: Bundle) -> bool:
     return bundle.is_directory and (CONFIG in bundle or INDEX in bundle or any(map(_is_lone, bundle)))
 
 
-def read_tensors(bundle: Bundle) -> Header:
-    """All plain tensors of the model, whatever number of files they are in."""
+def read_tensors(bundle: Bundle) -> tuple[dict[str, str], Mapping[str, Entry]]:
+    """The metadata and all tensors of the model, whatever number of files they are in."""
     if INDEX in bundle:
         return _read_shards(bundle, read_index(bundle))
     lone = [name for name in bundle if _is_lone(name)]
-    if WEIGHTS in lone:
-        return read_header(bundle[WEIGHTS], WEIGHTS)
-    if len(lone) == 1:
-        return read_header(bundle[lone[0]], lone[0])
+    if WEIGHTS in lone or len(lone) == 1:
+        file = WEIGHTS if WEIGHTS in lone else lone[0]
+        header = read_header(bundle[file], file)
+        return header.metadata, regroup(header, bundle[file].name)
     if lone:
         raise MalformedError(
             f"{len(lone)} safetensors files ({', '.join(lone[:4])}{', ...' if len(lone) > 4 else ''}) and no {INDEX}",
@@ -139,9 +153,9 @@ def read_tensors(bundle: Bundle) -> Header:
     raise without_weights(bundle)
 
 
-def _read_shards(bundle: Bundle, index: Index) -> Header:
+def _read_shards(bundle: Bundle, index: Index) -> tuple[dict[str, str], Mapping[str, Entry]]:
     metadata: dict[str, str] = {}
-    tensors = Entries()
+    plain, entries = Entries(), dict[str, Entry]()
     for shard, expected in sorted(index.shards.items()):  # the order they were written in
         header = read_header(bundle[shard], shard)
         for name in expected ^ header.tensors.keys():
@@ -155,12 +169,24 @@ def _read_shards(bundle: Bundle, index: Index) -> Header:
                 tensor=name,
             )
         metadata = header.metadata | metadata
-        tensors.absorb(header.tensors)
-    return Header(metadata, tensors)
+        tensors = regroup(header, bundle[shard].name)
+        if isinstance(tensors, Entries) and not entries:  # nothing is described so far
+            plain.absorb(tensors)
+            continue
+        entries = entries or dict(plain)
+        for name, entry in tensors.items():
+            if entries.setdefault(name, entry) is not entry:
+                raise MalformedError("is in two shards", code="E_DUPLICATE", file=bundle[shard].name, tensor=name)
+    return metadata, entries or plain
 
 
 def with_method(bundle: Bundle, entries: Mapping[str, Entry], config: object) -> Mapping[str, Entry]:
     """The tensors as what they are: foreign, if `config` or a file or tensor tells of a quantization method."""
+    if states_ours(config) and all(entry.codec == RAW for entry, _ in kinds_of(entries)):
+        raise MalformedError(
+            "config.json says that the files describe their tensors, and none does", code="E_DESCRIPTION", file=bundle.name,
+            hint="get the weights again: a tool that does not know them has rewritten them",
+        )  # fmt: skip
     if method := method_in_config(config):
         return as_foreign(entries, method, CONFIG)
     for name in BESIDE:
@@ -220,26 +246,34 @@ def _is_lone(name: str) -> bool:
 
 
 def place_tensors(
-    tensors: Mapping[str, TensorSpec], metadata: Mapping[str, str], shard_bytes: int | None
+    entries: Mapping[str, Entry],
+    keys: Mapping[str, tuple[str, str]],
+    metadata: Mapping[str, str],
+    shard_bytes: int | None,
+    describe: Callable[[Mapping[str, tuple[str, str]]], Mapping[str, str]] = lambda _: {},
 ) -> tuple[dict[str, Image], dict[str, Extent]]:
-    """One file, or shards and their index when a shard size is given and exceeded."""
-    shards = _split(tensors, shard_bytes)
-    if len(shards) == 1:
-        image, extents = build_image(WEIGHTS, tensors, metadata)
-        return {WEIGHTS: image}, extents
+    """One file, or shards and their index when a shard size is given and exceeded.
+
+    `keys` are what is stored, key → (tensor, part); `describe` gives the metadata that a file with some of them needs.
+    """
+    shards = _split(entries, keys, shard_bytes)
     if len(shards) > MAX_SHARDS:
         raise UnsupportedError(
             f"{len(shards)} shards exceed the limit of {MAX_SHARDS}", code="E_SHARDS", hint="use larger shards"
         )
     images: dict[str, Image] = {}
-    extents = {}
+    extents: dict[str, Extent] = {}
     for number, shard in enumerate(shards, 1):
-        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors" if len(shards) > 1 else WEIGHTS
         # The first shard has the metadata; the others only what a loader asks of each file.
-        images[file], placed = build_image(file, shard, metadata if number == 1 else {"format": metadata["format"]})
+        own = metadata if number == 1 else {"format": metadata["format"]}
+        parts = {key: entries[tensor].parts[part] for key, (tensor, part) in shard.items()}
+        images[file], placed = build_image(file, parts, {**own, **describe(shard)})
         extents |= placed
+    if len(shards) == 1:
+        return images, extents
     index = {
-        "metadata": {"total_size": sum(spec.nbytes for spec in tensors.values())},
+        "metadata": {"total_size": sum(extent.nbytes for extent in extents.values())},
         "weight_map": {name: extents[name].file for name in sorted(extents)},
     }
     text = strict_json.dumps(index, indent=2) + b"\n"
@@ -247,18 +281,33 @@ def place_tensors(
     return images, extents
 
 
-def _split(tensors: Mapping[str, TensorSpec], shard_bytes: int | None) -> list[dict[str, TensorSpec]]:
-    """Fill each shard in order; a tensor larger than a shard has one to itself."""
-    shards: list[dict[str, TensorSpec]] = [{}]
-    room = shard_bytes
-    for name, spec in tensors.items():
-        if room is not None and shard_bytes is not None:
-            if spec.nbytes > room and shards[-1]:
+def _split(
+    entries: Mapping[str, Entry], keys: Mapping[str, tuple[str, str]], shard_bytes: int | None
+) -> list[dict[str, tuple[str, str]]]:
+    """Fill each shard in order. The parts of a tensor stay together; one larger than a shard has one to itself."""
+    shards: list[dict[str, tuple[str, str]]] = [{}]
+    used, last = 0, None
+    for key, (tensor, part) in keys.items():
+        if tensor != last:
+            nbytes, last = entries[tensor].nbytes, tensor
+            if shard_bytes is not None and shards[-1] and used + nbytes > shard_bytes:
                 shards.append({})
-                room = shard_bytes
-            room -= spec.nbytes
-        shards[-1][name] = spec
+                used = 0
+            used += nbytes
+        shards[-1][key] = (tensor, part)
     return shards
+
+
+def place_files(container: WritesConfig, manifest: Manifest) -> dict[str, Extent | bytes]:
+    """The side files, config.json as these tensors need it."""
+    files, text = dict(manifest.files), manifest.files.get(CONFIG)
+    if isinstance(text, bytes):
+        config = strict_json.loads(text, file=CONFIG)
+        if not isinstance(config, dict):
+            raise MalformedError("config.json must be an object", code="E_QUANTIZATION", file=CONFIG)
+        if (wanted := container.config(config, manifest.entries)) is not config:
+            files[CONFIG] = strict_json.dumps(wanted, indent=2) + b"\n"
+    return files
 
 
 def place_side_files(files: Mapping[str, Extent | bytes]) -> tuple[dict[str, Image], dict[str, Extent]]:
@@ -268,9 +317,8 @@ def place_side_files(files: Mapping[str, Extent | bytes]) -> tuple[dict[str, Ima
     return images, copies
 
 
-def _require_true_method(manifest: Manifest) -> None:
+def _require_true_method(manifest: Manifest, config: Extent | bytes | None) -> None:
     """What tells of a quantization method and the tensors stored by it go together, or not at all."""
-    config = manifest.files.get(CONFIG)
     if manifest.foreign is not None:
         told_by = manifest.foreign.params["told_by"]
         if told_by not in manifest.files and told_by not in manifest.entries:
@@ -289,34 +337,46 @@ class HfDirectory(Container):
     dialect = "hf"
     expert_layout = "hf"
     is_directory = True
+    codecs = (Carried("raw", dtypes=tuple(LABELS)), EVERY_CODEC)
+    decodes = True
+    own_files = (INDEX,)
 
     def probe(self, bundle: Bundle) -> bool:
         return is_model_directory(bundle)
 
     def parse(self, bundle: Bundle) -> Manifest:
-        header = read_tensors(bundle)
-        metadata, dialect = metadata_of(header, bundle.name)
-        entries = with_method(bundle, regroup(header, bundle.name), _read_leniently(bundle, CONFIG))
+        stored, entries = read_tensors(bundle)
+        metadata, dialect = metadata_of(stored, bundle.name)
+        entries = with_method(bundle, entries, _read_leniently(bundle, CONFIG))
         return Manifest(self.name, entries, metadata, side_files(bundle), dialect)
 
     def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
-        return (codec == RAW or codec.is_foreign) and holds(spec)
+        return not (codec == RAW or codec.is_foreign) or holds(spec)
 
-    def facts(self, bundle: Bundle) -> Mapping[str, Any]:
+    def summary(self, bundle: Bundle) -> Mapping[str, Any]:
         return unread_weights(bundle)
 
-    def doubts(self, bundle: Bundle, manifest: Manifest) -> Iterable[tuple[str, str]]:
+    def warnings(self, bundle: Bundle, manifest: Manifest) -> Iterable[tuple[str, str]]:
         yield from stray_weights(bundle)
         declared = read_index(bundle).total_size if INDEX in bundle else None
         if declared is not None and declared != manifest.nbytes:
             yield "E_TOTAL_SIZE", f"the index says {declared:g} bytes of tensors, there are {manifest.nbytes}"
 
     def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
-        self.require_carried(manifest)
-        _require_true_method(manifest)
-        keys = stored_parts(manifest.entries)
-        parts = {key: manifest.entries[tensor].parts[part] for key, (tensor, part) in keys.items()}
-        images, extents = place_tensors(parts, header_metadata(manifest), shard_bytes)
-        new_files, copies = place_side_files(manifest.files)
+        require_carried(self, manifest)
+        files, entries = place_files(self, manifest), manifest.entries
+        _require_true_method(manifest, files.get(CONFIG))
+        keys = stored_parts(entries)
+        ours = {name: entry if not entry.codec.is_foreign else replace(entry, codec=RAW) for name, entry in entries.items()}
+        images, extents = place_tensors(
+            entries, keys, header_metadata(manifest), shard_bytes, lambda shard: description(ours, shard)
+        )
+        new_files, copies = place_side_files(files)
         placed = with_extents(manifest, self.name, keys, extents)
-        return Placement(replace(placed, files=dict(manifest.files)), images | new_files, copies)
+        return Placement(replace(placed, files=files), images | new_files, copies)
+
+    def config(self, config: Mapping[str, Any], entries: Mapping[str, Entry]) -> Mapping[str, Any]:
+        codecs = {entry.codec for entry, _ in kinds_of(entries)} - {RAW}
+        if any(codec.is_foreign for codec in codecs):
+            return config
+        return with_ours(config) if codecs else without_statement(config)

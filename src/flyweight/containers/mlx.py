@@ -22,11 +22,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from flyweight import strict_json
-from flyweight.containers.base import Container, Placement
+from flyweight.containers.base import Container, Placement, require_carried
+from flyweight.containers.carried import Carried
 from flyweight.containers.hf import (
     CONFIG,
+    INDEX,
     is_model_directory,
+    place_files,
     place_side_files,
     place_tensors,
     read_json,
@@ -37,7 +39,7 @@ from flyweight.containers.hf import (
     with_method,
 )
 from flyweight.containers.quantization import as_foreign
-from flyweight.containers.safetensors import header_metadata, metadata_of, regroup, with_extents
+from flyweight.containers.safetensors import header_metadata, metadata_of, with_extents
 from flyweight.cursor import check_shape
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
@@ -65,6 +67,7 @@ _AFFINE: dict[str, Param] = {"form": "scale_bias", "scale": "f32", "axis": -1}
 _STORED: dict[str, Param] = {"packing": "little", "word": "u32"}
 _SETTINGS = frozenset({"group_size", "bits", "mode"})
 _KEY, _MIRROR = "quantization", "quantization_config"
+_PLAIN = ("nothing is quantised, so this is a plain Hugging Face directory: --quant int4 would quantise it",)
 
 
 class Grid(NamedTuple):
@@ -145,7 +148,7 @@ def _grid(table: Mapping[str, Any], what: str, file: str) -> Grid:
     return Grid(table["bits"], table["group_size"])
 
 
-def _updated(config: dict[str, Any], entries: Mapping[str, Entry]) -> dict[str, Any]:
+def _updated(config: Mapping[str, Any], entries: Mapping[str, Entry]) -> dict[str, Any]:
     """The config with `quantization` as the entries need it; every other key and the order of keys kept."""
     grids = {_path(entry): _grid_of(entry.codec) for entry in entries.values() if entry.codec != RAW}
     if not grids:
@@ -154,7 +157,7 @@ def _updated(config: dict[str, Any], entries: Mapping[str, Entry]) -> dict[str, 
     # No "mode": affine is the default, and older loaders know no other key.
     table: dict[str, Any] = dict(most.as_json())
     table |= {path: grid.as_json() for path, grid in grids.items() if grid != most}
-    return config | {_KEY: table, _MIRROR: table}
+    return {**config, _KEY: table, _MIRROR: table}
 
 
 def _fits(config: Mapping[str, Any], entries: Mapping[str, Entry]) -> bool:
@@ -189,7 +192,7 @@ def _path(entry: Entry) -> str:
 
 
 def _grid_of(codec: CodecSpec) -> Grid:
-    return Grid(int(codec.params["bits"]), int(codec.params["group"]))
+    return Grid(codec.integer("bits"), codec.integer("group"))
 
 
 def _mistakable(entry: Entry) -> str:
@@ -268,6 +271,19 @@ class MlxDirectory(Container):
     title = "MLX directory"
     dialect = "hf"
     expert_layout = "mlx"
+    own_files = (INDEX,)
+    codecs = (
+        Carried("raw", dtypes=tuple(PLAIN)),
+        Carried(
+            "affine",
+            {
+                **{key: (value,) for key, value in (_AFFINE | _STORED).items()},
+                "bits": BITS,
+                "group": GROUPS,
+                "scale": tuple(scale.label for scale in SCALES),
+            },
+        ),
+    )
     is_directory = True
 
     def probe(self, bundle: Bundle) -> bool:
@@ -287,9 +303,8 @@ class MlxDirectory(Container):
         config = read_json(bundle, CONFIG) if CONFIG in bundle else {}
         method = _method(config)
         settings = _settings(config, file) if not method else Settings(None, {})
-        header = read_tensors(bundle)
-        metadata, dialect = metadata_of(header, bundle.name)
-        entries = regroup(header, bundle.name)
+        stored, entries = read_tensors(bundle)
+        metadata, dialect = metadata_of(stored, bundle.name)
         try:
             entries = as_foreign(entries, method, CONFIG) if method else _collect(entries, settings, file)
         except FlyweightError as error:
@@ -307,10 +322,10 @@ class MlxDirectory(Container):
         whole = len(spec.shape) >= 2 and spec.columns % grid.group == 0
         return whole and any(codec == grid.codec(scale) for scale in SCALES)
 
-    def facts(self, bundle: Bundle) -> Mapping[str, Any]:
+    def summary(self, bundle: Bundle) -> Mapping[str, Any]:
         return unread_weights(bundle)
 
-    def doubts(self, bundle: Bundle, manifest: Manifest) -> Iterable[tuple[str, str]]:
+    def warnings(self, bundle: Bundle, manifest: Manifest) -> Iterable[tuple[str, str]]:
         return stray_weights(bundle)
 
     def adapt(self, codec: CodecSpec, name: str = "") -> CodecSpec:
@@ -320,26 +335,24 @@ class MlxDirectory(Container):
 
     def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
         """Needs the bytes of config.json among the manifest's files: what they say of triples is made to fit."""
-        self.require_carried(manifest)
-        text = manifest.files.get(CONFIG)
-        if not isinstance(text, bytes):
+        require_carried(self, manifest)
+        files, entries = place_files(self, manifest), manifest.entries
+        if not isinstance(files.get(CONFIG), bytes):
             raise UnsupportedError("an MLX directory needs the bytes of a config.json", code="E_NO_CONFIG")
-        config = strict_json.loads(text, file=CONFIG)
-        if not isinstance(config, dict):
-            raise _malformed("config.json must be an object", CONFIG)
-        for entry in manifest.entries.values():
+        for entry in entries.values():
             if entry.codec != RAW and not entry.name.endswith(_CODES):
                 raise UnsupportedError(f"MLX packs only tensors named '…{_CODES}'", code="E_KEY", tensor=entry.name)
             if entry.codec == RAW and (looks := _mistakable(entry)):
                 raise UnsupportedError(f"plain, but {looks}", code="E_KEY", tensor=entry.name)
-        if not _fits(config, manifest.entries):
-            text = strict_json.dumps(_updated(config, manifest.entries), indent=2) + b"\n"
-        files = {**manifest.files, CONFIG: text}
-        keys = _keys(manifest.entries.values())
-        parts = {key: manifest.entries[tensor].parts[part] for key, (tensor, part) in keys.items()}
+        keys = _keys(entries.values())
         if "format" in manifest.metadata:  # another loader's, taken over from the source
             manifest = replace(manifest, metadata={**manifest.metadata, "format": Typed("str", "mlx")})
-        images, extents = place_tensors(parts, header_metadata(manifest, "mlx"), shard_bytes)
+        images, extents = place_tensors(entries, keys, header_metadata(manifest, "mlx"), shard_bytes)
         new_files, copies = place_side_files(files)
         placed = with_extents(manifest, self.name, keys, extents)
-        return Placement(replace(placed, files=files), images | new_files, copies)
+        return Placement(
+            replace(placed, files=files), images | new_files, copies, notes=() if len(keys) > len(entries) else _PLAIN
+        )
+
+    def config(self, config: Mapping[str, Any], entries: Mapping[str, Entry]) -> Mapping[str, Any]:
+        return config if _fits(config, entries) else _updated(config, entries)

@@ -7,6 +7,11 @@ with its scale. The files tell in three ways:
     a file beside it  quantize_config.json, quant_config.json, hf_quant_config.json
     the tensors       codes of few bits with a companion that belongs to them, by RULES
 
+Our own method is `flyweight`: each file describes its codecs itself (see `safetensors`), and config.json names the method so
+that other tools refuse the model rather than misread it:
+
+    "quantization_config": {"quant_method": "flyweight", "version": 1}
+
 A name alone tells nothing: plain models have tensors called `scale` or `weight_scale` too. A rule therefore asks for codes,
 whose elements are integers or 8-bit floats, and for a companion of the same path. fp8 without scales is a plain type.
 """
@@ -15,13 +20,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flyweight.dtypes import DType
+from flyweight.errors import UnsupportedError
 from flyweight.manifest import Entry, kinds_of
 from flyweight.tensor import RAW, CodecSpec
 
-__all__ = ["BESIDE", "RULES", "Rule", "as_foreign", "method_in_config", "method_in_file", "method_in_tensors"]
+__all__ = [
+    "BESIDE",
+    "RULES",
+    "Rule",
+    "as_foreign",
+    "method_in_config",
+    "method_in_file",
+    "method_in_tensors",
+    "states_ours",
+    "with_ours",
+    "without_statement",
+]
 
 INTEGERS = frozenset(dtype for dtype in DType if dtype.kind in "iu")
 FLOATS = frozenset(dtype for dtype in DType if dtype.is_float and dtype.bits <= 8)
@@ -83,18 +100,53 @@ _COMPANIONS = tuple({rule.companion for rule in RULES})
 BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
 """Files that tell of a method, and which one if they do not name it."""
 
-_KEYS = ("quantization_config", "compression_config")
+_MLX, _STATED = "quantization", "quantization_config"
+_KEYS = (_STATED, "compression_config")
 _NAMES = ("quant_method", "quant_algo", "format", "mode")
 _UNNAMED = "one that is not named"
 _LONG = 80
 
 
+_OURS = {"quant_method": "flyweight", "version": 1}
+
+
+def _is_ours(stated: object) -> bool:
+    return isinstance(stated, dict) and stated.get("quant_method") == _OURS["quant_method"]
+
+
+def states_ours(config: object) -> bool:
+    """Whether config.json says that the files describe their codecs. UnsupportedError if in a way that is not known yet."""
+    stated = config.get(_STATED) if isinstance(config, dict) else None
+    if not _is_ours(stated):
+        return False
+    if stated != _OURS:
+        raise UnsupportedError(f"config.json has {_STATED} {stated}; only {_OURS} is known", code="E_QUANT_METHOD")
+    return True
+
+
+def with_ours(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """config.json that says so, and nothing else of the weights."""
+    return config if config.get(_STATED) == _OURS and _MLX not in config else {**without_statement(config), _STATED: _OURS}
+
+
+def without_statement(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """config.json without what it says of weights stored as MLX has them, or by us; what names another method stays.
+
+    MLX's statement may stand in any format: tensors read from others had it once, too.
+    """
+    stated = config.get(_STATED)
+    unnamed = not isinstance(stated, dict) or "quant_method" not in stated
+    dropped = {_MLX} if isinstance(config.get(_MLX), dict) else set()
+    dropped |= {_STATED} if _is_ours(stated) or (dropped and unnamed) else set()
+    return {key: value for key, value in config.items() if key not in dropped} if dropped else config
+
+
 def method_in_config(config: object) -> str:
-    """The method that config.json tells of, or nothing. An empty setting tells of none."""
+    """The method of others that config.json tells of, or nothing. An empty setting tells of none."""
     if not isinstance(config, dict):
         return ""
     parts = [config, *(value for value in config.values() if isinstance(value, dict))]
-    return next((_name(part[key]) for part in parts for key in _KEYS if part.get(key)), "")
+    return next((_name(part[key]) for part in parts for key in _KEYS if part.get(key) and not _is_ours(part[key])), "")
 
 
 def method_in_file(name: str, content: object) -> str:

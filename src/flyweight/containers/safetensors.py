@@ -28,6 +28,7 @@ import numpy as np
 from flyweight import strict_json
 from flyweight.containers import typed_json
 from flyweight.containers.base import ENTRY_KIND_NBYTES, ENTRY_NBYTES, Container, Image, Placement, check_cover
+from flyweight.containers.carried import EVERY_CODEC, Carried
 from flyweight.containers.quantization import as_foreign, method_in_tensors
 from flyweight.cursor import Budget, Cursor, check_name, check_shape, utf8
 from flyweight.dtypes import DType
@@ -41,6 +42,7 @@ __all__ = [
     "Header",
     "Safetensors",
     "build_image",
+    "description",
     "header_metadata",
     "holds",
     "metadata_of",
@@ -331,7 +333,8 @@ def stored_parts(entries: Mapping[str, Entry]) -> dict[str, tuple[str, str]]:
     return keys
 
 
-def _describe(entries: Mapping[str, Entry], keys: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+def description(entries: Mapping[str, Entry], keys: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """The metadata that say what the parts stored under these keys are, for `regroup`; none if all are plain tensors."""
     described: dict[str, Any] = {}
     for key, (name, part) in keys.items():
         entry = entries[name]
@@ -342,7 +345,7 @@ def _describe(entries: Mapping[str, Entry], keys: Mapping[str, tuple[str, str]])
             {"shape": list(entry.spec.shape), "dtype": entry.spec.dtype.label, "codec": entry.codec.as_json(), "parts": {}},
         )
         about["parts"][part] = key
-    return described
+    return {_TENSORS: strict_json.dumps(described).decode()} if described else {}
 
 
 def regroup(header: Header, file: str) -> Mapping[str, Entry]:
@@ -378,12 +381,10 @@ _Alike = dict[str, tuple[TensorSpec, CodecSpec, Layout]]
 
 def _described_entry(name: str, about: object, tensors: Mapping[str, Entry], alike: _Alike) -> Entry:
     match about:
-        case {"shape": shape, "dtype": str(label), "codec": {"name": str(codec), "params": dict(params)}, "parts": dict(parts)}:
+        case {"shape": shape, "dtype": str(label), "codec": codec, "parts": dict(parts)}:
             pass
         case _:
             raise MalformedError("a description needs shape, dtype, codec and parts", code="E_DESCRIPTION")
-    if not all(isinstance(value, bool | int | float | str) for value in params.values()):
-        raise MalformedError("codec parameters must be plain values", code="E_DESCRIPTION")
     if not parts:
         raise MalformedError("a described tensor has no parts", code="E_DESCRIPTION")
     for part, key in parts.items():
@@ -391,20 +392,21 @@ def _described_entry(name: str, about: object, tensors: Mapping[str, Entry], ali
             raise MalformedError(f"its part '{part}' is not in the file", code="E_DESCRIPTION")
     stored = {part: tensors[key] for part, key in parts.items()}
     layout = {part: entry.spec for part, entry in stored.items()}
-    said = repr((shape, label, codec, params, [(part, id(spec)) for part, spec in layout.items()]))
-    if said not in alike:
-        alike[said] = TensorSpec(check_shape(shape), DType.parse(label)), CodecSpec(codec, params), layout
-    return Entry(name, *alike[said], {part: entry.extents["data"] for part, entry in stored.items()})
+    kind = repr((shape, label, codec, [(part, id(spec)) for part, spec in layout.items()]))
+    if kind not in alike:
+        codec_spec = CodecSpec.read(codec, code="E_DESCRIPTION")
+        alike[kind] = TensorSpec(check_shape(shape), DType.parse(label)), codec_spec, layout
+    return Entry(name, *alike[kind], {part: entry.extents["data"] for part, entry in stored.items()})
 
 
 # --- metadata -----------------------------------------------------------------------------------
 
 
-def metadata_of(header: Header, file: str) -> tuple[dict[str, Typed], str]:
-    """The typed metadata and the dialect a header stands for."""
-    plain = {key: Typed("str", value) for key, value in header.metadata.items() if key not in _RESERVED}
-    dialect = header.metadata.get(_DIALECT, "hf")
-    text = header.metadata.get(_TYPED)
+def metadata_of(metadata: Mapping[str, str], file: str) -> tuple[dict[str, Typed], str]:
+    """The typed metadata and the dialect that the metadata of a header stand for."""
+    plain = {key: Typed("str", value) for key, value in metadata.items() if key not in _RESERVED}
+    dialect = metadata.get(_DIALECT, "hf")
+    text = metadata.get(_TYPED)
     if text is None:
         return plain, dialect
     typed = typed_json.loads(text, file=file)
@@ -427,6 +429,7 @@ class Safetensors(Container):
     dialect = ""
     is_directory = False
     suffix = ".safetensors"
+    codecs = (Carried("raw", dtypes=tuple(LABELS)), EVERY_CODEC)
 
     def probe(self, bundle: Bundle) -> bool:
         """Also true for a file that merely claims the suffix: the parser then says what is wrong with it."""
@@ -440,7 +443,7 @@ class Safetensors(Container):
     def parse(self, bundle: Bundle) -> Manifest:
         file = bundle.single or next(iter(bundle))
         header = read_header(bundle[file], file)
-        metadata, dialect = metadata_of(header, bundle[file].name)
+        metadata, dialect = metadata_of(header.metadata, bundle[file].name)
         entries = regroup(header, bundle[file].name)
         if (found := method_in_tensors(entries)) is not None:
             entries = as_foreign(entries, *found)
@@ -452,10 +455,7 @@ class Safetensors(Container):
     def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
         """One file whatever `shard_bytes` says: a sharded model is a directory."""
         keys = stored_parts(manifest.entries)
-        described = _describe(manifest.entries, keys)
-        metadata = header_metadata(manifest)
-        if described:
-            metadata[_TENSORS] = strict_json.dumps(described).decode()
+        metadata = header_metadata(manifest) | description(manifest.entries, keys)
         parts = {key: manifest.entries[tensor].parts[part] for key, (tensor, part) in keys.items()}
         image, extents = build_image(name, parts, metadata)
         return Placement(with_extents(manifest, self.name, keys, extents), {name: image})

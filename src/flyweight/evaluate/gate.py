@@ -100,6 +100,6 @@ def drawn_windows(model: Model, count: int, length: int) -> Array:
 
 def _first_token(model: Model) -> int:
     """BOS, where the settings name one: a window begins with it; else token 0."""
-    settings, metadata = model.decoder.config.extra, model.checkpoint.manifest
+    settings, metadata = model.decoder.config.settings, model.checkpoint.manifest
     first = metadata.value("tokenizer.ggml.bos_token_id", settings.get("bos_token_id"))
     return first if type(first) is int and 0 <= first < model.decoder.vocabulary else 0

@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from flyweight.gate import LEAST_WINDOWS
+
 __all__ = ["Estimate", "mean", "perplexity", "perplexity_change", "quantile", "share", "unit_of"]
 
 Array = np.ndarray[Any, Any]
 
-LEAST_WINDOWS = 8
 _Z = 1.959964
 
 

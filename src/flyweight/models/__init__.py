@@ -1,16 +1,20 @@
-"""Model families as data, and the translation of a checkpoint between the HF and the GGUF dialect.
+"""What a checkpoint is as a model: its family, its settings and its tensors, in one canonical form for all dialects.
 
-A family is one file named after its `model_type`, holding one table (see `family`). `translate` renames tensors,
-says how their values move, and rewrites settings, tokenizer and chat template; it touches no weights.
+families     a file and a line for each model family: its settings, its tensors, how it computes
+dialects     a file and a line for each dialect: how it writes settings, names, tokenizers
+tokenizers   vocabularies, and what of tokenizer.json is run
+
+`translate` takes a checkpoint from one dialect to another, `blueprint` says what running it needs; neither touches weights.
 """
 
-from flyweight.models.blueprint import Blueprint, blueprint
-from flyweight.models.config import Config
+from flyweight.models.dialects.contract import Blueprint, Translation
 from flyweight.models.experts import expert_layout
+from flyweight.models.families import FAMILIES
 from flyweight.models.family import Family
-from flyweight.models.names import Renamed, dense_by_default
-from flyweight.models.transform import Transform
-from flyweight.models.translation import FAMILIES, Translation, family_of, rename_tensors, translate
+from flyweight.models.model_config import Config
+from flyweight.models.tensor_names import dense_by_default
+from flyweight.models.transform import Renamed, Transform
+from flyweight.models.translation import blueprint, dialect_of, family_of, rename_tensors, translate
 
 __all__ = [
     "FAMILIES",
@@ -22,6 +26,7 @@ __all__ = [
     "Translation",
     "blueprint",
     "dense_by_default",
+    "dialect_of",
     "expert_layout",
     "family_of",
     "rename_tensors",

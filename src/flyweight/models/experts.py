@@ -12,8 +12,8 @@ import re
 
 from flyweight import strict_json
 from flyweight.manifest import Manifest
-from flyweight.models.config import CONFIG_JSON
-from flyweight.models.translation import Read
+from flyweight.models.dialects.contract import Read
+from flyweight.models.model_config import CONFIG_JSON
 
 __all__ = ["expert_layout"]
 

@@ -1,16 +1,14 @@
-"""A model family as data: what its configuration and its tensors are called in each dialect.
+"""A model family as data: its settings, its tensors, and how it computes.
 
-A family is a table, not code. `fields` pairs the keys of config.json with the keys of GGUF metadata (without
-the architecture in front), `tensors` pairs tensor names, where `{i}` is the layer, and gives each its shape in
-named dimensions. Everything else about translation is derived from these two tables.
+A family is a table, not code. Settings and tensors have the names that config.json and transformers give them: those are the
+canonical names, whichever dialect a checkpoint is written in. `{i}` in a tensor's name is the layer, and shapes are given in
+named dimensions. How another dialect writes a family is a `form` in the same file (see `dialects`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
-
-from flyweight.models.transform import Transform
+from typing import Any, NamedTuple, TypeVar
 
 __all__ = [
     "ATTENTION",
@@ -27,25 +25,21 @@ __all__ = [
     "Graph",
     "TensorRule",
     "Window",
+    "in_layers",
 ]
+
+F = TypeVar("F")
 
 
 class Field(NamedTuple):
-    """One number of the configuration: key in config.json, key in GGUF, type in GGUF, value when it is absent."""
+    """One setting: its name, its type, and its value where config.json leaves it out, which is that of transformers."""
 
-    hf: str
-    gguf: str
-    type: str = "u32"
+    name: str
+    type: type = int
     default: float | int | str | None = None
-    """A number, or the name of another field to take the value from; None when there is no default."""
-    assumed: bool = True
-    """Whether programs assume the default when GGUF lacks the key; otherwise GGUF must have it."""
+    """A value, or the name of another field to take it from; None when there is no default."""
     nullable: bool = False
-    """May be null in config.json and absent in GGUF; otherwise a field without default is required."""
-    null: int | None = None
-    """What GGUF stores for null, where absence would mean something else."""
-    always_on: bool = False
-    """Null in config.json switches a feature off that the GGUF architecture always has."""
+    """Whether null switches the feature off; otherwise null is as good as absent."""
 
 
 class Dims(NamedTuple):
@@ -76,44 +70,37 @@ class Dims(NamedTuple):
 
 
 class TensorRule(NamedTuple):
-    """One tensor (of every layer, where the names hold `{i}`): both names, shape, and how GGUF's values differ."""
+    """One tensor, of every layer where the name holds `{i}`."""
 
-    hf: str
-    gguf: str
+    name: str
     shape: tuple[str, ...]
-    interleaved: str = ""
-    """Which heads ("q" or "kv") GGUF interleaves the rows of."""
-    add: float = 0.0
-    """What GGUF adds to every value."""
     when: str = ""
-    """The switch in config.json that says whether the tensor exists; empty when it always does."""
-
-    def transform(self, dims: Dims, *, to_gguf: bool) -> Transform | None:
-        heads = {"": 0, "q": dims.heads, "kv": dims.kv_heads}[self.interleaved]
-        if not heads and not self.add:
-            return None
-        change = Transform(heads=heads, add=self.add)
-        return change if to_gguf else change.inverted()
-
-    def name(self, *, gguf: bool) -> str:
-        return self.gguf if gguf else self.hf
+    """The setting that says whether the tensor exists; empty when it always does."""
 
 
 class Window(NamedTuple):
-    """Layers with sliding-window attention: every `period`-th layer attends to everything."""
+    """Layers that see only the last `sliding_window` positions. Without more, all of them do."""
 
-    period: int
-    key: str = ""
-    """GGUF key for another period; empty when the architecture allows only this one."""
+    switch: str = ""
+    """The setting that turns windows on. config.json always gets it: programs differ in what its absence means."""
+    period: int = 0
+    """Every so many layers one sees everything, where the settings do not say which."""
+    first: int | None = None
+    """The first layer with a window, where `max_window_layers` does not say; None when no setting may say."""
+
+    @property
+    def by_layer(self) -> bool:
+        """Whether `layer_types` decides, where it is given."""
+        return self.period > 0 or self.first is not None
 
 
 class Graph(NamedTuple):
     """How the model computes, where families differ; the defaults are Llama's."""
 
-    activation: str = "silu"
-    """What the gate of the MLP goes through: "silu", or "gelu_tanh"."""
     scaled_embedding: bool = False
     """Whether embeddings are multiplied by √hidden_size."""
+    norm_offset: float = 0.0
+    """Norms multiply by this + w."""
     attention_norm: str = "input_layernorm"
     mlp_norm: str = "post_attention_layernorm"
     attention_post_norm: str = ""
@@ -125,69 +112,74 @@ class Family(NamedTuple):
     model_type: str
     architecture: str
     """The class that `architectures` in config.json names."""
-    gguf: str
-    """The value of `general.architecture`."""
     fields: tuple[Field, ...]
     tensors: tuple[TensorRule, ...]
+    activation: tuple[str, str] = ("hidden_act", "silu")
+    """The setting that names what the gate of the MLP goes through, and its default."""
     constants: Mapping[str, object] = {}
-    """Settings that the GGUF architecture implies; a config that says otherwise cannot be translated."""
-    unheld: Mapping[str, object] = {}
-    """Settings that change the function and that the GGUF architecture has no key for, with the value it implies."""
+    """Settings of which only this value can be computed."""
     tied: bool = False
     """Whether the output shares the embedding when config.json does not say."""
     head_dim: int = 0
     """The width of a head when config.json does not say; 0 for hidden_size / num_attention_heads."""
     window: Window | None = None
-    """Which layers have a sliding window, if any."""
-    wide_layers: int = 0
-    """Gemma divides scores by √head_dim, but by √(hidden_size / heads) in its 27B, known by this number of layers."""
+    score_scalar: int = 0
+    """Scores are divided by the root of `query_pre_attn_scalar`, by default this; 0: by that of the width of a head."""
     partial_rotary: bool = False
     """Whether RoPE may turn only the first part of each head."""
-    scalings: tuple[str, ...] = ("linear", "yarn")
-    """The kinds of `rope_scaling` that have a form in GGUF (see `rope`)."""
+    scalings: Mapping[str, str] = {"linear": "linear", "yarn": "yarn", "llama3": "llama3"}
+    """The kinds of `rope_scaling`, by the names that config.json has for them (see `rope_scaling`)."""
     graph: Graph = Graph()
+    forms: tuple[Any, ...] = ()
+    """How dialects with other names write this family, an object of a type of its own for each dialect."""
+
+    def form(self, kind: type[F]) -> F | None:
+        """The form of one dialect; None when that dialect cannot say this family."""
+        return next((form for form in self.forms if isinstance(form, kind)), None)
 
 
 COMMON_FIELDS = (
-    Field("hidden_size", "embedding_length"),
-    Field("intermediate_size", "feed_forward_length"),
-    Field("num_hidden_layers", "block_count"),
-    Field("num_attention_heads", "attention.head_count"),
-    Field("num_key_value_heads", "attention.head_count_kv", default="num_attention_heads"),
-    Field("max_position_embeddings", "context_length"),
-    Field("rms_norm_eps", "attention.layer_norm_rms_epsilon", "f32", default=1e-6, assumed=False),
-    Field("rope_theta", "rope.freq_base", "f32", default=10000.0),
+    Field("hidden_size"),
+    Field("intermediate_size"),
+    Field("num_hidden_layers"),
+    Field("num_attention_heads"),
+    Field("num_key_value_heads", default="num_attention_heads"),
+    Field("max_position_embeddings"),
+    Field("rms_norm_eps", float, default=1e-6),
+    Field("rope_theta", float, default=10000.0),
 )
 
 UNTIED = "untied"
 """The switch of the output matrix: the opposite of `tie_word_embeddings`."""
 
+
+def in_layers(shapes: Mapping[str, tuple[str, ...]], when: str = "") -> tuple[TensorRule, ...]:
+    """The same tensors in every layer."""
+    return tuple(TensorRule(f"model.layers.{{i}}.{name}", shape, when) for name, shape in shapes.items())
+
+
 EMBEDDINGS = (
-    TensorRule("model.embed_tokens.weight", "token_embd.weight", ("vocab", "hidden")),
-    TensorRule("model.norm.weight", "output_norm.weight", ("hidden",)),
-    TensorRule("lm_head.weight", "output.weight", ("vocab", "hidden"), when=UNTIED),
+    TensorRule("model.embed_tokens.weight", ("vocab", "hidden")),
+    TensorRule("model.norm.weight", ("hidden",)),
+    TensorRule("lm_head.weight", ("vocab", "hidden"), when=UNTIED),
 )
-NORMS = (
-    TensorRule("model.layers.{i}.input_layernorm.weight", "blk.{i}.attn_norm.weight", ("hidden",)),
-    TensorRule("model.layers.{i}.post_attention_layernorm.weight", "blk.{i}.ffn_norm.weight", ("hidden",)),
+NORMS = in_layers({"input_layernorm.weight": ("hidden",), "post_attention_layernorm.weight": ("hidden",)})
+ATTENTION = in_layers(
+    {
+        "self_attn.q_proj.weight": ("q", "hidden"),
+        "self_attn.k_proj.weight": ("kv", "hidden"),
+        "self_attn.v_proj.weight": ("kv", "hidden"),
+        "self_attn.o_proj.weight": ("hidden", "q"),
+    }
 )
-ATTENTION = (
-    TensorRule("model.layers.{i}.self_attn.q_proj.weight", "blk.{i}.attn_q.weight", ("q", "hidden")),
-    TensorRule("model.layers.{i}.self_attn.k_proj.weight", "blk.{i}.attn_k.weight", ("kv", "hidden")),
-    TensorRule("model.layers.{i}.self_attn.v_proj.weight", "blk.{i}.attn_v.weight", ("kv", "hidden")),
-    TensorRule("model.layers.{i}.self_attn.o_proj.weight", "blk.{i}.attn_output.weight", ("hidden", "q")),
+ATTENTION_BIASES = in_layers(
+    {"self_attn.q_proj.bias": ("q",), "self_attn.k_proj.bias": ("kv",), "self_attn.v_proj.bias": ("kv",)}
 )
-ATTENTION_BIASES = (
-    TensorRule("model.layers.{i}.self_attn.q_proj.bias", "blk.{i}.attn_q.bias", ("q",)),
-    TensorRule("model.layers.{i}.self_attn.k_proj.bias", "blk.{i}.attn_k.bias", ("kv",)),
-    TensorRule("model.layers.{i}.self_attn.v_proj.bias", "blk.{i}.attn_v.bias", ("kv",)),
-)
-QK_NORMS = (
-    TensorRule("model.layers.{i}.self_attn.q_norm.weight", "blk.{i}.attn_q_norm.weight", ("head",)),
-    TensorRule("model.layers.{i}.self_attn.k_norm.weight", "blk.{i}.attn_k_norm.weight", ("head",)),
-)
-MLP = (
-    TensorRule("model.layers.{i}.mlp.gate_proj.weight", "blk.{i}.ffn_gate.weight", ("ffn", "hidden")),
-    TensorRule("model.layers.{i}.mlp.up_proj.weight", "blk.{i}.ffn_up.weight", ("ffn", "hidden")),
-    TensorRule("model.layers.{i}.mlp.down_proj.weight", "blk.{i}.ffn_down.weight", ("hidden", "ffn")),
+QK_NORMS = in_layers({"self_attn.q_norm.weight": ("head",), "self_attn.k_norm.weight": ("head",)})
+MLP = in_layers(
+    {
+        "mlp.gate_proj.weight": ("ffn", "hidden"),
+        "mlp.up_proj.weight": ("ffn", "hidden"),
+        "mlp.down_proj.weight": ("hidden", "ffn"),
+    }
 )

@@ -7,13 +7,11 @@ from flyweight.pipeline.recipe import Recipe, load_recipe, preset
 from flyweight.pipeline.report import ConversionReport, TensorReport
 from flyweight.pipeline.run import convert, plan_conversion, target_container
 from flyweight.pipeline.soundness import Finding, VerifyReport, verify
-from flyweight.pipeline.squizd import Extras
 
 __all__ = [
     "ConversionReport",
     "DiffReport",
     "ExtractReport",
-    "Extras",
     "Finding",
     "Part",
     "Plan",

@@ -17,7 +17,7 @@ import numpy as np
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.codecs import known
-from flyweight.containers import Finding
+from flyweight.containers.base import Finding
 from flyweight.errors import FlyweightError
 from flyweight.models import Renamed, rename_tensors
 from flyweight.pipeline.draft import without_draft

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flyweight.checkpoint import Checkpoint
-from flyweight.containers import Container
-from flyweight.manifest import Entry, Manifest
+from flyweight.containers.abilities import EmbedsFiles
+from flyweight.containers.base import Container
+from flyweight.manifest import DRAFT, Entry, Manifest
 
-__all__ = ["DRAFT", "draft_tensors", "without_draft"]
-
-DRAFT = "draft."
+__all__ = ["draft_tensors", "without_draft"]
 
 
 def without_draft(manifest: Manifest) -> Manifest:
@@ -28,7 +27,7 @@ def draft_tensors(
 ) -> dict[str, tuple[Checkpoint, Entry]]:
     """The tensors of the head the target gets, by their names there: those of a checkpoint of its own, else the source's."""
     own = {name: (checkpoint, entry) for name, entry in checkpoint.manifest.entries.items() if name.startswith(DRAFT)}
-    if own and not (container.holds_files or not container.dialect):
+    if own and container.dialect and not isinstance(container, EmbedsFiles):
         notes.append(f"a draft head of {len(own)} tensors is not carried: `flyweight extract` writes it to a file of its own")
         return {}
     if added is None:

@@ -6,7 +6,7 @@
     NAME      one side file, or one tensor as a safetensors file, as it is stored
 
 Every output is there whole or not at all. Members of an archive are plain files below the directory they are written to,
-inflated under the caps of `containers.squizd.appendix`.
+inflated under the caps of `containers.mlpackage`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
-from flyweight.containers import Image, container_named
-from flyweight.containers.squizd import appendix
+from flyweight.containers import container_named, mlpackage
+from flyweight.containers.base import Image
 from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
-from flyweight.manifest import Entry, Extent, Manifest
-from flyweight.pipeline.draft import DRAFT
+from flyweight.manifest import DRAFT, Entry, Extent, Manifest
 from flyweight.pipeline.plan import Plan, Step
 from flyweight.pipeline.recipe import Recipe
 from flyweight.pipeline.replacing import require_apart
 from flyweight.pipeline.rows import SLAB_BYTES
 from flyweight.pipeline.run import Progress, carry_out_plan
-from flyweight.pipeline.side_files import COREML
 from flyweight.pipeline.staging import Staging
 
 __all__ = ["ExtractReport", "Part", "extract", "list_parts"]
@@ -69,10 +67,10 @@ def list_parts(source: Path | str) -> list[Part]:
         found = []
         if head := _draft(checkpoint):
             found.append(Part("draft", "draft head", len(head), sum(entry.nbytes for entry in head.values())))
-        if COREML in files:
+        if mlpackage.NAME in files:
             members = _members(checkpoint)
             found.append(Part("coreml", "Core ML package", len(members), sum(member.file_size for member in members)))
-        plain = {name: _nbytes(content) for name, content in files.items() if name != COREML}
+        plain = {name: _nbytes(content) for name, content in files.items() if name != mlpackage.NAME}
         if plain:
             found.append(Part("files", "side files", len(plain), sum(plain.values())))
         return found + [Part(name, "side file", 1, nbytes) for name, nbytes in plain.items()]
@@ -151,13 +149,13 @@ def _nothing(what: str) -> dict[str, Any]:
 def _contents(checkpoint: Checkpoint, part: str, name: str, archived: bool) -> dict[str, Content]:
     files = checkpoint.manifest.files
     if part == "files":
-        plain = {file: content for file, content in files.items() if file != COREML}
+        plain = {file: content for file, content in files.items() if file != mlpackage.NAME}
         return {file: _pieces(checkpoint, content) for file, content in plain.items()} or _nothing("there are no side files")
-    if part == "coreml" and COREML not in files:
+    if part == "coreml" and mlpackage.NAME not in files:
         return _nothing("there is no Core ML package")
     if part == "coreml" and not archived:
         return {member.filename: _inflated(checkpoint, member) for member in _members(checkpoint)}
-    file = COREML if part == "coreml" else part
+    file = mlpackage.NAME if part == "coreml" else part
     return {name: _pieces(checkpoint, files[file])} if file in files else _nothing(f"there is no '{part}'")
 
 
@@ -171,14 +169,14 @@ def _pieces(checkpoint: Checkpoint, content: Extent | bytes) -> Content:
 
 
 def _archive(checkpoint: Checkpoint) -> Extent:
-    content = checkpoint.manifest.files[COREML]
+    content = checkpoint.manifest.files[mlpackage.NAME]
     assert isinstance(content, Extent)  # side files of what was opened lie in its files
     return content
 
 
-def _members(checkpoint: Checkpoint) -> list[appendix.Member]:
+def _members(checkpoint: Checkpoint) -> list[mlpackage.Member]:
     extent = _archive(checkpoint)
-    members = appendix.members(checkpoint.source(extent.file), extent)
+    members = mlpackage.members(checkpoint.source(extent.file), extent)
     names = {member.filename for member in members}
     for name in names:
         if any("/".join(name.split("/")[:depth]) in names for depth in range(1, name.count("/") + 1)):
@@ -186,9 +184,9 @@ def _members(checkpoint: Checkpoint) -> list[appendix.Member]:
     return members
 
 
-def _inflated(checkpoint: Checkpoint, member: appendix.Member) -> Content:
+def _inflated(checkpoint: Checkpoint, member: mlpackage.Member) -> Content:
     extent = _archive(checkpoint)
-    return member.file_size, appendix.read_member(checkpoint.source(extent.file), extent, member)
+    return member.file_size, mlpackage.read_member(checkpoint.source(extent.file), extent, member)
 
 
 def _write(

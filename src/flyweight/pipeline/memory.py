@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from flyweight.errors import ResourceError
 
-__all__ = ["BASE_RAM", "FITTED_WHOLE", "allowed", "require"]
+__all__ = ["BASE_RAM", "allowed", "require"]
 
 BASE_RAM = 192 << 20
 """Bytes the process needs beside its tensors."""
-FITTED_WHOLE = 4
-"""How many times its f32 values a tensor needs whose codec is fitted: stored, widened, in the target's type, and gathered."""
 
 
 def allowed(max_ram: int | None) -> int:
@@ -26,5 +24,5 @@ def require(need: int, max_ram: int | None, who: str, *, tensor: str | None = No
             f"{who} needs {(need + BASE_RAM) >> 20} MiB of memory and {ram >> 20} MiB are allowed",
             code="E_RAM",
             tensor=tensor,
-            hint="allow more with --max-ram, or choose a codec whose rows stand alone",
+            hint="allow more with --max-ram, or choose a codec that is read row by row, such as q8_0 or int4",
         )

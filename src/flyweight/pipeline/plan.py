@@ -19,10 +19,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from flyweight.checkpoint import Checkpoint
+from flyweight.checkpoint import Checkpoint, gated, needs_gate
 from flyweight.codecs import Array, Codec, codec_for, known
 from flyweight.codecs.casts import astype
-from flyweight.containers import Container, Placement
+from flyweight.containers.abilities import Describes, RecordsGate, adapted
+from flyweight.containers.base import Container, Placement
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, MalformedError, ResourceError, UnsupportedError
 from flyweight.gate import INT3, Gate
@@ -35,7 +36,7 @@ from flyweight.pipeline.report import Drift
 from flyweight.pipeline.rows import decode_rows, pruned, read_rows, slabs
 from flyweight.pipeline.side_files import side_files
 from flyweight.quantizers import QUANTIZERS
-from flyweight.tensor import RAW, CodecSpec, TensorSpec, has_rows
+from flyweight.tensor import RAW, TensorSpec, has_rows
 
 __all__ = ["Action", "Plan", "Step", "make_plan"]
 
@@ -54,7 +55,7 @@ class Step:
     array: Array | None = None
     note: str = ""
     sparsity: float = 0.0
-    """The share of blocks set to zero before the target's codec, which is `masked`, gets the values."""
+    """The share of blocks set to zero before the target's codec, which drops such blocks, gets the values."""
     origin: Checkpoint | None = field(default=None, compare=False)
     """Where the source tensor is, if not in the plan's checkpoint."""
 
@@ -94,8 +95,15 @@ class Plan:
 
     @property
     def gate(self) -> Gate | None:
-        """What the output may cost: as the recipe says, else as the forms of its tensors ask for."""
-        return self.recipe.gate or (INT3 if self.container.gated(self.placement.manifest) else None)
+        """What the output may cost: as the recipe says, else as codecs ask for that lose much."""
+        is_model = bool(self.container.dialect)  # else a file of any tensors, which cannot be run
+        lossy = is_model and any(s.action == "transcode" and needs_gate(s.target.codec) for s in self.steps)
+        return self.recipe.gate or (INT3 if lossy or self.gated else None)
+
+    @property
+    def gated(self) -> list[str]:
+        """The tensors whose gate the output will record."""
+        return gated(self.placement.manifest) if isinstance(self.container, RecordsGate) else []
 
     @property
     def checkpoints(self) -> tuple[Checkpoint, ...]:
@@ -137,7 +145,7 @@ def make_plan(
     dialect = container.dialect or manifest.dialect
     translation = translate(manifest, dialect, checkpoint.read, dense=dtype)
     _require_expert_layout(checkpoint, container)
-    wishes = Wishes(recipe, dtype, container.vector_dtype if dialect != manifest.dialect else None, max_ram)
+    wishes = Wishes(recipe, dtype, container.dense.vectors if dialect != manifest.dialect else None, max_ram)
     notes = [*translation.notes, *(f"{name} is not carried: {why}" for name, why in translation.dropped.items())]
     as_stored = Wishes(Recipe("keep"), None, None, max_ram)
     jobs = [(checkpoint, manifest.entries[old], renamed, wishes) for old, renamed in translation.tensors.items()]
@@ -170,10 +178,7 @@ def make_plan(
     placed = placement.manifest.entries
     steps = [replace(step, target=placed[step.target.name]) for step in steps]
     notes += [f"{step.target.name}: {step.note}" for step in steps if step.note]
-    if shard_bytes is not None and container.holds_files:
-        notes.append("a model in one file is not split")
-    if container.name == "mlx" and all(step.target.codec == RAW for step in steps):
-        notes.append("nothing is quantised, so this is a plain Hugging Face directory: --quant int4 would quantise it")
+    notes += placement.notes
     return Plan(checkpoint, container, recipe, placement, tuple(steps), tuple(notes), draft)
 
 
@@ -204,7 +209,7 @@ def _unplaced(
     files = side_files(checkpoint, container, translation.files, entries.values(), notes)
     metadata = translation.metadata
     if dialect != checkpoint.manifest.dialect or any(step.action != "remux" for step in steps):
-        metadata = container.describe(entries, metadata)
+        metadata = container.describe(entries, metadata) if isinstance(container, Describes) else metadata
     return Manifest(container.name, entries, metadata, files, dialect)
 
 
@@ -230,7 +235,7 @@ def _step(checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Co
     dense_dtype = _dense_dtype(source, container, choice, wishes)
     if choice.codec is not None and choice.codec != RAW:
         return _quantize(checkpoint, source, renamed, container, choice, dense_dtype, wishes.max_ram)
-    narrow = container.exactly.get(dense_dtype)
+    narrow = container.dense.exactly.get(dense_dtype)
     if (
         narrow
         and source.codec == RAW
@@ -238,9 +243,10 @@ def _step(checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Co
         and _fits(checkpoint, source, narrow)
     ):
         dense_dtype = narrow
-    keeps = choice.codec is None or source.codec == RAW
+    at_home = not container.decodes or checkpoint.container is container or source.codec.is_foreign
+    keeps = source.codec == RAW or (choice.codec is None and at_home)
     if keeps and not moves_values and (source.codec != RAW or source.spec.dtype is dense_dtype):
-        if container.carries(source.spec, source.codec):
+        if container.carried(source.spec, source.codec):
             _require_rows(source, transform)
             return Step("remux", source, replace(source, name=renamed.name, extents={}), transform)
         repacked = _repack_target(source, container)
@@ -253,7 +259,7 @@ def _dense_dtype(source: Entry, container: Container, choice: Choice, wishes: Wi
     """The element type this tensor has if stored dense: asked for, or the one that loses nothing."""
     if not source.spec.dtype.is_float:
         return source.spec.dtype
-    if container.vector_dtype is not None and len(source.spec.shape) < 2:  # its readers take no other
+    if container.dense.vectors is not None and len(source.spec.shape) < 2:  # its readers take no other
         return wishes.vectors or source.spec.dtype
     return choice.dtype or wishes.dtype or source.spec.dtype
 
@@ -290,12 +296,12 @@ def _quantize(
     max_ram: int | None,
 ) -> Step:
     assert choice.codec is not None
-    codec = codec_for(container.adapt(choice.codec, renamed.name))
+    codec = codec_for(adapted(container, choice.codec, renamed.name))
     transform = renamed.transform
     if source.codec == codec.spec and not choice.sparsity and not (transform and transform.add):
         _require_rows(source, transform)
         return Step("remux", source, replace(source, name=renamed.name, extents={}), transform)
-    if choice.quantizer == SAME_CODES:
+    if choice.quantizer == SAME_CODES or _repacks_exactly(source, transform, container, codec, choice):
         return Step("repack", source, _entry(renamed.name, source.spec, codec), transform)
     if not source.spec.dtype.is_float:
         if codec.exact:
@@ -312,16 +318,16 @@ def _quantize(
     spec = TensorSpec(source.spec.shape, dense if codec.exact else codec.decoded_dtype(source.spec.dtype))
     try:
         if codec.needs_fit:
-            memory.require(memory.FITTED_WHOLE * 4 * spec.size, max_ram, f"fitting {codec.name}", tensor=source.name)
+            memory.require(codec.copies_to_fit * 4 * spec.size, max_ram, f"fitting {codec.name}", tensor=source.name)
             codec = _fitted(checkpoint, source, transform, codec, spec, choice.sparsity)
         layout = codec.layout(spec)
-        reason = "" if container.carries(spec, codec.spec) else f"{container.name} cannot hold {spec} as {codec.spec}"
+        reason = "" if container.carried(spec, codec.spec) else f"{container.name} cannot hold {spec} as {codec.spec}"
         larger = sum(part.nbytes for part in layout.values()) >= spec.nbytes
-        if larger and codec.exact and codec.name != "masked" and not reason:  # a mask is asked for in spite of its bytes
+        if larger and codec.exact and not codec.drops_blocks and not reason:  # a mask is asked for in spite of its bytes
             reason = f"{codec.name} would not make it smaller"
     except UnsupportedError as error:
         reason = error.message
-    if reason and container.carries(TensorSpec((256, 256), spec.dtype), codec.spec):  # the codec would do, this shape will not
+    if reason and container.carried(TensorSpec((256, 256), spec.dtype), codec.spec):  # the codec would do, this shape will not
         return replace(_dense(source, renamed, container, dense), note=f"stays dense: {reason}")
     if reason:
         raise UnsupportedError(
@@ -329,18 +335,30 @@ def _quantize(
             hint=f"`flyweight formats` lists what {container.name} carries",
         )
     target = Entry(renamed.name, spec, codec.spec, layout)
-    return Step("transcode", source, target, transform, choice.quantizer, sparsity=choice.sparsity)
+    return Step("transcode", source, target, transform, choice.quantizer or codec.quantizer, sparsity=choice.sparsity)
+
+
+def _repacks_exactly(source: Entry, transform: Transform | None, container: Container, codec: Codec, choice: Choice) -> bool:
+    """Whether the codec wanted holds the source's grid as it is, so that quantizing again would only lose.
+
+    Whoever names a quantizer wants other codes, and gets them.
+    """
+    if choice.quantizer or choice.sparsity or (transform and transform.add) or not known(source.codec):
+        return False
+    grid = codec_for(source.codec).grid_spec
+    exact = grid is not None and codec.holds_grid(grid, source.spec.columns)
+    return exact and _rows_can_move(source, transform) and container.carries(source.spec, codec.spec)
 
 
 def _cosine(checkpoint: Checkpoint, source: Entry, transform: Transform | None, codec: Codec, choice: Choice) -> float:
     """How near a codec keeps a tensor to its source, for which its values are read once before anything is written."""
-    drift = Drift()
+    drift, quantize = Drift(), QUANTIZERS[choice.quantizer or codec.quantizer]
     for start, stop in slabs(source.spec, has_rows(source.spec, source.parts)):
         values = astype(decode_rows(read_rows(checkpoint, source.name, start, stop, transform), transform), DType.F32.numpy)
         if not np.isfinite(values).all():
             return 1.0  # nothing to measure: carrying it out says what is wrong
         spec = TensorSpec(values.shape, DType.F32)
-        drift.add(values, codec.decode(spec, QUANTIZERS[choice.quantizer](values, codec, spec)))
+        drift.add(values, codec.decode(spec, quantize(values, codec, spec)))
     return drift.cosine
 
 
@@ -356,7 +374,7 @@ def _fitted(
 def _dense(source: Entry, renamed: Renamed, container: Container, dtype: DType) -> Step:
     _require_decodable(source)
     spec = TensorSpec(source.spec.shape, dtype)
-    if not container.carries(spec, RAW):
+    if not container.carried(spec, RAW):
         raise UnsupportedError(
             f"{container.name} cannot hold {source.codec} and cannot hold it dense as {spec}",
             hint="choose another element type with --dtype",
@@ -373,18 +391,7 @@ def _repack_target(source: Entry, container: Container) -> Codec | None:
     """A codec the container carries that stores the same grid exactly, whatever the values."""
     if not known(source.codec):
         return None
-    codec = codec_for(source.codec)
-    for candidate in _same_grid(codec):
-        if container.carries(source.spec, container.adapt(candidate)):
-            return codec_for(container.adapt(candidate))
+    for candidate in codec_for(source.codec).same_grid:
+        if container.carried(source.spec, own := adapted(container, candidate)):
+            return codec_for(own)
     return None
-
-
-def _same_grid(codec: Codec) -> list[CodecSpec]:
-    """Codecs that hold every grid of `codec`: same bits and group, scale and offset of a type that holds its own."""
-    if not codec.grid_bits:
-        return []
-    found = [CodecSpec("affine", {"bits": codec.grid_bits, "group": codec.grid_group, "scale": codec.grid_scale})]
-    ggml: Mapping[tuple[int, int, str], str] = {(4, 32, "f16"): "q4_1", (5, 32, "f16"): "q5_1"}
-    key = (codec.grid_bits, codec.grid_group, codec.grid_scale)
-    return found + ([CodecSpec(ggml[key])] if key in ggml else [])

@@ -19,6 +19,11 @@ A recipe file is TOML:
     params = { bits = 4, group = 64 }
     quantizer = "nearest"
 
+    [[rules]]
+    match = "*down_proj*"
+    codec = "masked"                    # a codec around another: by name, or with parameters of its own
+    params = { block = 64, inner = { name = "affine", params = { bits = 4, group = 64 } } }
+
     [gate]                              # what the result may cost, measured on the model itself before it appears
     max_kl = 0.1                        # nats
     max_perplexity_ratio = 1.2
@@ -35,26 +40,24 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from flyweight import strict_json
 from flyweight.codecs import CODECS, codec_for
-from flyweight.containers import Floor
+from flyweight.containers.presets import Floor
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, UnsupportedError, nearest
 from flyweight.gate import Gate
 from flyweight.models import dense_by_default
-from flyweight.quantizers import QUANTIZERS, default_for
-from flyweight.tensor import RAW, CodecSpec, TensorSpec
+from flyweight.quantizers import QUANTIZERS
+from flyweight.tensor import RAW, CodecSpec, Param, TensorSpec
 
 __all__ = [
     "DENSE",
     "KEEP",
-    "PRESETS",
     "ROW",
     "SAME_CODES",
     "ByName",
@@ -65,6 +68,7 @@ __all__ = [
     "choice",
     "load_recipe",
     "preset",
+    "presets",
 ]
 
 ROW = "row"
@@ -76,28 +80,33 @@ class Choice:
     """What a rule asks for. `codec` None means keep; the raw codec means dense."""
 
     codec: CodecSpec | None
-    quantizer: str = "nearest"
+    quantizer: str = ""
+    """Empty: the one the codec names, unless codes can be taken over as they are."""
     dtype: DType | None = None
     sparsity: float = 0.0
-    """The share of blocks set to zero before the codec, which is `masked`, gets the values."""
+    """The share of blocks set to zero before the codec, which drops such blocks, gets the values."""
     floor: Floor | None = None
     """Another codec for a tensor that would not stay near enough to its source in this one."""
 
     def for_columns(self, columns: int) -> Choice:
         """The choice for a tensor with rows of this length."""
-        if self.codec is None or ROW not in self.codec.params.values():
-            return self
-        params = {key: max(columns, 1) if value == ROW else value for key, value in self.codec.params.items()}
-        return replace(self, codec=CodecSpec(self.codec.name, params))
+        return self if self.codec is None else replace(self, codec=codec_for(_of_columns(self.codec, max(columns, 1))).spec)
 
     def as_json(self) -> dict[str, Any]:
         return {
             "codec": self.codec.as_json() if self.codec else "keep",
-            "quantizer": self.quantizer,
+            "quantizer": self.quantizer or codec_for(_of_columns(self.codec or RAW, 1)).quantizer,
             "dtype": self.dtype.label if self.dtype else None,
             **({"sparsity": self.sparsity} if self.sparsity else {}),
             **({"cosine": self.floor.cosine, "otherwise": self.floor.otherwise.as_json()} if self.floor else {}),
         }
+
+
+def _of_columns(codec: CodecSpec, columns: int) -> CodecSpec:
+    """The codec with the number of columns wherever its parameters, or those of a codec inside it, say ROW."""
+    rows: dict[str, Param] = {key: columns for key, value in codec.params.items() if value == ROW}
+    inside = {key: _of_columns(value, columns) for key, value in codec.params.items() if isinstance(value, CodecSpec)}
+    return codec.with_params(**rows, **inside) if rows or inside else codec
 
 
 SAME_CODES = "same codes"
@@ -128,8 +137,8 @@ class Masks:
     sparsity: float = 0.0
 
     def over(self, choice: Choice) -> Choice:
-        inner = strict_json.dumps((choice.codec or RAW).as_json()).decode()
-        return replace(choice, codec=CodecSpec("masked", {"inner": inner, "block": self.block}), sparsity=self.sparsity)
+        codec = CodecSpec("masked", {"inner": choice.codec or RAW, "block": self.block})
+        return replace(choice, codec=codec, sparsity=self.sparsity)
 
     def as_json(self) -> dict[str, Any]:
         return {"match": list(self.patterns), "block": self.block, "sparsity": self.sparsity}
@@ -178,24 +187,16 @@ class ByName(Recipe):
 
 
 _AFFINE = re.compile(r"int([2-8])(?:-g(\d+))?")
-PRESETS = (
-    "keep",
-    "dense or none",
-    *(codec.name for codec in CODECS if codec.encodes and codec.name not in ("raw", "affine")),
-    "int2 … int8, with -g32, -g64 or -g128",
-)
-"""What `--quant` takes."""
 
 
-def preset(name: str, own: Mapping[str, CodecSpec] | None = None, floors: Mapping[str, Floor] | None = None) -> Recipe:
-    """A recipe by name: `q4_0`, `int4`, `int4-g32`, `dense`, `keep`; `own` are names that mean a form of the target's, `floors`
-    what some of them promise.
-    """
-    if own and name in own:
-        codec = codec_for(own[name])
-        return Recipe(
-            name, (Rule(("*",), Choice(codec.spec, default_for(codec), floor=(floors or {}).get(name))),), protect=True
-        )
+def presets() -> Iterator[str]:
+    """What `--quant` takes. Every codec is imported to know whether it encodes."""
+    yield from ("keep", "dense or none", "int2 … int8, with -g32, -g64 or -g128")
+    yield from (codec.name for codec in CODECS if codec.encodes)
+
+
+def preset(name: str) -> Recipe:
+    """A recipe by name: `q4_0`, `int4`, `int4-g32`, `dense`, `keep`."""
     if name == "keep":
         return Recipe(name)
     if name in ("dense", "none"):
@@ -206,7 +207,7 @@ def preset(name: str, own: Mapping[str, CodecSpec] | None = None, floors: Mappin
         return Recipe(name, (Rule(("*",), choice("affine", params)),), protect=True)
     if name in CODECS and CODECS[name].encodes:
         return Recipe(name, (Rule(("*",), choice(name)),), protect=not codec_for(CodecSpec(name)).exact)
-    known = (*PRESETS, *(own or ()))
+    known = tuple(presets())
     raise UnsupportedError(
         f"no quantization named '{name}'{nearest(name, known)}", code="E_QUANT", hint=f"known: {', '.join(known)}"
     )
@@ -222,7 +223,8 @@ def choice(
     otherwise: Mapping[str, Any] | None = None,
 ) -> Choice:
     """What a rule that says these things asks for."""
-    if sparsity and (codec != "masked" or type(sparsity) is not float or not 0 < sparsity < 1):
+    drops_blocks = codec in CODECS and CODECS[codec].drops_blocks
+    if sparsity and not (drops_blocks and type(sparsity) is float and 0 < sparsity < 1):
         raise UnsupportedError("a sparsity is between 0 and 1, and goes with the codec 'masked'", code="E_RECIPE")
     if codec in ("keep", "dense"):
         if params or quantizer:
@@ -230,14 +232,20 @@ def choice(
         return Choice(None if codec == "keep" else DENSE.codec, dtype=DType.parse(dtype) if dtype else None)
     if dtype:
         raise UnsupportedError(f"dtype goes with 'keep' or 'dense', not with codec '{codec}'", code="E_RECIPE")
-    of_rows = {key: value for key, value in (params or {}).items() if value == ROW}
-    made = codec_for(CodecSpec(codec, {**(params or {}), **dict.fromkeys(of_rows, 1)}))
-    if not made.encodes:
+    wish = _spec(codec, params or {})
+    complete = codec_for(_of_columns(wish, 1))
+    if not complete.encodes:
         raise UnsupportedError(f"codec '{codec}' can be read but not written yet", code="E_NO_ENCODER")
     if quantizer is not None and quantizer not in QUANTIZERS:
-        raise UnsupportedError(f"no quantizer named '{quantizer}'", code="E_RECIPE", hint=f"known: {', '.join(QUANTIZERS)}")
-    spec = CodecSpec(codec, {**made.spec.params, **of_rows}) if of_rows else made.spec
-    return Choice(spec, quantizer or default_for(made), sparsity=sparsity, floor=_floor(spec, cosine, otherwise))
+        raise UnsupportedError(
+            f"no quantizer named '{quantizer}'", code="E_RECIPE", hint=f"known: {', '.join(QUANTIZERS.lines)}"
+        )
+    spec = complete.spec if _of_columns(wish, 1) == wish else wish
+    return Choice(spec, quantizer or "", sparsity=sparsity, floor=_floor(spec, cosine, otherwise))
+
+
+def _spec(codec: str, params: Mapping[str, Any]) -> CodecSpec:
+    return CodecSpec.read({"name": codec, "params": dict(params)}, code="E_RECIPE")
 
 
 def _floor(spec: CodecSpec, cosine: float | None, otherwise: Mapping[str, Any] | None) -> Floor | None:
@@ -248,7 +256,7 @@ def _floor(spec: CodecSpec, cosine: float | None, otherwise: Mapping[str, Any] |
             "a cosine is between 0 and 1, and goes with `otherwise`, the parameters of a tensor that does not reach it",
             code="E_RECIPE",
         )
-    return Floor(cosine, codec_for(CodecSpec(spec.name, {**spec.params, **otherwise})).spec)
+    return Floor(cosine, codec_for(_spec(spec.name, spec.as_json()["params"] | dict(otherwise))).spec)
 
 
 def load_recipe(path: Path | str) -> Recipe:

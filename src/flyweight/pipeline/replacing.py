@@ -4,7 +4,7 @@ A file is replaced if it is empty, or a model by its content, or has the name of
 that is in it are plain files of this user, and each is accounted for:
 
     the new output writes a file of that name, or a killed run of this user left it
-    or it is a model, and the file is one that its tensors are in, or has a name of `SIDE_FILES` or `OWN_FILES`
+    or it is a model, and the file is one that its tensors are in, or has a name of `SIDE_FILES`, or one that its format owns
 
 Anything else that is found is named and refused, and nothing is touched.
 """
@@ -19,30 +19,23 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from flyweight.checkpoint import open_checkpoint
-from flyweight.containers import recognise
+from flyweight.containers import mlpackage, recognise
+from flyweight.containers.abilities import OwnsFiles
 from flyweight.errors import FlyweightError, OutputError
 from flyweight.sources import open_bundle
 from flyweight.writing import Folder, Tree, content, is_temporary
 
-__all__ = ["OWN_FILES", "SIDE_FILES", "require_apart", "require_replaceable"]
+__all__ = ["SIDE_FILES", "require_apart", "require_replaceable"]
 
 SIDE_FILES = (
     "config.json", "generation_config.json", "tokenizer*", "vocab.*", "merges.txt", "added_tokens.json", "*.tiktoken",
     "special_tokens_map.json", "spiece.model", "sentencepiece.bpe.model", "chat_template*", "*.jinja", "configuration.json",
     "preprocessor_config.json", "processor_config.json", "quantize_config.json", "quantization_config.json", "params.json",
-    "README.md", "LICENSE*", "NOTICE*", "USE_POLICY.md", ".gitattributes", "model.mlpackage.zip",
+    "README.md", "LICENSE*", "NOTICE*", "USE_POLICY.md", ".gitattributes", mlpackage.NAME,
 )  # fmt: skip
 """Names that files beside weights have."""
-OWN_FILES = (
-    "model.safetensors.index.json",
-    "manifest.json", "flyweight.json", "stats.json", "_compress_progress.json", "tensors/*.npy", "tensors/*.npy.zst",
-    "tensors/.manifest_ready", ".squish_int4_ready",
-    "flyweight_packed.safetensors", ".flyweight_packed_ready", "squish_weights.safetensors", ".squish_ready",
-    "finalized/*.npy", "finalized/.ready", ".squish_4bit_ready", ".squish_3bit_ready", ".flyweight_tiers.lock",
-    *(f"squish_{bits}bit/{name}" for bits in (4, 3) for name in ("model*.safetensors", "model.safetensors.index.json")),
-    *(f"squish_{bits}bit/{name}" for bits in (4, 3) for name in SIDE_FILES),
-)  # fmt: skip
-"""Names that formats have beside the files their tensors are in: indexes, records, sentinels and tiers."""
+_WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
+"""What weights are called in a model directory."""
 _SENTINEL = ".ready"
 """What says that a tier of single arrays is complete; it is written when the arrays have appeared."""
 _FIRST_LOOK, _MOST_FILES = 1000, 200_000
@@ -111,8 +104,8 @@ def _accounted(parent: Folder, name: str, written: Collection[str]) -> list[str]
 def _strange(there: Folder, place: Path, names: list[str], written: Collection[str]) -> list[str]:
     foreign = set(_not_own_files(there, names))
     unwritten = {file for file in names if file not in written and file != _SENTINEL and not is_temporary(file)}
-    weights = _weights(place) if unwritten and not foreign else set()
-    known = {file for file in unwritten if weights and (file in weights or _matches(file, SIDE_FILES + OWN_FILES))}
+    weights, patterns = _of_model(place) if unwritten and not foreign else (set(), [])
+    known = {file for file in unwritten if weights and (file in weights or _matches(file, patterns))}
     return [file for file in names if file in foreign or (file in unwritten and file not in known)]
 
 
@@ -126,13 +119,16 @@ def _not_own_files(root: Folder, names: Iterable[str]) -> Iterator[str]:
                     yield name
 
 
-def _weights(place: Path) -> set[str]:
-    """The files that tensors of a model are in; none if it is no model, or cannot be read."""
+def _of_model(place: Path) -> tuple[set[str], list[str]]:
+    """The files that tensors of a model are in, and patterns of names that others may have; none if it cannot be read."""
     try:
         with open_checkpoint(place) as model:
-            return {extent.file for entry in model.manifest.entries.values() for extent in entry.extents.values()}
+            weights = {extent.file for entry in model.manifest.entries.values() for extent in entry.extents.values()}
+            own = model.container.own_files if isinstance(model.container, OwnsFiles) else ()
     except (FlyweightError, OSError):
-        return set()
+        return set(), []
+    folders = ("", *(name for name in own if name.endswith("/")))
+    return weights, [*own, *(folder + name for folder in folders for name in (*SIDE_FILES, *_WEIGHTS[: bool(folder) * 2]))]
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flyweight.codecs import Array
+from flyweight.tensor import RAW
 
 if TYPE_CHECKING:
     from flyweight.pipeline.plan import Step
@@ -110,7 +111,7 @@ class TensorReport:
         return cls(
             name=target.name,
             action=step.action,
-            codec=target.spec.dtype.label if target.codec.name == "raw" else str(target.codec),
+            codec=target.spec.dtype.label if target.codec == RAW else str(target.codec),
             weights=target.spec.size,
             nbytes=target.nbytes,
             bits_per_weight=round(target.bits_per_weight, 4),

@@ -56,4 +56,4 @@ def decode_rows(tensor: EncodedTensor, transform: Transform | None) -> Array:
 
 def pruned(values: Array, codec: CodecSpec, sparsity: float) -> Array:
     """The values as a masked codec shall have them: of the blocks of each row, the `sparsity` share of least energy is zero."""
-    return prune(values, int(codec.params["block"]), sparsity) if sparsity else values
+    return prune(values, codec.integer("block"), sparsity) if sparsity else values

@@ -16,8 +16,11 @@ from typing import Any, NamedTuple
 from blake3 import blake3
 
 import flyweight
-from flyweight.checkpoint import Checkpoint, open_checkpoint, require_passed
-from flyweight.containers import CONTAINERS, Container, Image, container_named
+from flyweight.checkpoint import Checkpoint, open_checkpoint, recorded, require_passed
+from flyweight.containers import CONTAINERS, container_named
+from flyweight.containers.abilities import EmbedsFiles, Finishes, RecordsGate
+from flyweight.containers.base import Container, Image
+from flyweight.containers.options import Extras
 from flyweight.dtypes import DType
 from flyweight.errors import (
     FlyweightError,
@@ -27,19 +30,17 @@ from flyweight.errors import (
     UnknownFormatError,
     UnsupportedError,
 )
-from flyweight.gate import Verdict
+from flyweight.gate import Measure, Verdict
 from flyweight.manifest import Extent
 from flyweight.pipeline import memory
 from flyweight.pipeline.arguments import as_count, as_dtype, as_path, as_size, check_name
 from flyweight.pipeline.gate import judge
-from flyweight.pipeline.packages import read_package
 from flyweight.pipeline.plan import Plan, Step, make_plan
-from flyweight.pipeline.recipe import Recipe, load_recipe, preset
+from flyweight.pipeline.presets import recipe_for
+from flyweight.pipeline.recipe import Recipe, load_recipe
 from flyweight.pipeline.replacing import require_apart
 from flyweight.pipeline.report import ConversionReport, TensorReport
 from flyweight.pipeline.rows import SLAB_BYTES
-from flyweight.pipeline.side_files import COREML
-from flyweight.pipeline.squizd import SQUIZD, Extras, recipe_for
 from flyweight.pipeline.staging import Staging
 from flyweight.pipeline.transcode import carry_out, step_memory
 from flyweight.sources import FileSource
@@ -49,6 +50,7 @@ __all__ = [
     "Progress",
     "carry_out_plan",
     "check_resources",
+    "conflict_of",
     "convert",
     "fill_and_publish",
     "fingerprint",
@@ -60,8 +62,7 @@ _EXTENSION = re.compile(r"\.[a-z][a-z0-9]{1,11}")
 _BATCH, _BATCH_NBYTES = 256, 1 << 20
 """A worker takes this many tensors, or this many bytes of them, at a time."""
 _EMBEDDED_COPIES = 4
-"""How often an embedded file is in memory while a file is sealed: as read, as placed, as read back, as placed again."""
-_NO_EXTRAS = Extras()
+"""How often an embedded file is in memory while a file is finished: as read, as placed, as read back, as placed again."""
 Progress = Callable[[str, int, int], None]
 """progress(tensor, its bytes, bytes in all), called as each tensor is finished."""
 
@@ -96,6 +97,15 @@ def target_container(destination: Path, to: str | None) -> Container:
     return container_named("hf")
 
 
+def conflict_of(container: Container, quant: str | None, has_recipe: bool, extras: Extras | None) -> str | None:
+    """Why what is asked of one format alone does not go with the rest, or None."""
+    if extras is None or extras == type(extras)():
+        return None
+    if extras.format != container.name:
+        return f"the target is {container.name}, and options of {container_named(extras.format).title} are given"
+    return extras.conflict(quant, has_recipe)
+
+
 def plan_conversion(
     checkpoint: Checkpoint,
     destination: Path,
@@ -106,7 +116,7 @@ def plan_conversion(
     dtype: DType | str | None = None,
     shard_bytes: int | str | None = None,
     max_ram: int | str | None = None,
-    extras: Extras = _NO_EXTRAS,
+    extras: Extras | None = None,
     allow_ungated: bool = False,
 ) -> Plan:
     """What `convert` would do. ResourceError if a codec has to be fitted to a tensor that the memory does not hold,
@@ -117,15 +127,13 @@ def plan_conversion(
     check_name("to", to)
     check_name("quant", quant)
     container = target_container(destination, to)
-    if conflict := extras.conflict(container.name, quant, recipe is not None):
+    if conflict := conflict_of(container, quant, recipe is not None, extras):
         raise ValueError(conflict)
     require_passed(checkpoint, allow_ungated=allow_ungated)
     if recipe is not None:
         chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-    elif container.name == SQUIZD:
-        chosen = recipe_for(quant, extras)
     else:
-        chosen = preset(quant or "keep", container.presets, container.floors)
+        chosen = recipe_for(container, quant or "keep", extras)
     return make_plan(
         checkpoint,
         container,
@@ -134,8 +142,8 @@ def plan_conversion(
         dtype=as_dtype(dtype),
         shard_bytes=as_size("shard_bytes", shard_bytes),
         max_ram=as_size("max_ram", max_ram),
-        draft=open_checkpoint(extras.eagle, checks_digests=True) if extras.eagle else None,
-        files={COREML: read_package(extras.coreml)} if extras.coreml else None,
+        draft=open_checkpoint(extras.draft, checks_digests=True) if extras and extras.draft else None,
+        files=extras.files() if extras else None,
     )
 
 
@@ -150,7 +158,8 @@ def convert(
     shard_bytes: int | str | None = None,
     jobs: int | None = None,
     max_ram: int | str | None = None,
-    extras: Extras = _NO_EXTRAS,
+    extras: Extras | None = None,
+    measure: Measure | None = None,
     gate_text: Path | str | None = None,
     allow_ungated: bool = False,
     resume: bool = False,
@@ -160,13 +169,14 @@ def convert(
     """Convert a checkpoint. Memory does not grow with the model; the destination appears whole or not at all.
 
     Sizes are bytes, or text such as "5G". Where a gate is due, the model is measured before it appears, on `gate_text` or on
-    what the source model says itself; one that fails does not appear unless `allow_ungated`, and then says so.
+    what the source model says itself; one that fails, or that no `measure` is given for, does not appear unless
+    `allow_ungated`, and then says so.
     """
     started = time.perf_counter()
     destination = Path(os.path.abspath(as_path("destination", destination)))
     jobs, max_ram = as_count("jobs", jobs), as_size("max_ram", max_ram)
     if force:
-        beside = (recipe if isinstance(recipe, Path | str) else None, extras.eagle, extras.coreml, gate_text)
+        beside = (recipe if isinstance(recipe, Path | str) else None, gate_text, *(extras.inputs if extras else ()))
         require_apart(destination, [source, *(path for path in beside if path is not None)])
     with open_checkpoint(source, checks_digests=True) as checkpoint:
         plan = plan_conversion(
@@ -176,8 +186,8 @@ def convert(
         if gate_text is not None and plan.gate is None:
             raise UnsupportedError("a text to measure accuracy on, but no gate", code="E_RECIPE", hint="give a recipe a [gate]")
         done = carry_out_plan(
-            plan, destination, jobs=jobs, max_ram=max_ram, gate_text=gate_text, allow_ungated=allow_ungated, resume=resume,
-            force=force, progress=progress,
+            plan, destination, jobs=jobs, max_ram=max_ram, measure=measure, gate_text=gate_text, allow_ungated=allow_ungated,
+            resume=resume, force=force, progress=progress,
         )  # fmt: skip
     verdict = done.verdict
     warning = (f"used in spite of its gate: {verdict.complaint}",) if verdict and not verdict.passed else ()
@@ -201,6 +211,7 @@ def carry_out_plan(
     *,
     jobs: int | None = None,
     max_ram: int | None = None,
+    measure: Measure | None = None,
     gate_text: Path | str | None = None,
     allow_ungated: bool = False,
     resume: bool = False,
@@ -228,7 +239,7 @@ def carry_out_plan(
 
     def judged(staged: Path) -> Verdict | None:
         approve()
-        verdict = judge(plan, staged, text=gate_text, threads=jobs, max_ram=max_ram)
+        verdict = judge(plan, staged, measure, text=gate_text, threads=jobs, max_ram=max_ram)
         if verdict is not None and not allow_ungated:
             verdict.require(file=str(destination))
         return verdict
@@ -290,7 +301,7 @@ def check_resources(plan: Plan, folder: Path, *, jobs: int | None, max_ram: int 
     wanted = jobs or min(os.cpu_count() or 1, 8)
     one = max((step_memory(step) for step in plan.steps), default=SLAB_BYTES)
     held = _EMBEDDED_COPIES * sum(_held(content) for content in plan.placement.manifest.files.values())
-    if not plan.container.holds_files:  # side files of a directory are copied a piece at a time
+    if not isinstance(plan.container, EmbedsFiles):  # side files of a directory are copied a piece at a time
         held = 0
     memory.require(one + held, max_ram, "one worker")
     workers = min(wanted, (memory.allowed(max_ram) - memory.BASE_RAM - held) // one)
@@ -353,7 +364,7 @@ def _fill(plan: Plan, staging: Staging, workers: int, progress: Progress | None)
     for future in futures:
         if not future.cancelled():
             future.result()
-    _seal(plan, staging, digests)
+    _finish(plan, staging, digests)
     return Outcome.of(plan, done, resumed)
 
 
@@ -370,18 +381,22 @@ def _batches(steps: Iterable[Step]) -> Iterator[list[Step]]:
         yield batch
 
 
-def _seal(plan: Plan, staging: Staging, digests: dict[str, str]) -> None:
+def _finish(plan: Plan, staging: Staging, digests: dict[str, str]) -> None:
     """Write what the container says of the finished weights. A run killed in the middle of it writes all of it again."""
+    if not isinstance(plan.container, Finishes):
+        return
     wanted = {
         name: digests[name] if name in digests else staging.digest(extent) for name, extent in plan.placement.digests.items()
     }
-    for file, chunks in plan.container.seal(plan.placement, wanted, staging.read).items():
+    for file, chunks in plan.container.finish(plan.placement, wanted, staging.read).items():
         for offset, chunk in chunks:
             staging.write(file, offset, memoryview(chunk))
 
 
 def _certify(plan: Plan, staging: Staging, verdict: Verdict) -> int:
     """Record a verdict in the output; by how many bytes it grew."""
+    if not isinstance(plan.container, RecordsGate):
+        return 0
     files = plan.container.certify(plan.placement, verdict, staging.read)
     for name, content in files.items():
         staging.replace(name, content)
@@ -390,10 +405,10 @@ def _certify(plan: Plan, staging: Staging, verdict: Verdict) -> int:
 
 def _recorded(plan: Plan, destination: Path) -> Verdict | None:
     """The verdict of an output that is published already, where it has a place for one."""
-    if not plan.container.gated(plan.placement.manifest):
+    if not plan.gated:
         return None
     with open_checkpoint(destination) as published:
-        return published.container.verdict(published.bundle)
+        return recorded(published)
 
 
 def _files(checkpoint: Checkpoint) -> set[str]:

@@ -1,7 +1,7 @@
 """The files beside the weights: which go along, and what config.json says of the weights when they are new.
 
-A directory takes every side file as it is. A file that is a whole model (`Container.holds_files`) embeds those that
-running the model needs, by name; a file of weights alone takes none.
+A directory takes every side file as it is. A file that is a whole model (`EmbedsFiles`) embeds those that running the model
+needs, by name; a file of weights alone takes none.
 """
 
 from __future__ import annotations
@@ -11,30 +11,24 @@ from collections.abc import Iterable, Mapping
 
 from flyweight import strict_json
 from flyweight.checkpoint import Checkpoint
-from flyweight.containers import Container
+from flyweight.containers.abilities import EmbedsFiles, WritesConfig
+from flyweight.containers.base import Container
+from flyweight.containers.quantization import without_statement
 from flyweight.dtypes import DType
 from flyweight.errors import LimitError, MalformedError
-from flyweight.limits import MAX_ARCHIVE_BYTES, MAX_JSON_BYTES
+from flyweight.limits import MAX_JSON_BYTES
 from flyweight.manifest import Entry, Extent
 from flyweight.tensor import RAW
 
-__all__ = ["COREML", "EMBEDDED", "side_files"]
+__all__ = ["RUN_FILES", "side_files"]
 
-COREML = "model.mlpackage.zip"
-"""A Core ML model of the same weights, archived."""
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
-EMBEDDED = {
-    CONFIG: MAX_JSON_BYTES,
-    "generation_config.json": MAX_JSON_BYTES,
-    TOKENIZER: MAX_JSON_BYTES,
-    "tokenizer_config.json": MAX_JSON_BYTES,
-    "special_tokens_map.json": MAX_JSON_BYTES,
-    "chat_template.jinja": MAX_JSON_BYTES,
-    "chat_template.json": MAX_JSON_BYTES,
-    COREML: MAX_ARCHIVE_BYTES,
-}
-"""What a model in one file holds beside its weights, and how many bytes of it."""
-WITHOUT_TOKENIZER = dict.fromkeys(("vocab.json", "merges.txt", "added_tokens.json", "tokenizer.model"), MAX_JSON_BYTES)
+RUN_FILES = (
+    CONFIG, "generation_config.json", TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
+    "chat_template.json",
+)  # fmt: skip
+"""What running a model needs beside its weights."""
+WITHOUT_TOKENIZER = ("vocab.json", "merges.txt", "added_tokens.json", "tokenizer.model")
 """What takes the place of tokenizer.json in models that have none."""
 
 _LABELS = {DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16", DType.F64: "float64"}
@@ -48,15 +42,15 @@ def side_files(
     notes: list[str],
 ) -> dict[str, Extent | bytes]:
     """Of `files`, what the target holds; for each that it does not, a note."""
-    wanted = EMBEDDED if TOKENIZER in files else EMBEDDED | WITHOUT_TOKENIZER
-    held = {name for name in files if container.is_directory or (container.holds_files and name in wanted)}
-    notes += [f"side file {name} is not carried" for name in files if name not in held]
-    kept = {name: content for name, content in files.items() if name in held}
+    embeds: dict[str, int] = {}
+    if isinstance(container, EmbedsFiles):
+        needed = RUN_FILES if TOKENIZER in files else RUN_FILES + WITHOUT_TOKENIZER
+        embeds = {**dict.fromkeys(needed, MAX_JSON_BYTES), **container.embeds}
+    kept = {name: content for name, content in files.items() if container.is_directory or name in embeds}
+    notes += [f"side file {name} is not carried" for name in files if name not in kept]
     if CONFIG in kept:
         kept[CONFIG] = _config(checkpoint, container, kept[CONFIG], targets)
-    if container.holds_files:
-        kept = {name: _read(checkpoint, name, content, wanted[name]) for name, content in kept.items()}
-    return kept
+    return {name: _read(checkpoint, name, content, embeds[name]) for name, content in kept.items()} if embeds else kept
 
 
 def _read(checkpoint: Checkpoint, name: str, content: Extent | bytes, limit: int) -> bytes:
@@ -73,11 +67,8 @@ def _config(checkpoint: Checkpoint, container: Container, config: Extent | bytes
     if not isinstance(document, dict):
         raise MalformedError("config.json is not an object", file=checkpoint.bundle.name)
     wanted = dict(document)
-    if container.name != "mlx" and checkpoint.manifest.foreign is None and isinstance(wanted.get("quantization"), dict):
-        del wanted["quantization"]  # of the triples of MLX, which tensors read from other formats had once, too
-        mirror = wanted.get("quantization_config")
-        if not isinstance(mirror, dict) or "quant_method" not in mirror:
-            wanted.pop("quantization_config", None)
+    if checkpoint.manifest.foreign is None and not isinstance(container, WritesConfig):
+        wanted = dict(without_statement(document))
     dense = Counter[DType]()
     for target in targets:
         if target.codec == RAW and target.spec.dtype.is_float:

@@ -19,7 +19,9 @@ import numpy as np
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.codecs import codec_for, known
-from flyweight.containers import Container, Finding, recognise
+from flyweight.containers import recognise
+from flyweight.containers.abilities import Audits, Warns
+from flyweight.containers.base import Finding
 from flyweight.errors import FlyweightError, MalformedError
 from flyweight.manifest import Entry
 from flyweight.pipeline.rows import read_rows, slabs
@@ -62,10 +64,10 @@ def verify(path: Path | str, *, strict: bool = False, progress: Callable[[str, i
             raise
         return VerifyReport(str(path), form, 0, nbytes, strict, tuple(findings), malformed=True)
     with opened as checkpoint:
-        findings += (
-            Finding("warning", code, message)
-            for code, message in checkpoint.container.doubts(checkpoint.bundle, checkpoint.manifest)
-        )
+        container = checkpoint.container
+        if isinstance(container, Warns):
+            told = container.warnings(checkpoint.bundle, checkpoint.manifest)
+            findings += (Finding("warning", code, message) for code, message in told)
         if (foreign := checkpoint.manifest.foreign) is not None:
             error = foreign.unreadable()
             findings.append(Finding("error", error.code, f"values not checked: {error.message}"))
@@ -87,7 +89,7 @@ def _audit(path: Path | str) -> tuple[str, int, list[Finding]]:
     """Format, bytes and, where the container does more than parse, every broken rule."""
     with closing(open_bundle(path)) as bundle:
         container = recognise(bundle)
-        if type(container).audit is Container.audit:
+        if not isinstance(container, Audits):
             return container.name, 0, []
         return container.name, sum(source.size for source in bundle.values()), [*container.audit(bundle)]
 

@@ -29,7 +29,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from flyweight.containers import Image
+from flyweight.containers.base import Image
 from flyweight.errors import OutputError, ResourceError
 from flyweight.manifest import Entry, Extent
 from flyweight.pipeline.journal import JOURNAL, Journal, identity

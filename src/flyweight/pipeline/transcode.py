@@ -29,11 +29,6 @@ __all__ = ["Writer", "carry_out", "step_memory"]
 Writer = Callable[[str, int, memoryview], None]
 """write(file, offset, bytes)"""
 
-_WHOLE = {"hqq": 4, "palette": 4, "astc": 4}
-_MOST_WHOLE = 10
-"""How many times its f32 values a tensor taken whole needs: stored, widened, codes, and for grouped palettes the values
-once more in the order of their tables. Other codecs decompose the tensor."""
-
 
 def step_memory(step: Step) -> int:
     """Bytes one worker needs at once for a step: source slab, its f32 values, the encoded slab and its check."""
@@ -43,7 +38,7 @@ def step_memory(step: Step) -> int:
     if has_rows(source.spec, source.parts) and has_rows(step.target.spec, step.target.parts):
         row = max(4 * source.spec.columns, 1)
         return 6 * max(SLAB_BYTES, row)
-    return _WHOLE.get(step.target.codec.name, _MOST_WHOLE) * 4 * source.spec.size
+    return codec_for(step.target.codec).copies_if_whole * 4 * source.spec.size
 
 
 def carry_out(
@@ -108,22 +103,22 @@ def _rounded(step: Step, tensor: EncodedTensor) -> Array | None:
     codec = codec_for(tensor.codec)
     if step.target.codec != RAW or not codec.rounds or (step.transform and step.transform.add):
         return None
-    made = np.empty(tensor.spec.shape, DType.BF16.numpy)
-    codec.decode(tensor.spec, tensor.parts, made)
-    return None if _any_infinite(made) else made
+    rounded = np.empty(tensor.spec.shape, DType.BF16.numpy)
+    codec.decode(tensor.spec, tensor.parts, rounded)
+    return None if _any_infinite(rounded) else rounded
 
 
 def _cast(values: Array, dtype: DType) -> Array:
     """Round to `dtype`; a finite value that would become infinite is refused, not lost."""
     if dtype.numpy == values.dtype:
         return values
-    made = astype(values, dtype.numpy)
-    if dtype.is_float and _any_infinite(made) and not _any_infinite(values):
+    cast = astype(values, dtype.numpy)
+    if dtype.is_float and _any_infinite(cast) and not _any_infinite(values):
         top = float(np.abs(values[np.isfinite(values)]).max())
         raise MalformedError(
             f"a value of magnitude {top:.6g} does not fit {dtype}", code="E_OVERFLOW", hint="use --dtype bf16 or f32"
         )
-    return made
+    return cast
 
 
 @cache
@@ -162,7 +157,7 @@ def _put(step: Step, start: int, parts: Parts, hashers: dict[str, blake3], write
 def _copy(checkpoint: Checkpoint, step: Step, hashers: dict[str, blake3], write: Writer) -> None:
     """Copy stored bytes as they are, a buffer at a time."""
     assert step.source is not None
-    checkpoint.proven(step.source.name)
+    checkpoint.checked_entry(step.source.name)
     buffer = memoryview(bytearray(min(SLAB_BYTES, max((e.nbytes for e in step.source.extents.values()), default=0))))
     for name, origin in step.source.extents.items():
         source, place = checkpoint.source(origin.file), step.target.extents[name]

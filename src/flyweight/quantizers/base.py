@@ -1,30 +1,42 @@
-"""The contract of a quantizer: a way to fill the parts of a codec, better or faster than nearest rounding.
+"""What a quantizer is: a way to fill the parts of some codecs, better or faster than nearest rounding.
 
-A quantizer never changes what the bytes mean: whatever it returns, the codec decodes.
+A quantizer never changes what the bytes mean: whatever it returns, the codec decodes. A codec around another, or one with
+the grids of another in bytes of its own, hands it on by itself (`Codec.filled_by`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flyweight.codecs import Array, Codec, Parts
-from flyweight.codecs.affine import Affine
 from flyweight.tensor import TensorSpec
+
+if TYPE_CHECKING:
+    from flyweight.codecs.affine import Affine
 
 __all__ = ["Quantizer", "chunks", "group_columns", "stored_or"]
 
 _CHUNK = 1 << 18  # elements worked on at a time: temporaries stay in a few megabytes
 
 
-class Quantizer(Protocol):
+@dataclass(frozen=True, slots=True)
+class Quantizer:
+    name: str
+    takes: Callable[[Codec], bool]
+    """Which codecs it fills itself."""
+    fill: Callable[[Array, Any, TensorSpec, Array | None], Parts]
+    """As `__call__`, for a codec that it takes."""
+
     def __call__(self, array: Array, codec: Codec, spec: TensorSpec, importance: Array | None = None) -> Parts:
         """Parts of `codec` for `array`. `importance`, a number of 0 or more for each column, weighs the columns' error.
 
         Every quantizer takes it; one whose result cannot depend on it says so, and refuses what is not importance all the same.
         """
+        return codec.filled_by(self, spec, array, importance)
 
 
 def chunks(rows: Array, weights: Array) -> Iterator[tuple[slice, Array]]:

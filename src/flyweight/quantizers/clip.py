@@ -13,12 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from flyweight import kernels
-from flyweight.codecs import Array, Codec, Parts
+from flyweight.codecs import Array, Parts
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.casts import astype
 from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
-from flyweight.quantizers.base import chunks, group_columns, stored_or
+from flyweight.quantizers.base import Quantizer, chunks, group_columns, stored_or
 from flyweight.tensor import TensorSpec
 
 __all__ = ["clip"]
@@ -27,16 +26,17 @@ _SHRINK = tuple(round(1 - 0.04 * i, 2) for i in range(1, 17))
 _REFITS = 3
 
 
-def clip(array: Array, codec: Codec, spec: TensorSpec, importance: Array | None = None) -> Parts:
-    if not isinstance(codec, Affine):
-        raise UnsupportedError(f"the clip quantizer fills affine grids, not {codec.spec}", code="E_QUANTIZER")
+def _fill(array: Array, codec: Affine, spec: TensorSpec, importance: Array | None) -> Parts:
     rows, weights = codec.finite_rows(spec, array), codec.weight_rows(spec, importance)
     scale, offset = codec.representable(*codec.span_of(rows))
     for part, weight in chunks(rows, weights):
         search = _Search(codec, *group_columns(codec, rows[part], weight))
         best = search.best(scale[part].reshape(1, -1), offset[part].reshape(1, -1))
-        scale[part], offset[part] = (found.reshape(scale[part].shape) for found in best)
+        scale[part], offset[part] = (grid.reshape(scale[part].shape) for grid in best)
     return codec.store(spec, codec.nearest_codes(rows, scale, offset), scale, offset)
+
+
+clip = Quantizer("clip", lambda codec: isinstance(codec, Affine), _fill)
 
 
 @dataclass(frozen=True, slots=True)

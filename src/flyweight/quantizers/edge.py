@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from flyweight.codecs import Array, Codec, Parts
+from flyweight.codecs import Array, Parts
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.base import column_weights
-from flyweight.errors import UnsupportedError
+from flyweight.quantizers.base import Quantizer
 from flyweight.tensor import TensorSpec
 
 __all__ = ["edge"]
@@ -27,15 +27,16 @@ __all__ = ["edge"]
 _SMALLEST_SCALE = np.float32(1e-7)
 
 
-def edge(array: Array, codec: Codec, spec: TensorSpec, importance: Array | None = None) -> Parts:
-    if not isinstance(codec, Affine) or codec.form != "scale_bias":
-        raise UnsupportedError(f"the edge quantizer fills affine scale_bias, not {codec.spec}", code="E_QUANTIZER")
+def _fill(array: Array, codec: Affine, spec: TensorSpec, importance: Array | None) -> Parts:
     if importance is not None:
         column_weights(importance, spec)  # refuses what is none
     rows = codec.finite_rows(spec, array)
     scale, bias = _grid(*codec.extremes(rows), codec.levels)
     stored = codec.representable(scale, bias)
     return codec.store(spec, codec.nearest_codes(rows, scale, bias), *stored)
+
+
+edge = Quantizer("edge", lambda codec: isinstance(codec, Affine) and codec.form == "scale_bias", _fill)
 
 
 def _grid(low: Array, high: Array, levels: int) -> tuple[Array, Array]:

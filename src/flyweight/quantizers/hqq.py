@@ -28,8 +28,7 @@ from flyweight.codecs import Array, Codec, Parts
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.base import column_weights
 from flyweight.codecs.hqq import Hqq
-from flyweight.errors import UnsupportedError
-from flyweight.quantizers.base import chunks, group_columns, stored_or
+from flyweight.quantizers.base import Quantizer, chunks, group_columns, stored_or
 from flyweight.tensor import TensorSpec
 
 __all__ = ["hqq"]
@@ -40,13 +39,13 @@ _LARGEST = F(2e4)
 """mistral.rs's bound of t."""
 
 
-def hqq(array: Array, codec: Codec, spec: TensorSpec, importance: Array | None = None) -> Parts:
+def _takes(codec: Codec) -> bool:
+    return isinstance(codec, Hqq) or (isinstance(codec, Affine) and codec.form != "symmetric")
+
+
+def _fill(array: Array, codec: Affine | Hqq, spec: TensorSpec, importance: Array | None) -> Parts:
     if isinstance(codec, Hqq):
         return _whole_tensor(array, codec, spec, importance)
-    if not isinstance(codec, Affine) or codec.form == "symmetric":
-        raise UnsupportedError(
-            f"the hqq quantizer fills hqq and affine grids with an offset, not {codec.spec}", code="E_QUANTIZER"
-        )
     rows, weights = codec.finite_rows(spec, array), codec.weight_rows(spec, importance)
     groups = -(-rows.shape[1] // codec.span(rows.shape[1]))
     scale, zero = np.zeros((len(rows), groups), F), np.zeros((len(rows), groups), F)
@@ -55,6 +54,9 @@ def hqq(array: Array, codec: Codec, spec: TensorSpec, importance: Array | None =
     grid = scale, zero if codec.form == "scale_zero" else -zero * scale
     stored = stored_or(codec, grid, codec.representable(*codec.span_of(rows)))
     return codec.store(spec, codec.nearest_codes(rows, *stored), *stored)
+
+
+hqq = Quantizer("hqq", _takes, _fill)
 
 
 def _by_group(codec: Affine, rows: Array, weights: Array) -> tuple[Array, Array]:

@@ -22,10 +22,11 @@ from math import prod
 import numpy as np
 
 from flyweight import kernels
-from flyweight.codecs import Array, Codec, Parts
+from flyweight.codecs import Array, Parts
 from flyweight.codecs.palette import Palette
 from flyweight.errors import UnsupportedError
 from flyweight.kernels.palettes.kmeans_1d import centres
+from flyweight.quantizers.base import Quantizer
 from flyweight.tensor import TensorSpec
 
 __all__ = ["kmeans", "optimal_centres", "vector_centres"]
@@ -35,9 +36,7 @@ _ROUNDS = 40
 _GOLDEN = (5**0.5 - 1) / 2
 
 
-def kmeans(array: Array, codec: Codec, spec: TensorSpec, importance: Array | None = None) -> Parts:
-    if not isinstance(codec, Palette):
-        raise UnsupportedError(f"the kmeans quantizer fills palettes, not {codec.spec}", code="E_QUANTIZER")
+def _fill(array: Array, codec: Palette, spec: TensorSpec, importance: Array | None) -> Parts:
     frame = codec.frame(spec)
     points = codec.finite_points(frame, array)
     weights = None if importance is None else frame.points(_weights(importance, spec)).mean(axis=1, dtype=np.float32)
@@ -49,6 +48,9 @@ def kmeans(array: Array, codec: Codec, spec: TensorSpec, importance: Array | Non
             own = slice(start, start + frame.run)
             tables[table] = vector_centres(points[own], None if weights is None else weights[own], codec.entries)
     return codec.fill(frame, points, tables)
+
+
+kmeans = Quantizer("kmeans", lambda codec: isinstance(codec, Palette), _fill)
 
 
 def _weights(importance: Array, spec: TensorSpec) -> Array:
@@ -82,8 +84,8 @@ def optimal_centres(values: Array, weights: Array | None, clusters: int) -> Arra
     else:
         pull = np.where(weights.any(axis=1, keepdims=True), weights, np.float32(1))
     if count <= _MOST_POINTS:
-        room = np.empty((2, count), np.uint64), np.empty((6, count + 1)), np.empty((clusters, count + 1), np.int32)
-        kernels.palette_centres(np.ascontiguousarray(values), pull, *room, out)
+        workspace = np.empty((2, count), np.uint64), np.empty((6, count + 1)), np.empty((clusters, count + 1), np.int32)
+        kernels.palette_centres(np.ascontiguousarray(values), pull, *workspace, out)
         return out
     for table, row in enumerate(values):
         mass, moment = _bins(row, pull[table : table + 1])

@@ -8,16 +8,14 @@ grid has less error, so they change nothing.
 from __future__ import annotations
 
 from flyweight.codecs import Array, Codec, Parts
-from flyweight.codecs.base import column_weights
-from flyweight.codecs.ggml import Searched
+from flyweight.quantizers.base import Quantizer
 from flyweight.tensor import TensorSpec
 
 __all__ = ["nearest"]
 
 
-def nearest(array: Array, codec: Codec, spec: TensorSpec, importance: Array | None = None) -> Parts:
-    if isinstance(codec, Searched):
-        return codec.encode(spec, array, importance)
-    if importance is not None:
-        column_weights(importance, spec)  # refuses what is none
-    return codec.encode(spec, array)
+def _fill(array: Array, codec: Codec, spec: TensorSpec, importance: Array | None) -> Parts:
+    return codec.encode_weighted(spec, array, importance)
+
+
+nearest = Quantizer("nearest", lambda _: True, _fill)

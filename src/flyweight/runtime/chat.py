@@ -26,7 +26,7 @@ from flyweight.runtime.extra import missing_extra
 
 if TYPE_CHECKING:
     from flyweight.checkpoint import Checkpoint
-    from flyweight.models.tokenizer import Templates
+    from flyweight.models.dialects.contract import Templates
 
 __all__ = ["MAX_OUTPUT", "MAX_TEMPLATE", "SECONDS", "Message", "Renderer", "render", "template_for", "templates_of"]
 
@@ -47,23 +47,10 @@ Message = Mapping[str, Any]
 def templates_of(checkpoint: Checkpoint) -> Templates:
     """The chat templates of a checkpoint by name; none is no error."""
     # Imported here, so that a worker starts before, and then beside, whatever reads checkpoints.
-    from flyweight import strict_json
-    from flyweight.models import tokenizer as tokenizer_files
-    from flyweight.models.record import Record
+    from flyweight.models import dialect_of
 
-    manifest = checkpoint.manifest
     try:
-        if manifest.dialect == "gguf":
-            record = Record({key: typed.value for key, typed in manifest.metadata.items()}, checkpoint.bundle.name)
-            return tokenizer_files.read_templates(record, list(manifest.metadata))
-        name = tokenizer_files.TOKENIZER_CONFIG
-        present = {
-            name: lambda name=name: checkpoint.read(manifest.files[name])
-            for name in tokenizer_files.READ_FILES
-            if name in manifest.files
-        }
-        config = Record(strict_json.loads(present[name](), file=name) if name in present else {}, name)
-        return tokenizer_files.hf_templates(config, present)
+        return dialect_of(checkpoint.manifest).read_templates(checkpoint.manifest, checkpoint.read)
     except FlyweightError as error:
         raise error.at(file=checkpoint.bundle.name) from None
 

@@ -61,7 +61,7 @@ class Layer:
         config, graph = blueprint.config, blueprint.config.family.graph
         self.index, self.rotary, self.threads = index, rotary, settings.threads
         self.eps = float(config.values["rms_norm_eps"])
-        self.heads, self.scale, self.pairs = config.dims.heads, blueprint.attention_scale, blueprint.pairs
+        self.heads, self.scale, self.pairs = config.dims.heads, config.attention_scale, blueprint.pairs
         self.softcap = float(config.values.get("attn_logit_softcapping") or 0.0)
 
         def norm(name: str) -> Array | None:
@@ -84,7 +84,7 @@ class Layer:
         self.q_norm, self.k_norm = norm("self_attn.q_norm"), norm("self_attn.k_norm")
         self.qkv = fused("self_attn.qkv_proj", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
         self.o = linear("self_attn.o_proj")
-        self.gated = Gated(fused("mlp.gate_up_proj", "mlp.gate_proj", "mlp.up_proj"), graph.activation)
+        self.gated = Gated(fused("mlp.gate_up_proj", "mlp.gate_proj", "mlp.up_proj"), config.activation)
         self.down = linear("mlp.down_proj")
 
     def __call__(self, x: Array, cache: KeyValues, buffers: Buffers) -> None:
@@ -134,9 +134,10 @@ class Decoder(Uncopied):
         self.tensors, self.context, self.settings = tensors, context, settings
         self.blueprint = tensors.blueprint
         self.config = config = tensors.blueprint.config
-        rotaries = {theta: Rotary(config, theta, context) for theta in map(self.blueprint.theta, range(config.dims.layers))}
+        locality = [config.has_local_rope(layer) for layer in range(config.dims.layers)]
+        rotaries = {local: Rotary(config, context, local=local) for local in set(locality)}
         self._layers = tensors.layers(
-            lambda held, index: Layer(held, self.blueprint, index, rotaries[self.blueprint.theta(index)], settings)
+            lambda held, index: Layer(held, self.blueprint, index, rotaries[locality[index]], settings)
         )
         self._embedding = tensors["model.embed_tokens.weight"]
         self._norm = _vector(tensors, "model.norm.weight", self.blueprint.gain)
@@ -152,8 +153,7 @@ class Decoder(Uncopied):
     def cache(self, kind: str = "f16") -> KeyValues:
         """An empty context for this model."""
         dims = self.config.dims
-        windows = [self.blueprint.window(layer) for layer in range(dims.layers)]
-        return KeyValues(dims.layers, dims.kv_heads, dims.head, self.context, kind, windows)
+        return KeyValues(dims.layers, dims.kv_heads, dims.head, self.context, kind, self.config.windows)
 
     def forward(
         self, tokens: Sequence[int] | Array, cache: KeyValues, *, every: bool = False, out: Array | None = None

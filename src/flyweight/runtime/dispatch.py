@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from flyweight import kernels
-from flyweight.runtime.linear import FORMS
+from flyweight.codecs import CODECS, Codec
 
 __all__ = ["Augment", "Machine", "Route", "augments", "dispatch", "this_machine"]
 
@@ -100,7 +100,8 @@ def dispatch(flags: Collection[str], machine: Machine | None = None) -> list[Rou
             routes.append(Route(way.name, False, f"{taken} comes first"))
         else:
             taken = way.name
-            how = "multiplied as stored" if way.codec in FORMS else "decoded a few rows at a time"
+            multiplied = CODECS[way.codec].product is not Codec.product
+            how = "multiplied as stored" if multiplied else "decoded a few rows at a time"
             routes.append(Route(way.name, True, f"{how} with the {machine.kernels} kernels"))
     reason = f"{taken} comes first" if taken else f"what every file has, with the {machine.kernels} kernels"
     return [*routes, Route(_FALLBACK, not taken, reason)]

@@ -54,6 +54,24 @@ def _parts(kind: str, head: int) -> tuple[Part, ...]:
     raise ValueError(f"a cache holds f32, f16 or int8, not {kind}")
 
 
+def _shapes(parts: Sequence[Part], kv_heads: int, context: int) -> list[tuple[int, ...]]:
+    """Of the arrays of one layer."""
+    rows = -(-context // ROWS) * ROWS
+    return [(kv_heads, rows // each if each else GROUP, *row) for _, _, each, row in parts]
+
+
+def _sizes(parts: Sequence[Part], shapes: Sequence[tuple[int, ...]]) -> list[int]:
+    """Bytes of the arrays of one layer, each from a page on."""
+    sizes = (prod(shape) * np.dtype(part[1]).itemsize for part, shape in zip(parts, shapes, strict=True))
+    return [-(-size // mmap.PAGESIZE) * mmap.PAGESIZE for size in sizes]
+
+
+def cache_nbytes(layers: int, kv_heads: int, head: int, context: int, kind: str) -> int:
+    """Bytes that a cache takes once it holds `context` tokens and no window forgets any."""
+    parts = _parts(kind, head)
+    return layers * sum(_sizes(parts, _shapes(parts, kv_heads, context)))
+
+
 def _reserve(nbytes: int) -> mmap.mmap:
     """Address space alone. MAP_NORESERVE is not known everywhere; small pages keep what is committed close to what is used."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
@@ -87,12 +105,10 @@ class KeyValues(Uncopied):
         self.kind, self.context, self.kv_heads, self.length = kind, context, kv_heads, 0
         self._shape = layers, kv_heads, head, context
         self._used = Lock()
-        rows = -(-context // ROWS) * ROWS
         self._layout = _parts(kind, head)
         self._kernel: Callable[..., None] = kernels.attend_int8 if kind == "int8" else kernels.attend
-        shapes = [(kv_heads, rows // each if each else GROUP, *row) for _, _, each, row in self._layout]
-        sizes = [prod(shape) * np.dtype(part[1]).itemsize for part, shape in zip(self._layout, shapes, strict=True)]
-        padded = [-(-size // mmap.PAGESIZE) * mmap.PAGESIZE for size in sizes]
+        shapes = _shapes(self._layout, kv_heads, context)
+        padded = _sizes(self._layout, shapes)
         self._memory = _reserve(layers * sum(padded))
         self._layers: list[tuple[Array, ...]] = []
         self._offsets: list[tuple[int, ...]] = []

@@ -1,107 +1,32 @@
 """Linear layers over weights as they are stored.
 
-FORMS is the table: codec name → the product kernel's view of a tensor, or None when it has none for these parameters.
-What has no form is decoded a few rows at a time and multiplied, so no layer ever needs a decoded copy of itself. A codec's
-module is imported where a tensor of a model has that codec.
+A codec says how the product kernels see a tensor (`Codec.product`). What they cannot multiply is decoded a few rows at a
+time and multiplied then, so no layer ever needs a decoded copy of itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs import codec_for, take_rows
-from flyweight.dtypes import DType
 from flyweight.kernels.products.activations import ACTIVATIONS, normalize
 from flyweight.tensor import EncodedTensor, has_rows
 
-__all__ = ["FORMS", "Gated", "Linear", "decoded_rows", "form_of"]
+__all__ = ["Gated", "Linear", "decoded_rows", "form_of"]
 
 Array = np.ndarray[Any, Any]
 
 _SLAB = 1 << 20  # weights decoded at a time: 4 MB of f32, which stay in the last cache
 
 
-def _raw(tensor: EncodedTensor, **masked: Any) -> kernels.Matrix | None:
-    names = {DType.F32: "f32", DType.F16: "f16", DType.BF16: "bf16"}
-    form = names.get(tensor.spec.dtype)
-    return kernels.matrix(form, weights=tensor.parts["data"], **masked) if form else None
-
-
-def _blocks(tensor: EncodedTensor) -> kernels.Matrix | None:
-    return kernels.matrix(tensor.codec.name, blocks=tensor.parts["blocks"])
-
-
-def _affine(tensor: EncodedTensor) -> kernels.Matrix | None:
-    from flyweight.codecs.affine import Affine
-
-    codec = codec_for(tensor.codec)
-    assert isinstance(codec, Affine)
-    columns = tensor.spec.columns
-    group = codec.span(columns)
-    if codec.axis != -1 or codec.packing != "little" or group % 32 or columns % group:
-        return None
-    codes = tensor.parts["codes"].view(np.uint8)
-    if codec.form == "scale_bias" and codec.bits in (4, 8):
-        return kernels.matrix(f"affine{codec.bits}", codes=codes, scale=tensor.parts["scale"], bias=tensor.parts["bias"])
-    if codec.form == "symmetric" and codec.bits == 8:
-        return kernels.matrix("symmetric8", codes=codes, scale=tensor.parts["scale"])
-    return None
-
-
-def _palette(tensor: EncodedTensor) -> kernels.Matrix | None:
-    from flyweight.codecs.palette import Palette
-
-    codec = codec_for(tensor.codec)
-    assert isinstance(codec, Palette)
-    if codec.scale or codec != Palette(bits=4, table=codec.table) or tensor.spec.columns % 32:
-        return None
-    table = tensor.parts["tables"].reshape(-1).astype(np.float32)
-    return kernels.matrix("palette4", codes=tensor.parts["indices"].reshape(tensor.spec.rows, -1), table=table)
-
-
-def _tabled(tensor: EncodedTensor, **masked: Any) -> kernels.Matrix | None:
-    from flyweight.codecs.tabled import Tabled
-
-    codec, columns = codec_for(tensor.codec), tensor.spec.columns
-    assert isinstance(codec, Tabled)
-    if codec.length % 32 and codec.length < columns:
-        return None
-    table = tensor.parts["entries" if codec.length else "pair"]
-    return kernels.matrix(f"tabled{codec.bits}", codes=tensor.parts["codes"], entries=table, length=codec.length, **masked)
-
-
-def _masked(tensor: EncodedTensor) -> kernels.Matrix | None:
-    """With its mask where the product can skip blocks, else as what is held: that is the whole tensor."""
-    from flyweight.codecs.masked import Masked
-
-    codec = codec_for(tensor.codec)
-    assert isinstance(codec, Masked)
-    held = EncodedTensor(tensor.spec, codec.held.spec, codec.held_parts(tensor.parts))
-    make = _SKIPPING.get(held.codec.name)
-    if make is None or codec.block % 32 or tensor.spec.columns % 32:
-        return form_of(held)
-    return make(held, block=codec.block, mask=tensor.parts["mask"])
-
-
-_SKIPPING: Mapping[str, Callable[..., kernels.Matrix | None]] = {"raw": _raw, "tabled": _tabled}
-FORMS: Mapping[str, Callable[[EncodedTensor], kernels.Matrix | None]] = {
-    "raw": _raw,
-    "affine": _affine,
-    "palette": _palette,
-    "tabled": _tabled,
-    "masked": _masked,
-    **{name: _blocks for name in kernels.BLOCKS if name in kernels.FORMS},
-}
-
-
 def form_of(tensor: EncodedTensor) -> kernels.Matrix | None:
     """The kernels' view of a matrix, or None when it must be decoded; a stored vector or stack of matrices has none."""
-    make = FORMS.get(tensor.codec.name)
-    return make(tensor) if make and len(tensor.spec.shape) == 2 and tensor.spec.columns % 32 == 0 else None
+    spec = tensor.spec
+    return codec_for(tensor.codec).product(spec, tensor.parts) if len(spec.shape) == 2 and spec.columns % 32 == 0 else None
 
 
 def _stands_by_rows(tensor: EncodedTensor) -> bool:

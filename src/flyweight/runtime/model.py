@@ -17,7 +17,7 @@ from flyweight.checkpoint import Checkpoint, open_checkpoint, require_passed
 from flyweight.errors import FlyweightError, MalformedError, ResourceError
 from flyweight.limits import parse_size
 from flyweight.runtime.decoder import Decoder, Settings
-from flyweight.runtime.kv import KeyValues
+from flyweight.runtime.kv import KeyValues, cache_nbytes
 from flyweight.runtime.tensors import Streamed, Tensors
 from flyweight.runtime.tokenizer import Tokenizer
 from flyweight.sources import Uncopied
@@ -156,8 +156,7 @@ def open_model(
 def _within(max_ram: int, checkpoint: Checkpoint, tensors: Tensors, context: int, kv: str) -> Tensors:
     """The tensors in a way that fits, or a refusal that says what would."""
     dims = tensors.blueprint.config.dims
-    element = {"f32": 4, "f16": 2}.get(kv, 1.2)
-    fixed = _BASE_RAM + int(2 * dims.layers * dims.kv_heads * dims.head * element * context)
+    fixed = _BASE_RAM + cache_nbytes(dims.layers, dims.kv_heads, dims.head, context, kv)
     if fixed + checkpoint.manifest.nbytes <= max_ram:
         return tensors
     streamed = Streamed(checkpoint)

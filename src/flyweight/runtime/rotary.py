@@ -2,7 +2,7 @@
 
 angle[p, j] = p · f_j        f_j = θ^(−2j/d), j = 0 … d/2 − 1
 linear      f_j / factor
-llama3      f_j / divisor_j, as in `models.rope`
+llama3      f_j / divisor_j, as in `models.rope_scaling`
 yarn        f_j where the wavelength is short, f_j / factor where it is long, a ramp between the pairs that turn
             `beta_fast` and `beta_slow` times over the original context; cos and sin × attention factor
 longrope    f_j / short_j, or f_j / long_j in a context longer than the original one; cos and sin × attention factor
@@ -11,14 +11,14 @@ longrope    f_j / short_j, or f_j / long_j in a context longer than the original
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil, floor, log, pi, sqrt
+from math import ceil, floor, log, pi
 from typing import Any
 
 import numpy as np
 
 from flyweight.errors import UnsupportedError
 from flyweight.models import Config
-from flyweight.models.rope import FREQUENCIES, derived_tensors
+from flyweight.models.rope_scaling import DIVISORS, divisors, longrope_attention
 
 __all__ = ["Rotary"]
 
@@ -28,8 +28,9 @@ Array = np.ndarray[Any, Any]
 class Rotary:
     """Tables cos and sin, f32 (positions, d/2), which grow with the positions asked for."""
 
-    def __init__(self, config: Config, theta: float, context: int) -> None:
-        scaling = config.scaling if theta == config.theta else None  # a base of its own (local layers) is never scaled
+    def __init__(self, config: Config, context: int, *, local: bool = False) -> None:
+        theta = config.values["rope_local_base_freq"] if local else config.theta
+        scaling = None if local else config.scaling
         plain = theta ** (-np.arange(0, config.rotary, 2) / config.rotary)
         self.frequencies, self.factor = _scaled(plain, scaling or {}, config, theta, context)
         self._tables = (np.empty((0, len(plain)), np.float32),) * 2
@@ -48,16 +49,14 @@ def _scaled(plain: Array, scaling: Mapping[str, Any], config: Config, theta: flo
     kind = scaling.get("rope_type")
     if kind == "linear":
         return plain / scaling["factor"], 1.0
-    if kind == "llama3":
-        return plain / derived_tensors(dict(scaling), theta=theta, rotary=config.rotary)[FREQUENCIES], 1.0
+    if kind in ("llama3", DIVISORS):
+        return plain / divisors(dict(scaling), theta=theta, rotary=config.rotary), 1.0
     if kind == "yarn":
         return _yarn(plain, scaling, theta)
     if kind == "longrope":
         original = int(config.values.get("original_max_position_embeddings") or config.context)
         factors = np.asarray(scaling["long_factor" if context > original else "short_factor"])
-        stretch = config.context / original
-        implied = sqrt(1 + log(stretch) / log(original)) if stretch > 1 else 1.0
-        return plain / factors, float(scaling.get("attention_factor") or implied)
+        return plain / factors, float(scaling.get("attention_factor") or longrope_attention(config.context, original))
     return plain, 1.0
 
 

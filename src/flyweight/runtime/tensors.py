@@ -1,4 +1,4 @@
-"""Where a decoder's weights come from, by their HF names.
+"""Where a decoder's weights come from, by their canonical names.
 
 `Tensors` leaves them where they are: views on the mapped file, which the machine reads when they are first used and may drop
 again. `Streamed` has two buffers of its own, each the size of the largest layer, and reads the next layer into one while the
@@ -63,7 +63,7 @@ class Tensors(Uncopied, Mapping[str, EncodedTensor]):
             raise error.at(file=checkpoint.bundle.name) from None
 
     def __getitem__(self, name: str) -> EncodedTensor:
-        return self.checkpoint.encoded(self.blueprint.tensors[name])
+        return self.checkpoint.encoded(self.blueprint.tensors[name].name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.blueprint.tensors)
@@ -75,7 +75,7 @@ class Tensors(Uncopied, Mapping[str, EncodedTensor]):
         return name in self.blueprint.tensors
 
     def entry(self, name: str) -> Entry:
-        return self.checkpoint.manifest.entries[self.blueprint.tensors[name]]
+        return self.checkpoint.manifest.entries[self.blueprint.tensors[name].name]
 
     @property
     def output_name(self) -> str:
@@ -187,7 +187,7 @@ class Streamed(Tensors):
         for name, part, rows, spec, extent in self.shares(piece):
             room = buffer.data[at : at + extent.nbytes]
             self.checkpoint.source(extent.file).read_into(extent.offset, room)
-            codec = self.checkpoint.proven(self.blueprint.tensors[name]).codec
+            codec = self.checkpoint.checked_entry(self.blueprint.tensors[name].name).codec
             tensor = held.setdefault(name, EncodedTensor(rows, codec, {}))
             parts = dict(tensor.parts) | {part: as_array(room, spec)}
             held[name] = EncodedTensor(rows, tensor.codec, parts)

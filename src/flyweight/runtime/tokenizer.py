@@ -17,17 +17,14 @@ Which tokens end an answer is said in many places, and all of them count:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from flyweight import strict_json
 from flyweight.checkpoint import Checkpoint, without_collector
 from flyweight.errors import FlyweightError, LimitError, MalformedError, ResourceError, UnsupportedError
-from flyweight.models import tokenizer as tokenizer_files
-from flyweight.models import tokenizer_json, vocabulary
-from flyweight.models.record import Record
-from flyweight.models.tokenizer_components import TextCost
+from flyweight.models import dialect_of
+from flyweight.models.tokenizers.components import TextCost
 from flyweight.runtime.extra import needs_run_extra
 from flyweight.runtime.tokenizer_build import bad_tokenizer, build, tokens_before, typed_errors
 
@@ -47,9 +44,6 @@ _MAX_SQUARES = 2**26
 
 TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>")
 """Special tokens that end an answer wherever a vocabulary has them."""
-
-_EMBEDDINGS = ("token_embd.weight", "model.embed_tokens.weight")
-_CONFIG, _GENERATION, _GENERATION_KEY = "config.json", "generation_config.json", "flyweight.generation_config"
 
 
 class Tokenizer:
@@ -90,7 +84,7 @@ class Tokenizer:
         """The tokenizer a checkpoint carries; UnsupportedError when it carries none."""
         try:
             with without_collector():
-                return (_from_gguf if checkpoint.manifest.dialect == "gguf" else _from_files)(checkpoint)
+                return _tokenizer_of(checkpoint)
         except FlyweightError as error:
             raise error.at(file=checkpoint.bundle.name) from None
 
@@ -202,96 +196,37 @@ def _size(text: str) -> int:
         raise MalformedError(f"the text has a lone surrogate at character {error.start}", code="E_TEXT") from None
 
 
-def _rows(checkpoint: Checkpoint) -> int:
-    """The rows of the embedding, beyond which no token may lie."""
-    entries = checkpoint.manifest.entries
-    for name in _EMBEDDINGS:
-        if name in entries and entries[name].spec.shape:
-            return entries[name].spec.shape[0]
-    raise UnsupportedError(
-        "there is no embedding among the tensors",
-        code="E_TENSORS",
-        hint="a tokenizer belongs to a language model; looked for " + ", ".join(_EMBEDDINGS),
-    )
-
-
-def _absent(where: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"the checkpoint has no tokenizer ({where})",
-        code="E_TOKENIZER",
-        hint="put the model's tokenizer.json beside its weights",
-    )
-
-
 @needs_run_extra
-def _from_gguf(checkpoint: Checkpoint) -> Tokenizer:
-    metadata = checkpoint.manifest.metadata
-    record = Record({key: typed.value for key, typed in metadata.items()}, checkpoint.bundle.name)
-    rows = _rows(checkpoint)
-    words = vocabulary.read_gguf(record, rows)
-    if words is None:
-        raise _absent("tokenizer.ggml.model is absent")
-    ends = _integers(strict_json.loads(record.text(_GENERATION_KEY, "{}").encode(), file=_GENERATION_KEY))
-    ends += [record.integer(key, least=0) for key in _end_keys() if key in record]
-    return Tokenizer(
-        *build(tokenizer_json.describe(words)),
-        bos=words.special.get("bos_token"),
-        eos=words.special.get("eos_token"),
-        ends=[index for index in ends if index < rows],
-        add_bos=words.add_bos,
-        rows=rows,
-    )
-
-
-def _end_keys() -> tuple[str, ...]:
-    return tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
-
-
-@needs_run_extra
-def _from_files(checkpoint: Checkpoint) -> Tokenizer:
-    files, rows = checkpoint.manifest.files, _rows(checkpoint)
-    if tokenizer_json.TOKENIZER_JSON not in files:
-        raise _absent("no tokenizer.json")
-    raw = checkpoint.read(files[tokenizer_json.TOKENIZER_JSON])
+def _tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
+    manifest = checkpoint.manifest
+    dialect = dialect_of(manifest)
+    embedding = manifest.entries.get(dialect.embedding)
+    if embedding is None or not embedding.spec.shape:
+        raise UnsupportedError(
+            "there is no embedding among the tensors",
+            code="E_TENSORS",
+            hint=f"a tokenizer belongs to a language model; looked for {dialect.embedding}",
+        )
+    rows = embedding.spec.shape[0]
+    described = dialect.read_tokenizer(manifest, checkpoint.read, rows)
+    if described is None:
+        raise UnsupportedError(
+            "the checkpoint has no tokenizer", code="E_TOKENIZER", hint="put the model's tokenizer.json beside its weights"
+        )
     try:
-        table = strict_json.loads(raw, file=tokenizer_json.TOKENIZER_JSON)
-        inner, cost = build(table)
-        around = tokens_before(table.get("post_processor"))
+        inner, cost = build(described.table)
+        around = tokens_before(described.table.get("post_processor"))
     except MalformedError as error:
         error.code = "E_TOKENIZER"
         raise
-
-    def load(name: str) -> dict[str, Any]:
-        given = strict_json.loads(checkpoint.read(files[name]), file=name) if name in files else {}
-        return Record(given, name).unused()
-
-    config = load(tokenizer_files.SPECIAL_TOKENS_MAP) | load(tokenizer_files.TOKENIZER_CONFIG)
-    roles = {role: _role(inner.token_to_id, config.get(role)) for role in ("bos_token", "eos_token")}
-    ends = [
-        *_integers(load(_GENERATION)),
-        *_integers(load(_CONFIG)),
-        *([] if roles["eos_token"] is None else [roles["eos_token"]]),
-    ]
-    bos = roles["bos_token"]
+    bos, eos = (inner.token_to_id(token) if isinstance(token, str) else token for token in (described.bos, described.eos))
     return Tokenizer(
         inner,
         cost,
         bos=bos,
-        eos=roles["eos_token"],
-        ends=[index for index in ends if index < rows],
+        eos=eos,
+        ends=[index for index in (*described.ends, eos) if type(index) is int and 0 <= index < rows],
         # The post-processor decides where it adds anything at all; the flag is for files without one.
-        add_bos=bos is not None and (around[:1] == [bos] if around else config.get("add_bos_token") is True),
+        add_bos=bos is not None and (around[:1] == [bos] if around else described.add_bos),
         rows=rows,
     )
-
-
-def _role(find: Callable[[str], int | None], token: Any) -> int | None:
-    text = token.get("content") if isinstance(token, dict) else token
-    return find(text) if isinstance(text, str) else None
-
-
-def _integers(config: Any) -> list[int]:
-    """eos_token_id of a configuration: absent, one, or a list."""
-    given = config.get("eos_token_id") if isinstance(config, dict) else None
-    found = given if isinstance(given, list) else [given]
-    return [index for index in found if type(index) is int and index >= 0]

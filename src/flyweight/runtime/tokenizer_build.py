@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from flyweight import strict_json
 from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
-from flyweight.models.record import Record
-from flyweight.models.tokenizer_components import (
+from flyweight.models.checked_record import Record
+from flyweight.models.tokenizers.components import (
     MAX_TOKEN_LENGTH,
     TextCost,
     check_decoder,
     check_sizes,
     text_cost,
 )
-from flyweight.models.tokenizer_json import TOKENIZER_JSON
+from flyweight.models.tokenizers.tokenizer_json import TOKENIZER_JSON
 
 if TYPE_CHECKING:
     import tokenizers

@@ -16,12 +16,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from flyweight.tiers.choosing import Choice, open_best, open_model_from
 from flyweight.tiers.table import TIERS, Tier, has_tiers, tier_named
 
 if TYPE_CHECKING:
     from flyweight.tiers.building import Built, build
     from flyweight.tiers.checking import audit, diff, verify
+    from flyweight.tiers.choosing import Choice, open_best, open_model_from
     from flyweight.tiers.state import State
     from flyweight.tiers.upkeep import Entry, Listing, entries, listing, prune, prune_cache, state_of
 
@@ -49,6 +49,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Choice": "choosing", "open_best": "choosing", "open_model_from": "choosing",
     "Built": "building", "build": "building", "State": "state", "state_of": "upkeep", "Entry": "upkeep", "entries": "upkeep",
     "Listing": "upkeep", "listing": "upkeep", "prune": "upkeep", "prune_cache": "upkeep",
     "audit": "checking", "diff": "checking", "verify": "checking",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -23,10 +23,10 @@ from flyweight.containers.npy_dir.reading import read_keys
 from flyweight.containers.safetensors import Safetensors
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, GateError, OutputError, ResourceError
-from flyweight.gate import INT3
+from flyweight.gate import Measure
 from flyweight.manifest import Entry
 from flyweight.pipeline.plan import Plan, make_plan
-from flyweight.pipeline.recipe import SAME_CODES, ByName, Choice, preset
+from flyweight.pipeline.recipe import SAME_CODES, ByName, Choice, Recipe, preset
 from flyweight.pipeline.run import Outcome, Progress, carry_out_plan
 from flyweight.runtime.linear import form_of
 from flyweight.runtime.tensors import Tensors
@@ -76,6 +76,7 @@ def build(
     allow_ungated: bool = False,
     progress: Progress | None = None,
     tell: Callable[[str], object] = lambda _: None,
+    measure: Measure | None = None,
 ) -> Built:
     """Build a tier unless it is ready, in the user's cache or beside the arrays (`in_place`).
 
@@ -84,7 +85,7 @@ def build(
     """
     return build_from(
         Arrays(require_tiers(path)), tier_named(tier), in_place=in_place, force=force, max_ram=max_ram,
-        allow_ungated=allow_ungated, tell=tell, jobs=jobs, progress=progress,
+        allow_ungated=allow_ungated, tell=tell, jobs=jobs, progress=progress, measure=measure,
     )  # fmt: skip
 
 
@@ -205,59 +206,41 @@ def _carry_out(plan: Plan, destination: Path, **options: Any) -> Outcome:
 
 
 def plan_tier(checkpoint: Checkpoint, tier: Tier, max_ram: int | None = None) -> Plan:
-    """What building would do."""
-    return replace(_PLANS[tier.name](checkpoint, tier.place, max_ram), measured=False)
+    """What building would do: a whole model is quantised again, other tiers are decoded, or keep the arrays' values."""
+    if tier.holds == "model":
+        plan = make_plan(checkpoint, container_named("mlx"), tier.place, recipe=preset(tier.name), max_ram=max_ram)
+    else:
+        container = Safetensors() if tier.holds == "file" else Finalized(read_keys(checkpoint.bundle))
+        recipe = preset("dense") if tier.dtype else _packed(tier.name, checkpoint)
+        order = _order(checkpoint) if tier.holds == "file" else None
+        plan = make_plan(
+            checkpoint, container, tier.place, recipe=recipe, dtype=tier.dtype, max_ram=max_ram, order=order
+        )  # fmt: skip
+    return replace(plan, measured=False)
 
 
-def _packed(checkpoint: Checkpoint, place: str, max_ram: int | None) -> Plan:
+def _packed(name: str, checkpoint: Checkpoint) -> Recipe:
     """Every matrix as a product takes it: as it is; else with the same codes on a grid that has one; else decoded."""
-    choices = {name: choice for name in checkpoint if (choice := _packed_choice(checkpoint, name)) is not None}
-    return _one_file(checkpoint, place, recipe=ByName("packed", choices=choices), max_ram=max_ram)
+    choices = {tensor: choice for tensor in checkpoint if (choice := _packed_choice(checkpoint, tensor)) is not None}
+    return ByName(name, choices=choices)
 
 
 def _packed_choice(checkpoint: Checkpoint, name: str) -> Choice | None:
     tensor = checkpoint.encoded(name)
     if tensor.codec == RAW or form_of(tensor) is not None:
         return None
-    params, columns = tensor.codec.params, tensor.spec.columns
-    group = int(params.get("group", 0)) or columns
-    if tensor.codec.name == "excess" and int(params["bits"]) <= 4 and columns % group == group % 32 == 0:
+    columns = tensor.spec.columns
+    group = tensor.codec.integer("group", 0) or columns
+    if tensor.codec.name == "excess" and tensor.codec.integer("bits") <= 4 and columns % group == group % 32 == 0:
         return Choice(CodecSpec("affine", {"bits": 4, "group": group, "scale": "f32"}), SAME_CODES)
     return Choice(RAW, dtype=DType.BF16)
 
 
-def _cache(checkpoint: Checkpoint, place: str, max_ram: int | None) -> Plan:
-    return _one_file(checkpoint, place, recipe=preset("dense"), dtype=DType.BF16, max_ram=max_ram)
-
-
-def _one_file(checkpoint: Checkpoint, place: str, **how: Any) -> Plan:
+def _order(checkpoint: Checkpoint) -> Callable[[Entry], int] | None:
     """Tensors in the order in which a token needs them, so that a start reads the file from front to end."""
     try:
         tensors = Tensors(checkpoint)
     except FlyweightError:  # a model that is kept, not run
-        return make_plan(checkpoint, Safetensors(), place, **how)
-    turns = {tensors.blueprint.tensors[name]: turn for turn, step in enumerate(tensors.steps) for name, _, _ in step}
-
-    def turn(entry: Entry) -> int:
-        return turns.get(entry.name, -1 if len(entry.spec.shape) < 2 else len(tensors.steps))
-
-    return make_plan(checkpoint, Safetensors(), place, order=turn, **how)
-
-
-def _finalized(checkpoint: Checkpoint, place: str, max_ram: int | None) -> Plan:
-    container = Finalized(read_keys(checkpoint.bundle))
-    return make_plan(checkpoint, container, place, recipe=preset("dense"), dtype=DType.F16, max_ram=max_ram)
-
-
-def _four_bits(checkpoint: Checkpoint, place: str, max_ram: int | None) -> Plan:
-    return make_plan(checkpoint, container_named("mlx"), place, recipe=preset("int4"), max_ram=max_ram)
-
-
-def _three_bits(checkpoint: Checkpoint, place: str, max_ram: int | None) -> Plan:
-    recipe = replace(preset("int3"), gate=INT3)
-    return make_plan(checkpoint, container_named("mlx"), place, recipe=recipe, max_ram=max_ram)
-
-
-_PLANS: Mapping[str, Callable[[Checkpoint, str, int | None], Plan]] = {
-    "packed": _packed, "cache": _cache, "finalized": _finalized, "int4": _four_bits, "int3": _three_bits,
-}  # fmt: skip
+        return None
+    turns = {tensors.blueprint.tensors[name].name: turn for turn, step in enumerate(tensors.steps) for name, _, _ in step}
+    return lambda entry: turns.get(entry.name, -1 if len(entry.spec.shape) < 2 else len(tensors.steps))

@@ -22,7 +22,7 @@ from blake3 import blake3
 
 from flyweight import pipeline
 from flyweight.checkpoint import Checkpoint, open_checkpoint
-from flyweight.containers import Finding, Image
+from flyweight.containers.base import Finding, Image
 from flyweight.errors import FlyweightError
 from flyweight.pipeline import DiffReport, Plan, VerifyReport
 from flyweight.pipeline.run import check_resources

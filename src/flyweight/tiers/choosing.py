@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
+from flyweight.containers.npy_dir.forms import form_name
 from flyweight.errors import UnsupportedError
+from flyweight.gate import Measure
 from flyweight.manifest import Manifest
 from flyweight.runtime.model import Model, open_model
 from flyweight.tiers.table import ARRAYS, AUTO, NATIVE, has_tiers
@@ -47,9 +49,8 @@ def at_rest(manifest: Manifest) -> str:
     """What the arrays of an npy-dir are called: by the form that most of the quantised weights have."""
     sizes = Counter[str]()
     for entry in manifest.entries.values():
-        bits = entry.codec.params.get("bits", 3 if entry.codec.name == "corrected" else 0)
-        if entry.codec.name != "raw":
-            sizes[f"int{bits}" if bits else entry.codec.name] += entry.spec.size
+        if form := form_name(entry):
+            sizes[form] += entry.spec.size
     return sizes.most_common(1)[0][0] if sizes else "dense"
 
 
@@ -62,11 +63,12 @@ def open_model_from(
     allow_ungated: bool = False,
     verify: bool = False,
     tell: Tell = lambda _: None,
+    measure: Measure | None = None,
     **settings: Any,
 ) -> tuple[Model, Choice]:
     """`runtime.open_model` of the tier that `open_best` takes; to `verify` a tier, all of it and of its arrays is read."""
     checkpoint, choice = open_best(
-        path, tier=tier, build=build, max_ram=max_ram, allow_ungated=allow_ungated, verify=verify, tell=tell
+        path, tier=tier, build=build, max_ram=max_ram, allow_ungated=allow_ungated, verify=verify, tell=tell, measure=measure
     )
     return open_model(checkpoint, max_ram=max_ram, allow_ungated=allow_ungated, verify=verify, **settings), choice
 
@@ -80,11 +82,12 @@ def open_best(
     allow_ungated: bool = False,
     verify: bool = False,
     tell: Tell = lambda _: None,
+    measure: Measure | None = None,
 ) -> tuple[Checkpoint, Choice]:
     """Open a model from one of its tiers: the best, or the one that is named.
 
     A tier whose weights of three bits have not passed their gate is passed over, and refused if named, unless `allow_ungated`;
-    whoever runs arrays asks their own gate (`open_model`).
+    whoever runs arrays asks their own gate (`open_model`). `measure` is for a tier that is built and needs a gate.
     """
     root = Path(path)
     if not has_tiers(root):
@@ -94,5 +97,5 @@ def open_best(
         return checkpoint, Choice(NATIVE, f"{checkpoint.container.title}: run as it is")
     from flyweight.tiers.decision import Decision  # which other models need not load
 
-    decision = Decision(root, build, max_ram, allow_ungated, tell, deep=verify)
+    decision = Decision(root, build, max_ram, allow_ungated, tell, measure, deep=verify)
     return decision.best() if tier == AUTO else decision.named(tier)

@@ -7,9 +7,9 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
-from flyweight.checkpoint import Checkpoint, open_checkpoint, require_passed
+from flyweight.checkpoint import Checkpoint, gated, open_checkpoint, require_passed
 from flyweight.errors import FlyweightError, GateError, MalformedError, OutputError, ResourceError, UnsupportedError
-from flyweight.gate import OVERRIDE
+from flyweight.gate import OVERRIDE, Measure
 from flyweight.runtime.ahead import Front
 from flyweight.tiers import store
 from flyweight.tiers.arrays import Arrays
@@ -18,24 +18,23 @@ from flyweight.tiers.digests import weights_stamps
 from flyweight.tiers.opening import open_tier
 from flyweight.tiers.seal import read_seal
 from flyweight.tiers.state import State, state_in, tier_digest
-from flyweight.tiers.table import ARRAYS, NATIVE, TIERS, Home, Tier, tier_named
+from flyweight.tiers.table import ARRAYS, TIERS, Home, Tier
 
 __all__ = ["Decision"]
 
 _TRIES = 3
 """How often a tier may be replaced under our eyes."""
-_NEVER_ARRAYS = ("packed", "cache", "finalized")
-"""Tiers whose names no form of arrays has."""
 
 Opened = tuple[Checkpoint, Choice]
 
 
 class Decision:
     def __init__(
-        self, root: Path, build: bool, max_ram: int | None, allow_ungated: bool, tell: Tell, *, deep: bool = False
-    ) -> None:
+        self, root: Path, build: bool, max_ram: int | None, allow_ungated: bool, tell: Tell, measure: Measure | None,
+        *, deep: bool = False,
+    ) -> None:  # fmt: skip
         self.root, self.build, self.max_ram, self.allow_ungated, self.tell = root, build, max_ram, allow_ungated, tell
-        self.deep = deep
+        self.measure, self.deep = measure, deep
         self.memory = max_ram or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self.arrays = Arrays(root)
         self.beside = Home(root, root)
@@ -71,7 +70,7 @@ class Decision:
             self.tell(f"the tier {tier.name} is damaged ({state.reason}): building it again")
             state, built = self._built(tier, state)
             home = self.own
-        if state.standing == "ready" and tier.decoded and state.nbytes > self.memory:
+        if state.standing == "ready" and tier.dtype and state.nbytes > self.memory:
             state = state._replace(reason=f"{state.nbytes} bytes would not stay in {self.memory} of memory")
         elif self._is_barred(state):
             state = state._replace(reason=f"has not passed its gate: {state.ungated}")
@@ -82,16 +81,17 @@ class Decision:
         return None
 
     def named(self, name: str) -> Opened:
-        if name not in _NEVER_ARRAYS:
+        tier = next((tier for tier in TIERS if tier.name == name), None)
+        if tier is None or tier.is_model:  # which is called as arrays may be
             checkpoint, choice = self._arrays("asked for")
             if name in (ARRAYS, choice.tier):
                 return checkpoint, choice
             checkpoint.close()
-            if name in (NATIVE, "int8"):
+            if tier is None:
                 raise UnsupportedError(
                     f"its arrays are {choice.tier}, not {name}", code="E_TIER", file=str(self.root), hint="--tier arrays"
                 )
-        tier = tier_named(name)
+        assert tier is not None
         self._prefetch(tier)
         own, beside = (self._state(home, tier) for home in (self.own, self.beside))
         found = next((state for state in (own, beside) if state.standing == "ready" and not self._is_barred(state)), None)
@@ -120,7 +120,7 @@ class Decision:
 
     def _prefetch(self, tier: Tier) -> None:
         """Most likely it is ready, so its weights may as well be read while that is found out."""
-        if tier.is_folder:
+        if tier.holds != "file":
             return
         with suppress(OSError, OutputError):
             if home := self.arrays.home_of(self.arrays.recorded):
@@ -138,7 +138,8 @@ class Decision:
             return None
         with open_checkpoint(self.root) as arrays:
             require_passed(arrays, allow_ungated=self.allow_ungated)
-        ungated = seal.ungated or ("its accuracy was not measured by you" if tier.name == "int3" else "")
+        with open_tier(self.beside, tier) as made:
+            ungated = seal.ungated or ("its accuracy was not measured by you" if gated(made.manifest) else "")
         state = state._replace(standing="ready", reason="was not built by you", ungated=ungated)
         if self._is_barred(state):
             raise GateError(ungated, file=str(self.root), hint=OVERRIDE)
@@ -162,7 +163,9 @@ class Decision:
     def _build(self, tier: Tier) -> tuple[State, bool]:
         from flyweight.tiers.building import build_from  # whoever only starts a model needs nothing of it
 
-        made = build_from(self.arrays, tier, max_ram=self.max_ram, allow_ungated=self.allow_ungated, tell=self.tell)
+        made = build_from(
+            self.arrays, tier, max_ram=self.max_ram, allow_ungated=self.allow_ungated, tell=self.tell, measure=self.measure
+        )
         self.__dict__.pop("own", None)
         return state_in(self.own, tier, self.arrays), not made.already
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from flyweight import strict_json
 from flyweight.checkpoint import Checkpoint
+from flyweight.containers.npy_dir.layout import DECIDING, FOLDER, RECORD
 from flyweight.errors import MalformedError
 from flyweight.limits import MAX_JSON_BYTES
 from flyweight.manifest import Entry
@@ -42,9 +43,6 @@ Stamp = tuple[int, int, int, int]
 """Size, times of the last change of content and of anything, inode."""
 Stamps = Mapping[str, Stamp]
 
-_DECIDING = ("manifest.json", "flyweight.json", ".squish_int4_ready")
-"""Files beside the arrays that say which of them count."""
-_FOLDER = "tensors"
 _MAX_DEPTH = 8
 """As deep as a model's directory is looked into."""
 
@@ -84,7 +82,7 @@ def _stamp(status: os.stat_result) -> Stamp:
 def source_stamps(root: Path) -> dict[str, Stamp]:
     """The stamps of everything that decides which values the arrays have."""
     found: dict[str, Stamp] = {}
-    for place in (*_DECIDING, _FOLDER):
+    for place in (*DECIDING, FOLDER.rstrip("/")):
         found |= stamps(root, place)
     return found
 
@@ -132,11 +130,11 @@ def _whole_files(bundle: Bundle, files: list[str]) -> dict[str, str]:
 def source_digest(root: Path) -> str:
     """The digest of the arrays and of what decides about them. An array that flyweight.json knows otherwise is an error."""
     with closing(open_bundle(root)) as bundle:
-        found = _whole_files(bundle, sorted(f for f in bundle if f in _DECIDING or f.startswith(f"{_FOLDER}/")))
+        found = _whole_files(bundle, sorted(f for f in bundle if f in DECIDING or f.startswith(FOLDER)))
         for file, digest in _recorded(bundle).items():
             if found.get(file, digest) != digest:
                 raise MalformedError(
-                    "its bytes are not those flyweight.json has the digest of", code="E_DIGEST", file=bundle[file].name,
+                    f"its bytes are not those {RECORD} has the digest of", code="E_DIGEST", file=bundle[file].name,
                     hint="`flyweight verify` names every damaged array; convert the model again",
                 )  # fmt: skip
     return digest_of([_written(file), digest] for file, digest in found.items())
@@ -148,7 +146,7 @@ def _written(file: str) -> str:
 
 
 def _recorded(bundle: Bundle) -> Mapping[str, str]:
-    from flyweight.containers.npy_dir.record import RECORD, read_record
+    from flyweight.containers.npy_dir.record import read_record
 
     if RECORD not in bundle or bundle[RECORD].size > MAX_JSON_BYTES:
         return {}

@@ -9,10 +9,11 @@ from pathlib import Path
 from weakref import finalize
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint, read_checkpoint
-from flyweight.containers import Container
+from flyweight.containers.base import Container
 from flyweight.containers.npy_dir.finalized import Finalized
-from flyweight.containers.npy_dir.reading import MANIFEST, is_own, read_json, read_keys
-from flyweight.containers.npy_dir.record import RECORD, Record, read_record
+from flyweight.containers.npy_dir.layout import MANIFEST, RECORD, is_own
+from flyweight.containers.npy_dir.reading import read_json, read_keys
+from flyweight.containers.npy_dir.record import Record, read_record
 from flyweight.containers.safetensors import Safetensors
 from flyweight.errors import MalformedError
 from flyweight.manifest import Extent
@@ -27,7 +28,7 @@ def open_tier(home: Home, tier: Tier) -> Checkpoint:
     """The tier as it lies there; whether it may be trusted its seal says. In the user's cache it stays until it is closed."""
     descriptor = -1 if home.in_place else held(home)
     try:
-        checkpoint = _OPENERS[tier.name](home, tier)
+        checkpoint = _OPENERS[tier.holds](home, tier)
     except BaseException:
         if descriptor >= 0:
             os.close(descriptor)
@@ -106,6 +107,4 @@ def _folder(home: Home, tier: Tier) -> Path:
     return place
 
 
-_OPENERS: Mapping[str, Callable[[Home, Tier], Checkpoint]] = {
-    "packed": _file, "cache": _file, "finalized": _arrays, "int4": _model, "int3": _model,
-}  # fmt: skip
+_OPENERS: Mapping[str, Callable[[Home, Tier], Checkpoint]] = {"file": _file, "arrays": _arrays, "model": _model}

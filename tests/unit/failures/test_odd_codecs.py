@@ -11,7 +11,9 @@ import pytest
 import flyweight
 from every_codec import INSTANCES, named, plausible
 from flyweight.codecs import Codec, codec_for
-from flyweight.containers import CONTAINERS, Container
+from flyweight.containers import CONTAINERS
+from flyweight.containers.abilities import adapted
+from flyweight.containers.base import Container
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, UnsupportedError
 from flyweight.manifest import Entry, Manifest, Typed
@@ -93,8 +95,8 @@ def carried(container: Container) -> dict[str, tuple[Entry, EncodedTensor]]:
             name = f"{codec.name}.{number}.{'x'.join(map(str, shape)) or 'scalar'}.weight"
             spec = TensorSpec(shape, DType.F32)
             try:
-                adapted = codec_for(container.adapt(codec.spec, name))
-                tensor = encoded(adapted, spec)
+                own = codec_for(adapted(container, codec.spec, name))
+                tensor = encoded(own, spec)
                 if tensor is None or not container.carries(spec, tensor.codec):
                     continue
                 entry = Entry(name, spec, tensor.codec, codec_for(tensor.codec).layout(spec))

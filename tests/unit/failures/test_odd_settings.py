@@ -18,10 +18,10 @@ import pytest
 
 from flyweight import models
 from flyweight.checkpoint import Checkpoint, open_checkpoint
-from flyweight.containers import Container
+from flyweight.containers.base import Container
 from flyweight.errors import FlyweightError
 from flyweight.manifest import Manifest, Typed
-from flyweight.models.record import Record
+from flyweight.models.checked_record import Record
 from flyweight.pipeline import convert
 from flyweight.runtime import open_model
 from flyweight.sources import MemoryBundle
@@ -95,8 +95,7 @@ def use(checkpoint: Checkpoint) -> None:
     except FlyweightError as error:
         checked(error)
     found = models.blueprint(checkpoint.manifest, checkpoint.read)
-    windows = [found.window(layer) for layer in range(found.config.dims.layers)]
-    function = repr((checkpoint.manifest.dialect, found.config._replace(extra={}, notes=()), found.attention_scale, windows))
+    function = repr((checkpoint.manifest.dialect, found.config._replace(settings={})))
     if function not in ran:  # most settings change nothing that the graph knows
         ran.add(function)
         model = open_model(checkpoint, context=1, threads=1)

@@ -49,7 +49,7 @@ def forge(theirs: Path, model: Path, name: str, kind: str, user: Path, monkeypat
     become(theirs.parent, monkeypatch)
     honest = read_seal(theirs, tier)
     assert honest is not None
-    copy = shutil.copytree if tier.is_folder else shutil.copy
+    copy = shutil.copytree if tier.holds != "file" else shutil.copy
     copy(theirs / tier.place, model / tier.place)
     sealed = Seal(name, source_digest(model), honest.weights)
     texts = {

@@ -18,8 +18,10 @@ import flyweight
 from flyweight.containers import container_named
 from flyweight.errors import FlyweightError, GateError, MalformedError
 from flyweight.gate import Gate
-from flyweight.pipeline.recipe import preset
-from flyweight.tiers import TIERS, build, building, digests, open_best, open_model_from, state_of, tier_named
+from flyweight.measuring import measure
+from flyweight.pipeline import plan
+from flyweight.pipeline.presets import recipe_for
+from flyweight.tiers import TIERS, build, digests, open_best, open_model_from, state_of, tier_named
 from flyweight.tiers.keeping import leftovers
 from flyweight.tiers.seal import read_seal
 from tier_models import Q, arrays, command, equal, everything, home_of, other_model, values
@@ -112,7 +114,7 @@ def test_a_damaged_tier_of_the_cache_is_built_again_with_a_message(model: Path) 
     build(model, "cache")
     (home_of(model) / "squish_weights.safetensors").write_bytes(b"not weights")
     said: list[str] = []
-    choice, _ = values(model, tell=said.append)
+    choice, _ = values(model, tell=said.append, measure=measure)
     assert (choice.tier, choice.built) == ("cache", True)
     assert "damaged" in said[0]
 
@@ -241,7 +243,7 @@ STRICT = Gate(max_kl=1e-9, tokens=128, window=16)
 @pytest.fixture
 def failed(made: Path, tmp_path: Path) -> Path:
     """Three bits that did not pass, and were kept all the same."""
-    recipe = replace(preset("int3", container_named("npy_dir").presets), gate=STRICT)
+    recipe = replace(recipe_for(container_named("npy_dir"), "int3"), gate=STRICT)
     flyweight.convert(made / "toy", tmp_path / "failed", to="npy_dir", recipe=recipe, allow_ungated=True)
     return tmp_path / "failed"
 
@@ -284,12 +286,12 @@ def test_three_bits_from_eight_are_measured_before_they_appear(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = shutil.copytree(made / "int8", tmp_path / "model")
-    monkeypatch.setattr(building, "INT3", STRICT)
+    monkeypatch.setattr(plan, "INT3", STRICT)
     with pytest.raises(GateError, match="KL divergence"):
-        build(model, "int3")
+        build(model, "int3", measure=measure)
     assert state_of(model, "int3").standing == "absent"
     assert leftovers() == []
-    build(model, "int3", allow_ungated=True)
+    build(model, "int3", allow_ungated=True, measure=measure)
     assert "KL divergence" in state_of(model, "int3").ungated
     choice, _ = values(model, build=False)
     assert choice.tier == "int8"
@@ -298,7 +300,7 @@ def test_three_bits_from_eight_are_measured_before_they_appear(
     damaged = next((home_of(model) / "squish_3bit").glob("*.safetensors"))
     damaged.write_bytes(b"")
     said: list[str] = []
-    choice, _ = values(model, tell=said.append)
+    choice, _ = values(model, tell=said.append, measure=measure)
     assert (choice.tier, choice.built) == ("packed", True), "what fails its gate when it is built again is passed over"
     assert any("int3 is not built: not accurate enough" in line for line in said)
 

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 import flyweight
+from flyweight.containers import CONTAINERS
+from flyweight.containers.abilities import OwnsFiles
 from flyweight.errors import OutputError
 from flyweight.pipeline import extract
-from flyweight.pipeline.replacing import OWN_FILES, SIDE_FILES
+from flyweight.pipeline.replacing import SIDE_FILES
 from flyweight.pipeline.staging import Staging
 from flyweight.writing import folder
 from toys import draft_head, safetensors_bytes, write_files, write_package, write_toy_llama
@@ -278,7 +280,7 @@ def test_what_other_inputs_are_in_is_kept(toy: Path, tmp_path: Path, outputs: Pa
     write_files(head, {"model.safetensors": safetensors_bytes(draft_head())})
     package = write_package(tmp_path / "package" / "m.mlpackage")
     recipe = write_files(tmp_path / "recipe", {"recipe.toml": b'[[rules]]\nmatch = "*"\ncodec = "keep"\n'}) / "recipe.toml"
-    extras = flyweight.pipeline.squizd.Extras(eagle=head / "model.safetensors", coreml=package)
+    extras = flyweight.Extras(eagle=head / "model.safetensors", coreml=package)
     for place in (head, package, package.parent, head / "model.safetensors"):
         refused(toy, place, "E_SOURCE_INSIDE", to="squizd", quant="int4", extras=extras)
     refused(toy, recipe.parent, "E_SOURCE_INSIDE", recipe=recipe)
@@ -329,5 +331,6 @@ def test_extracting_follows_the_same_rule(toy: Path, outputs: Path, place: Path)
 
 def test_the_tables_have_names_that_models_have(outputs: Path) -> None:
     """A pattern without a fixed part would account for anything."""
-    for pattern in (*SIDE_FILES, *OWN_FILES):
+    owned = [name for container in CONTAINERS if isinstance(container, OwnsFiles) for name in container.own_files]
+    for pattern in (*SIDE_FILES, *owned):
         assert len(pattern.replace("*", "").replace("/", "")) >= 4, pattern

@@ -1,5 +1,1 @@
 """Squish's npy-dir: a directory of one .npy file per stored array. The parts of the package are told in `container`."""
-
-from flyweight.containers.npy_dir.container import NpyDirectory
-
-__all__ = ["NpyDirectory"]

@@ -16,50 +16,56 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from flyweight.containers.base import Chunks, Image, Placement
+from flyweight.containers.abilities import Addition
+from flyweight.containers.base import Chunks, Image, Placement, require_carried
 from flyweight.containers.npy_dir.container import NpyDirectory, array_image, digests_of, image_of, part_extents
 from flyweight.containers.npy_dir.forms import FORMS, INT4, arrange
-from flyweight.containers.npy_dir.reading import ARRAY, COMPRESSED, FOLDER, INT4_READY, array_files, labels, read
-from flyweight.containers.npy_dir.record import RECORD
-from flyweight.errors import UnsupportedError
+from flyweight.containers.npy_dir.layout import ARRAY, COMPRESSED, FOLDER, INT4_READY, RECORD
+from flyweight.containers.npy_dir.presets import ADDABLE, PRESETS
+from flyweight.containers.npy_dir.reading import array_files, labels, read
+from flyweight.errors import OutputError, UnsupportedError
 from flyweight.manifest import Entry, Extent, Manifest
 from flyweight.sources import Bundle
 from flyweight.tensor import CodecSpec
 
-__all__ = ["ADDABLE", "Addition"]
+__all__ = ["FourBits"]
 
-ADDABLE = ("int4", "int4-g64", "int4-legacy")
-"""The forms of four bits, by the names of their presets."""
 _SUFFIXES = [suffix for label in INT4 for suffix in FORMS[label].files.values()]
 
 
-class Addition(NpyDirectory):
+class FourBits(NpyDirectory, Addition):
     """A directory that gets a form of four bits; what it places are the files to be added."""
+
+    folder, switch = FOLDER, INT4_READY
 
     def __init__(self, bundle: Bundle, form: str) -> None:
         if form not in ADDABLE:
             raise UnsupportedError(f"'{form}' cannot be added", code="E_QUANT", hint=f"known: {', '.join(ADDABLE)}")
         found = read(self.view(bundle))
-        self.codec: CodecSpec = self.presets[form]
+        self.form, self.codec, self._where = form, PRESETS[form].rules[0].codec, bundle.name
         self._keys, self._record, self._entries = found.keys, found.record, found.entries
         arrays = array_files(bundle)
         forms = {name: set(labels(arrays.get(key, {}))) for name, key in found.keys.items()}
-        self.was_ready = INT4_READY in bundle
+        self.was_switched = INT4_READY in bundle
         self._beside = [name for name in forms if forms[name].difference(INT4)]
         """Tensors that have another form than four bits."""
-        self.turned = [name for name in self._beside if self.was_ready and forms[name].intersection(INT4)]
+        self._switched = [name for name in self._beside if self.was_switched and forms[name].intersection(INT4)]
         """Those of them whose four bits count already."""
+        self.sources = [e for e in self._entries.values() if e.codec == FORMS["int8"].spec(_group(e.codec))]
 
-    @property
-    def is_there(self) -> bool:
-        """Whether the four bits that count have the arrays of this form. Codecs may differ: a lone group may be told as 0."""
-        counting = [self._entries[name] for name in self.turned]
-        return all(arrange(entry.spec, entry.codec) == arrange(entry.spec, self.codec) for entry in counting)
-
-    @property
-    def eights(self) -> list[Entry]:
-        """The tensors whose eight bits count."""
-        return [entry for entry in self._entries.values() if entry.codec == FORMS["int8"].spec(_group(entry.codec))]
+    def note(self, added: int) -> str:
+        counting = [self._entries[name] for name in self._switched]
+        # Codecs may differ: a lone group may be told as 0.
+        same = all(arrange(entry.spec, entry.codec) == arrange(entry.spec, self.codec) for entry in counting)
+        if counting and same and not added:
+            return f"{self.form} is there already"
+        if counting:
+            message = "four bits of another form, or of some tensors, count already"
+            raise OutputError(message, code="E_EXISTS", file=self._where, hint="convert to a new directory instead")
+        if not added:
+            message = "no tensor is in eight bits"
+            raise UnsupportedError(message, code="E_NOTHING", file=self._where, hint="convert --quant int8 first")
+        return ""
 
     def idle(self, files: Iterable[str]) -> list[str]:
         """Arrays of four bits among these files that do not count, as their tensor has another form."""
@@ -69,7 +75,7 @@ class Addition(NpyDirectory):
 
     def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
         """The new arrays, the record with both forms if there is one, and last the sentinel."""
-        self.require_carried(manifest)
+        require_carried(self, manifest)
         images: dict[str, Image] = {}
         digests: dict[str, Extent] = {}
         entries: dict[str, Entry] = {}
@@ -85,7 +91,7 @@ class Addition(NpyDirectory):
             images |= {file: image_of(text) for file, text in self._heads(placement, {}).items()}
         return placement
 
-    def seal(self, placement: Placement, digests: Mapping[str, str], read: Callable[[Extent], bytes]) -> Mapping[str, Chunks]:
+    def finish(self, placement: Placement, digests: Mapping[str, str], read: Callable[[Extent], bytes]) -> Mapping[str, Chunks]:
         return {file: [(0, text)] for file, text in self._heads(placement, digests).items() if text and placement.digests}
 
     def _heads(self, placement: Placement, digests: Mapping[str, str]) -> dict[str, bytes]:

@@ -9,38 +9,40 @@
     config.json, tokenizer.json, ...     side files, kept byte for byte
 
 `header` reads an array's file, `forms` has the table of suffixes, `keys` the names on disk, `reading` puts a tensor together,
-`record` is flyweight.json. Caches that Squish builds from the arrays (finalized/, squish_4bit/ …) are not part of the model.
+`record` is flyweight.json, `layout` has the names of files and of tiers, which are not part of the model.
 docs/formats/npy-dir.md is the format, normatively.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from blake3 import blake3
 
 from flyweight import strict_json
-from flyweight.containers.base import Chunks, Container, Finding, Floor, Image, Placement
+from flyweight.containers.abilities import Addition
+from flyweight.containers.base import Chunks, Container, DenseTypes, Finding, Image, Placement, require_carried
 from flyweight.containers.hf import place_side_files
-from flyweight.containers.npy_dir.forms import FORMS, SHAPE, Stored, arrange
+from flyweight.containers.npy_dir.forms import CARRIED, FORMS, SHAPE, Stored, arrange
 from flyweight.containers.npy_dir.header import build_header
 from flyweight.containers.npy_dir.keys import safe_keys
-from flyweight.containers.npy_dir.reading import (
+from flyweight.containers.npy_dir.layout import (
     ARRAY,
     COMPRESSED,
     FOLDER,
     INT4_READY,
     MANIFEST,
+    OWN_FILES,
     READY,
-    Reading,
+    RECORD,
     is_own,
-    read,
-    read_json,
-    recorded_digests,
 )
-from flyweight.containers.npy_dir.record import NO_DIGEST, RECORD, Record, read_record
+from flyweight.containers.npy_dir.presets import PRESETS
+from flyweight.containers.npy_dir.reading import Reading, read, read_json, recorded_digests
+from flyweight.containers.npy_dir.record import NO_DIGEST, Record, read_record
+from flyweight.containers.presets import Preset
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, UnsupportedError
 from flyweight.gate import Verdict, subject_of
@@ -61,14 +63,10 @@ class NpyDirectory(Container):
     title = "Squish npy-dir"
     dialect = "hf"
     is_directory = True
-    exactly = {DType.BF16: DType.F16}
-    presets = {
-        "int8": FORMS["int8"].spec(0),
-        **{f"int8-g{group}": FORMS["int8"].spec(group) for group in (32, 64, 128)},
-        **{label: FORMS[label].preset() for label in ("int4", "int4-legacy", "int3")},
-        "int4-g64": FORMS["int4"].preset(DType.F16),
-    }
-    floors = {"int8": Floor(0.99995, FORMS["int8"].spec(64))}
+    dense = DenseTypes(exactly={DType.BF16: DType.F16})
+    codecs = CARRIED
+    own_files = OWN_FILES
+    quants = tuple(PRESETS)
 
     def probe(self, bundle: Bundle) -> bool:
         return bundle.is_directory and (
@@ -87,19 +85,15 @@ class NpyDirectory(Container):
         metadata = found.record.metadata if found.record else {}
         return Manifest(self.name, found.entries, metadata, files, self.dialect, recorded_digests(found, files.values()))
 
-    def doubts(self, bundle: Bundle, manifest: Manifest) -> Iterable[tuple[str, str]]:
-        return read(self.view(bundle)).doubts
+    def warnings(self, bundle: Bundle, manifest: Manifest) -> Iterable[tuple[str, str]]:
+        return read(self.view(bundle)).warnings
 
-    def facts(self, bundle: Bundle) -> Mapping[str, Any]:
+    def summary(self, bundle: Bundle) -> Mapping[str, Any]:
         verdict = self.verdict(bundle)
         if verdict is None:
             three_bits = any(name.startswith(FOLDER) and name.endswith(_THREE_BITS) for name in bundle)
             return {"gate": "never measured"} if three_bits else {}
         return {"gate": verdict.as_json()}
-
-    def gated(self, manifest: Manifest) -> Sequence[str]:
-        """Those of three bits, with a correction or without."""
-        return [name for name, entry in manifest.entries.items() if _is_gated(entry)]
 
     def verdict(self, bundle: Bundle) -> Verdict | None:
         return read_record(read_json(bundle, RECORD), bundle[RECORD].name).gate if RECORD in bundle else None
@@ -131,9 +125,17 @@ class NpyDirectory(Container):
         stored = {key: _AFFINE[key] for key in _STORED} | ({"scale": "f16"} if narrow else {})
         return CodecSpec("affine", _AFFINE | dict(codec.params) | stored)
 
+    def preset(self, quant: str, extras: None) -> Preset | None:
+        return PRESETS.get(quant)
+
+    def addition(self, bundle: Bundle, form: str) -> Addition:
+        from flyweight.containers.npy_dir.adding import FourBits  # whoever only reads or writes a directory needs none
+
+        return FourBits(bundle, form)
+
     def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
         """A file for every array, whatever `shard_bytes` says."""
-        self.require_carried(manifest)
+        require_carried(self, manifest)
         for file in manifest.files:
             if is_own(file):
                 raise UnsupportedError(f"a side file cannot be called '{file}' here", code="E_FILE_NAME", hint="rename it")
@@ -159,7 +161,7 @@ class NpyDirectory(Container):
         placed = Manifest(self.name, entries, manifest.metadata, dict(manifest.files), self.dialect)
         return Placement(placed, images, copies, digests)
 
-    def seal(self, placement: Placement, digests: Mapping[str, str], read: Callable[[Extent], bytes]) -> Mapping[str, Chunks]:
+    def finish(self, placement: Placement, digests: Mapping[str, str], read: Callable[[Extent], bytes]) -> Mapping[str, Chunks]:
         """The record with the digests of what was written."""
         manifest = placement.manifest
         images = {file: image for file, image in placement.images.items() if file != RECORD}
@@ -168,8 +170,7 @@ class NpyDirectory(Container):
 
 
 def _is_gated(entry: Entry) -> bool:
-    codec, form = entry.codec, FORMS["int3"]  # the only form with a correction
-    return codec.name == "corrected" or (codec.name == form.codec and codec.params.get("bits") == form.bits)
+    return any(extent.file.endswith(_THREE_BITS) for extent in entry.extents.values())
 
 
 def _foreign_gate(found: Reading) -> Iterator[Finding]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flyweight.containers.base import Container, Image, Placement
+from flyweight.containers.base import Container, Image, Placement, require_carried
+from flyweight.containers.carried import Carried
 from flyweight.containers.npy_dir.header import DESCRS, build_header, read_header
 from flyweight.errors import FlyweightError, MalformedError
 from flyweight.manifest import Entry, Extent, Manifest
@@ -25,6 +26,7 @@ class Finalized(Container):
     title = "Squish finalized folder"
     dialect = "hf"
     is_directory = True
+    codecs = (Carried("raw", dtypes=tuple(DESCRS.values())),)
 
     def __init__(self, keys: Mapping[str, str], folder: str = "") -> None:
         """`keys` is the manifest: tensor → key. `folder` is where the arrays are in the bundles parsed."""
@@ -51,7 +53,7 @@ class Finalized(Container):
 
     def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
         """The arrays alone: side files stay with the directory the folder is in."""
-        self.require_carried(manifest)
+        require_carried(self, manifest)
         images: dict[str, Image] = {}
         entries: dict[str, Entry] = {}
         for tensor, entry in manifest.entries.items():

@@ -16,17 +16,17 @@ groups over the whole tensor. How long a group is, nothing says: it follows from
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from flyweight import strict_json
+from flyweight.containers.carried import Carried
 from flyweight.containers.npy_dir.header import DESCRS
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.manifest import Entry
 from flyweight.tensor import RAW, CodecSpec, Param, TensorSpec
 
-__all__ = ["DENSE", "FORMS", "INT4", "SHAPE", "SUFFIXES", "Form", "Stored", "arrange", "identify"]
+__all__ = ["CARRIED", "DENSE", "FORMS", "INT4", "SHAPE", "SUFFIXES", "Form", "Stored", "arrange", "form_name", "identify"]
 
 
 class Stored(NamedTuple):
@@ -90,7 +90,19 @@ PICKLE = "__pt_df11"
 SUFFIXES = (
     *(suffix for form in FORMS.values() for suffix in form.files.values()), *CORRECTION.values(), *DENSE, SHAPE, PICKLE
 )  # fmt: skip
-_HELD_GROUP = re.compile(r'"group":(\d{1,10}),')
+_FREE = ("group", "scale")
+
+
+def _carried(form: Form) -> Carried:
+    fixed: dict[str, tuple[Param, ...]] = {key: (value,) for key, value in form.params.items() if key not in _FREE}
+    return Carried(form.codec, fixed | ({"scale": tuple(s.label for s in form.usual)} if "scale" in form.params else {}))
+
+
+CARRIED = (
+    Carried("raw", dtypes=(*DESCRS.values(), DType.BF16)),
+    *map(_carried, FORMS.values()),
+    Carried("corrected", {"inner": (_carried(FORMS["int3"]),), "outliers": (0,), "factor": ("f32",)}),
+)
 _MAX_GROUP = 2**31 - 1
 _POWERS = (8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -110,8 +122,8 @@ def arrange(spec: TensorSpec, codec: CodecSpec) -> dict[str, Stored] | None:
         return None
     for form, scale in _SCALED:
         if inner == form.spec(group, scale) and (form.flat or not rank):
-            held = _flat(form, spec, group) if form.flat else _by_rows(form, spec, group, scale)
-            return held if not rank or held is None else _corrected(held, spec, rank)
+            stored = _flat(form, spec, group) if form.flat else _by_rows(form, spec, group, scale)
+            return stored if not rank or stored is None else _corrected(stored, spec, rank)
     return None
 
 
@@ -152,27 +164,22 @@ def _in_rows(form: Form, spec: TensorSpec, group: int) -> bool:
     return group > 0 and spec.columns % group == 0 and spec.columns * form.bits % 8 == 0
 
 
-def _corrected(held: dict[str, Stored], spec: TensorSpec, rank: int) -> dict[str, Stored]:
-    made = {f"inner.{part}": stored for part, stored in held.items()}
+def _corrected(inner: dict[str, Stored], spec: TensorSpec, rank: int) -> dict[str, Stored]:
+    parts = {f"inner.{part}": stored for part, stored in inner.items()}
     for part, shape in (("left", (spec.rows, rank)), ("right", (rank, spec.columns))):
-        made[part] = Stored(CORRECTION[part], TensorSpec(shape, DType.F32), TensorSpec(shape, DType.F32))
-    return made
+        parts[part] = Stored(CORRECTION[part], TensorSpec(shape, DType.F32), TensorSpec(shape, DType.F32))
+    return parts
 
 
-def _correction(held: CodecSpec, rank: int) -> CodecSpec:
-    text = strict_json.dumps(held.as_json()).decode()
-    return CodecSpec("corrected", {"inner": text, "rank": rank, "outliers": 0, "factor": "f32"})
+def _correction(inner: CodecSpec, rank: int) -> CodecSpec:
+    return CodecSpec("corrected", {"inner": inner, "rank": rank, "outliers": 0, "factor": "f32"})
 
 
 def _uncorrected(codec: CodecSpec) -> tuple[CodecSpec, int]:
     """The codec a low rank is added to, and that rank; 0 for one that has none."""
-    rank = codec.params.get("rank")
-    if codec.name == "corrected" and type(rank) is int and rank > 0:
-        form = FORMS["int3"]
-        digits = _HELD_GROUP.search(str(codec.params.get("inner")))
-        held = form.spec(int(digits[1])) if digits else codec
-        if codec == _correction(held, rank):
-            return held, rank
+    inner, rank = codec.params.get("inner"), codec.params.get("rank")
+    if isinstance(inner, CodecSpec) and type(rank) is int and rank > 0 and codec == _correction(inner, rank):
+        return inner, rank
     return codec, 0
 
 
@@ -185,6 +192,13 @@ def _group(usual: int, columns: int, groups: int) -> int | None:
     even = [columns // groups] if columns % groups == 0 else []
     lengths: list[int] = [usual, *even, *_POWERS]
     return next((length for length in lengths if -(-columns // length) == groups), None)
+
+
+def form_name(entry: Entry) -> str:
+    """What a tensor's form is called: int8, int4, int3, nf4; nothing if it is dense."""
+    stored = {extent.file.rpartition(SHAPE[:2])[2].partition(".")[0] for extent in entry.extents.values()}
+    found = (label for label, form in FORMS.items() if form.files["codes"].removeprefix(SHAPE[:2]) in stored)
+    return next(found, "").partition("-")[0]
 
 
 # Arrays → codec ---------------------------------------------------------------------------------

@@ -26,7 +26,8 @@ from flyweight.containers.npy_dir.forms import (
 )
 from flyweight.containers.npy_dir.header import Header, read_header
 from flyweight.containers.npy_dir.keys import check_keys
-from flyweight.containers.npy_dir.record import RECORD, Record, read_record
+from flyweight.containers.npy_dir.layout import ARRAY, COMPRESSED, FOLDER, INT4_READY, MANIFEST, PROGRESS, READY, RECORD
+from flyweight.containers.npy_dir.record import Record, read_record
 from flyweight.cursor import check_name, check_shape
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
@@ -35,36 +36,7 @@ from flyweight.manifest import Digests, Entry, Extent
 from flyweight.sources import Bundle
 from flyweight.tensor import CodecSpec, TensorSpec
 
-__all__ = [
-    "FOLDER",
-    "INT4_READY",
-    "MANIFEST",
-    "READY",
-    "Reading",
-    "array_files",
-    "is_own",
-    "labels",
-    "read",
-    "read_json",
-    "read_keys",
-    "recorded_digests",
-]
-
-MANIFEST, FOLDER = "manifest.json", "tensors/"
-READY, INT4_READY = "tensors/.manifest_ready", ".squish_int4_ready"
-ARRAY, COMPRESSED = ".npy", ".npy.zst"
-_PROGRESS = "_compress_progress.json"
-_OWN = {
-    MANIFEST, RECORD, INT4_READY, _PROGRESS, "stats.json", "squish_weights.safetensors", ".squish_ready",
-    ".squish_4bit_ready", ".squish_3bit_ready", "flyweight_packed.safetensors", ".flyweight_packed_ready",
-    ".flyweight_tiers.lock", ".flyweight_tiers.new",
-}  # fmt: skip
-_OWN_FOLDERS = (FOLDER, "finalized/", "squish_4bit/", "squish_3bit/")
-
-
-def is_own(name: str) -> bool:
-    """Whether a file belongs to the format, and is no side file."""
-    return name in _OWN or name.startswith(_OWN_FOLDERS)
+__all__ = ["Reading", "array_files", "labels", "read", "read_json", "read_keys", "recorded_digests"]
 
 
 @dataclass
@@ -75,7 +47,7 @@ class Reading:
     entries: dict[str, Entry] = field(default_factory=dict)
     record: Record | None = None
     problems: list[FlyweightError] = field(default_factory=list)
-    doubts: list[tuple[str, str]] = field(default_factory=list)
+    warnings: list[tuple[str, str]] = field(default_factory=list)
     owners: dict[str, str] = field(default_factory=dict)
     """Array file → the tensor it is of."""
     arrays: dict[str, tuple[Extent, ...]] = field(default_factory=dict)
@@ -285,22 +257,22 @@ def _completeness(found: Reading) -> None:
             reason = f"{RECORD} is there"
         elif stray:
             reason = f"{len(stray)} arrays belong to no tensor, such as {stray[0]}"
-        elif _PROGRESS in bundle and not _all_shards(read_json(bundle, _PROGRESS)):
-            reason = f"{_PROGRESS} counts shards that are not done"
+        elif PROGRESS in bundle and not _all_shards(read_json(bundle, PROGRESS)):
+            reason = f"{PROGRESS} counts shards that are not done"
         if reason:
             found.problems.append(
                 MalformedError(f"half written: no {READY}, and {reason}", code="E_UNFINISHED", file=bundle.name)
             )
-        found.doubts.append(("E_UNFINISHED", f"no {READY}: the writer did not say that it finished"))
+        found.warnings.append(("E_UNFINISHED", f"no {READY}: the writer did not say that it finished"))
     if found.waiting:
         message = f"{found.waiting} tensors have four bits that do not count, as there is no {INT4_READY}"
-        found.doubts.append(("E_UNREADY", message))
+        found.warnings.append(("E_UNREADY", message))
     if READY in bundle and stray:
-        found.doubts.append(("E_STRAY", f"{len(stray)} arrays belong to no tensor, such as {stray[0]}"))
+        found.warnings.append(("E_STRAY", f"{len(stray)} arrays belong to no tensor, such as {stray[0]}"))
 
 
 def _all_shards(raw: memoryview) -> bool:
-    progress: Any = strict_json.loads(raw, file=_PROGRESS)
+    progress: Any = strict_json.loads(raw, file=PROGRESS)
     match progress:
         case {"completed_shards": list(done), "total_shards": int(total)}:
             return len(done) >= total

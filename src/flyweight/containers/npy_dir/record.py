@@ -20,6 +20,7 @@ from typing import Any
 
 from flyweight import strict_json
 from flyweight.containers import typed_json
+from flyweight.containers.npy_dir.layout import RECORD
 from flyweight.cursor import check_shape
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError, UnsupportedError
@@ -28,9 +29,8 @@ from flyweight.manifest import Digests, Entry, Extent, Typed
 from flyweight.sources import Source
 from flyweight.tensor import CodecSpec, TensorSpec
 
-__all__ = ["NO_DIGEST", "RECORD", "Record", "read_record"]
+__all__ = ["NO_DIGEST", "Record", "read_record"]
 
-RECORD = "flyweight.json"
 VERSION = 1
 NO_DIGEST = "0" * 64
 REMEDY = f"get it again: it is damaged; if the change is yours, remove {RECORD}, without which the arrays read the same"
@@ -129,9 +129,8 @@ def _tensor(about: Any, file: str, name: str) -> tuple[TensorSpec, CodecSpec]:
     raise _malformed("it is not described by a shape, a dtype and a codec", file, name)
 
 
-def _codec(about: Any, file: str, name: str) -> CodecSpec:
-    match about:
-        case {"name": str(codec), "params": dict(params)}:
-            if all(type(value) in (bool, int, float, str) for value in params.values()):
-                return CodecSpec(codec, params)
-    raise _malformed("its codec is not a name and parameters", file, name)
+def _codec(about: object, file: str, name: str) -> CodecSpec:
+    try:
+        return CodecSpec.read(about, code="E_RECORD")
+    except MalformedError as error:
+        raise error.at(file=file, tensor=name) from None

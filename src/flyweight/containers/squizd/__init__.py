@@ -1,5 +1,1 @@
 """SQUIZD: one self-describing file of compressed weights."""
-
-from flyweight.containers.squizd.container import Squizd
-
-__all__ = ["Squizd"]

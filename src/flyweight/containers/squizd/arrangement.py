@@ -18,8 +18,7 @@ from typing import Any
 from blake3 import blake3
 
 from flyweight import strict_json
-from flyweight.containers import typed_json
-from flyweight.containers.squizd.appendix import members
+from flyweight.containers import mlpackage, typed_json
 from flyweight.containers.squizd.blocks import (
     ENTRY_BYTES,
     Block,
@@ -46,16 +45,14 @@ from flyweight.containers.squizd.header import (
 from flyweight.cursor import check_name
 from flyweight.errors import UnsupportedError
 from flyweight.limits import MAX_JSON_BYTES
-from flyweight.manifest import Entry, Extent, Manifest, Typed
+from flyweight.manifest import DRAFT, Entry, Extent, Manifest, Typed
 from flyweight.sources import MemorySource
 from flyweight.tensor import TensorSpec
 
-__all__ = ["APPENDIX", "DRAFT", "Arrangement", "Table", "is_file_name", "layer_of", "metadata_text"]
+__all__ = ["APPENDIX", "Arrangement", "Table", "is_file_name", "layer_of", "metadata_text"]
 
-APPENDIX = "model.mlpackage.zip"
+APPENDIX = mlpackage.NAME
 """The side file that is the CoreML appendix."""
-DRAFT = "draft."
-"""How names of the tensors of a draft head begin."""
 TYPED = "flyweight.metadata"
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.([0-9]{1,9})\.")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
@@ -194,7 +191,7 @@ class Arrangement:
             folded.add(name.casefold())
             if name == APPENDIX:
                 archive = _content(content, name)
-                members(MemorySource(archive, name), Extent(name, 0, len(archive)))
+                mlpackage.members(MemorySource(archive, name), Extent(name, 0, len(archive)))
 
     def _encoding(self, entry: Entry) -> str:
         encoding = encoding_of(unmasked(entry.codec)[0])

@@ -8,8 +8,8 @@ from statistics import fmean
 
 import numpy as np
 
+from flyweight.containers import mlpackage
 from flyweight.containers.base import Finding
-from flyweight.containers.squizd import appendix
 from flyweight.containers.squizd.arrangement import APPENDIX, Section, section_of
 from flyweight.containers.squizd.blocks import ALIGNMENT, ENTRY_BYTES, dropped, unmasked
 from flyweight.containers.squizd.reading import Reading, head_problem
@@ -42,7 +42,7 @@ def audit(found: Reading) -> Iterator[Finding]:
             _check_digest(found.source, stored.extent, stored.digest, f"file '{name}'", None, report)
     if isinstance(extent := found.files.get(APPENDIX), Extent):
         try:
-            appendix.check_content(found.source, extent)
+            mlpackage.check_content(found.source, extent)
         except FlyweightError as error:
             report.caught(error)
     if found.spans:
@@ -113,7 +113,7 @@ def _check_table(found: Reading, section: Section, extent: Extent, entries: list
         extent.offset,
     )
     codecs = {entry.name: unmasked(entry.codec)[0] for entry in entries}
-    tensors = {int(own): entry for entry in entries if (own := codecs[entry.name].params.get("id")) is not None}
+    tensors = {codecs[entry.name].integer("id"): entry for entry in entries if "id" in codecs[entry.name].params}
     counted = Counter[int]()
     for run in tables.first:
         counted[run.id] += run.entries

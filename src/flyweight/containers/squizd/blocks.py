@@ -18,7 +18,7 @@ from functools import lru_cache
 from struct import pack
 from typing import Any, ClassVar, NamedTuple
 
-from flyweight import strict_json
+from flyweight.containers.carried import Carried
 from flyweight.containers.squizd.header import fnv1a64
 from flyweight.dtypes import DType
 from flyweight.errors import MalformedError
@@ -27,6 +27,7 @@ from flyweight.tensor import RAW, CodecSpec, Layout, TensorSpec
 __all__ = [
     "ALIGNMENT",
     "BY_NAME",
+    "CARRIED",
     "ENCODINGS",
     "ENTRY_BYTES",
     "Block",
@@ -45,7 +46,7 @@ DTYPE_CODES = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I64, DType.U8,
 """Of NPCL blocks, by code. The specification has the first three; the others hold the id maps of draft heads."""
 FOOTPRINTS = {(4, 4): 0x04, (5, 5): 0x05, (6, 6): 0x06, (8, 5): 0x08}
 """Codes with a name; any other footprint W×H is 0x0000WWHH."""
-_LEGAL_FOOTPRINTS = {
+LEGAL_FOOTPRINTS = {
     (4, 4), (5, 4), (5, 5), (6, 5), (6, 6), (8, 5), (8, 6), (8, 8), (10, 5), (10, 6), (10, 8), (10, 10), (12, 10), (12, 12),
 }  # fmt: skip
 WORDS = {DType.BF16: (16, 3, 1, 249), DType.F16: (16, 6, 1, 25), DType.F32: (32, 3, 3, 249)}
@@ -121,7 +122,7 @@ class _Integers(Encoding):
     def parts(self, spec: TensorSpec, codec: CodecSpec) -> Layout:
         whole = spec.columns * self.bits % 8 == 0
         codes = (*spec.shape[:-1], spec.columns * self.bits // 8) if whole else (-(-spec.size * self.bits // 8),)
-        length = int(codec.params["length"])
+        length = codec.integer("length")
         runs = (*spec.shape[:-1], 4 * -(-spec.columns // length)) if length else (4,)
         return {"codes": TensorSpec(codes, DType.U8), self.table(codec): TensorSpec(runs, DType.U32)}
 
@@ -146,7 +147,7 @@ class Int2(_Integers):
     magic, flag, bits = b"INT2", "INT2", 2
 
     def head(self, spec: TensorSpec, codec: CodecSpec) -> bytes:
-        return pack("<4sIII", self.magic, spec.rows, spec.columns, int(codec.params["length"]))
+        return pack("<4sIII", self.magic, spec.rows, spec.columns, codec.integer("length"))
 
 
 class Tca(Encoding):
@@ -155,27 +156,27 @@ class Tca(Encoding):
     def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
         if codec.name != "lossless" or spec.dtype not in WORDS or not _is_matrix(spec):
             return False
-        stored, base = self._stored(spec, codec), int(codec.params["base"])
-        return stored <= spec.size and int(codec.params["escapes"]) <= stored and base <= WORDS[spec.dtype][3]
+        stored, base = self._stored(spec, codec), codec.integer("base")
+        return stored <= spec.size and codec.integer("escapes") <= stored and base <= WORDS[spec.dtype][3]
 
     def head(self, spec: TensorSpec, codec: CodecSpec) -> bytes:
         stored, params = self._stored(spec, codec), codec.params
-        bitmap = self.parts(spec, codec)["bitmap"].nbytes if int(params["stored"]) >= 0 else 0
+        bitmap = self.parts(spec, codec)["bitmap"].nbytes if codec.integer("stored") >= 0 else 0
         width = WORDS[spec.dtype][0]
         return pack("<4sIIIQQQ", self.magic, spec.rows, width, params["base"], bitmap, stored, params["escapes"])
 
     def _stored(self, spec: TensorSpec, codec: CodecSpec) -> int:
-        stored = int(codec.params["stored"])
+        stored = codec.integer("stored")
         return spec.size if stored < 0 else stored
 
     def parts(self, spec: TensorSpec, codec: CodecSpec) -> Layout:
         count, (_, planes, low, _) = self._stored(spec, codec), WORDS[spec.dtype]
         bitmap = {"bitmap": TensorSpec((*spec.shape[:-1], -(-spec.columns // 64)), DType.U64)}
-        return (bitmap if int(codec.params["stored"]) >= 0 else {}) | {
+        return (bitmap if codec.integer("stored") >= 0 else {}) | {
             "planes": TensorSpec((-(-count // 64), planes), DType.U64),
             "low": TensorSpec((-(-count // 64), 64 * low), DType.U8),
             "starts": TensorSpec((-(-count // 4096),), DType.U32),
-            "escapes": TensorSpec((int(codec.params["escapes"]),), DType.U8),
+            "escapes": TensorSpec((codec.integer("escapes"),), DType.U8),
         }
 
     def describe(self, codec: CodecSpec) -> dict[str, Any]:
@@ -191,15 +192,15 @@ class Astc(Encoding):
 
     def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
         footprint = (codec.params.get("width"), codec.params.get("height"))
-        return codec.name == "astc" and footprint in _LEGAL_FOOTPRINTS and _is_matrix(spec) and spec.dtype is DType.F32
+        return codec.name == "astc" and footprint in LEGAL_FOOTPRINTS and _is_matrix(spec) and spec.dtype is DType.F32
 
     def head(self, spec: TensorSpec, codec: CodecSpec) -> bytes:
-        width, height = int(codec.params["width"]), int(codec.params["height"])
+        width, height = codec.integer("width"), codec.integer("height")
         code = FOOTPRINTS.get((width, height), width << 8 | height)
         return pack("<4sIII", self.magic, spec.columns, spec.rows, code)
 
     def parts(self, spec: TensorSpec, codec: CodecSpec) -> Layout:
-        width, height = int(codec.params["width"]), int(codec.params["height"])
+        width, height = codec.integer("width"), codec.integer("height")
         blocks = (-(-spec.rows // height), -(-spec.columns // width) * 16)
         return {"blocks": TensorSpec(blocks, DType.U8), "pair": TensorSpec((4,), DType.U32)}
 
@@ -211,7 +212,7 @@ class Astc(Encoding):
 
     def codec(self, row: Mapping[str, Any], tensor: int) -> CodecSpec:
         match row.get("footprint"):
-            case [int(width), int(height)] if (width, height) in _LEGAL_FOOTPRINTS:
+            case [int(width), int(height)] if (width, height) in LEGAL_FOOTPRINTS:
                 return CodecSpec("astc", {"width": width, "height": height, "id": tensor})
         raise MalformedError(f"{row.get('footprint')!r} is no ASTC footprint", code="E_FOOTPRINT")
 
@@ -232,6 +233,9 @@ class Numbers(Encoding):
 
 ENCODINGS: tuple[Encoding, ...] = (Int4(), Int2(), Tca(), Astc(), Numbers())
 
+_PLAIN = Carried("raw", dtypes=DTYPE_CODES)
+_BLOCKS = (_PLAIN, Carried("tabled", {"bits": (4, 2)}), Carried("lossless"), Carried("astc"))
+CARRIED = (*_BLOCKS, Carried("masked", {"inner": _BLOCKS}))
 
 BY_NAME = {encoding.name: encoding for encoding in ENCODINGS}
 
@@ -249,16 +253,16 @@ def encoding_of(codec: CodecSpec) -> Encoding | None:
 
 def masked(inner: CodecSpec, block: int) -> CodecSpec:
     """A codec with a mask over it, as `codecs.masked` writes it."""
-    return CodecSpec("masked", {"inner": strict_json.dumps(inner.as_json()).decode(), "block": block})
+    return CodecSpec("masked", {"inner": inner, "block": block})
 
 
 def unmasked(codec: CodecSpec) -> tuple[CodecSpec, int]:
     """The codec below a mask, and the weights a bit of the mask stands for; 0 if there is no mask."""
     if codec.name != "masked":
         return codec, 0
-    match strict_json.loads(str(codec.params.get("inner", "")).encode(), file="inner"), codec.params.get("block"):
-        case {"name": str(name), "params": dict(params)}, int(block) if block > 0:
-            return CodecSpec(name, params), block
+    match codec.params.get("inner"), codec.params.get("block"):
+        case CodecSpec() as inner, int(block) if block > 0:
+            return inner, block
     raise MalformedError(f"{codec} is no mask over a codec", code="E_CODEC_PARAMS")
 
 

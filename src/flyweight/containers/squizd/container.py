@@ -14,14 +14,17 @@ from typing import Any
 
 from blake3 import blake3
 
-from flyweight.containers.base import Chunks, Container, Finding, Image, Placement
-from flyweight.containers.squizd import appendix, blocks
+from flyweight.containers import mlpackage
+from flyweight.containers.base import Chunks, Container, Finding, Image, Placement, require_carried
+from flyweight.containers.presets import Preset
+from flyweight.containers.squizd import blocks, extras
 from flyweight.containers.squizd.arrangement import APPENDIX, Arrangement, layer_of
 from flyweight.containers.squizd.audit import audit
 from flyweight.containers.squizd.header import ARCHITECTURES, FLAGS, MAGIC, read_header
 from flyweight.containers.squizd.reading import Reading, head_problem, read
 from flyweight.containers.squizd.report import Report
 from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.limits import MAX_ARCHIVE_BYTES
 from flyweight.manifest import Digests, Entry, Extent, Manifest
 from flyweight.sources import Bundle
 from flyweight.tensor import CodecSpec, TensorSpec
@@ -40,7 +43,9 @@ class Squizd(Container):
     dialect = "hf"
     is_directory = False
     suffix = ".squizd"
-    holds_files = True
+    codecs = blocks.CARRIED
+    embeds = {APPENDIX: MAX_ARCHIVE_BYTES}
+    quants = extras.QUANTS
 
     def probe(self, bundle: Bundle) -> bool:
         """Also true for a file that merely claims the suffix: the parser then says what is wrong with it."""
@@ -59,7 +64,7 @@ class Squizd(Container):
         file = bundle.single or next(iter(bundle))
         return read(bundle[file], file)
 
-    def prove(self, bundle: Bundle, entry: Entry) -> None:
+    def check_block(self, bundle: Bundle, entry: Entry) -> None:
         """A block's head says what the directory says of its tensor."""
         extent = next(iter(entry.extents.values()))
         problem = head_problem(bundle[extent.file], entry)
@@ -69,26 +74,26 @@ class Squizd(Container):
     def audit(self, bundle: Bundle) -> Iterator[Finding]:
         return audit(self._read(bundle))
 
-    def facts(self, bundle: Bundle) -> Mapping[str, Any]:
+    def summary(self, bundle: Bundle) -> Mapping[str, Any]:
         """What the header says, for people."""
         report = Report()
         file = bundle.single or next(iter(bundle))
         header = read_header(bundle[file], report)
         report.raise_first(bundle[file].name)
         assert header is not None
-        facts: dict[str, Any] = {
+        found: dict[str, Any] = {
             "version": 1,
             "flags": [flag for flag in FLAGS if flag in header.flags],
             "layers": header.layer_count,
             "architecture": ARCHITECTURES[header.arch_id] if header.arch_id < len(ARCHITECTURES) else "generic",
         }
         if "SPARSE" in header.flags:
-            facts["sparsity"] = header.sparsity._asdict()
+            found["sparsity"] = header.sparsity._asdict()
         if "EAGLE" in header.flags:
-            facts["draft_head"] = header.draft._asdict()
+            found["draft_head"] = header.draft._asdict()
         if isinstance(extent := self._read(bundle).files.get(APPENDIX), Extent):
-            facts["appendix"] = [member.filename for member in appendix.members(bundle[file], extent)]
-        return facts
+            found["appendix"] = [member.filename for member in mlpackage.members(bundle[file], extent)]
+        return found
 
     # Writing ----------------------------------------------------------------------------------------
 
@@ -103,9 +108,12 @@ class Squizd(Container):
         own = CodecSpec(inner.name, {**inner.params, "id": blocks.tensor_id(layer_of(name), name)})
         return blocks.masked(own, block) if block else own
 
+    def preset(self, quant: str, wanted: extras.Extras | None) -> Preset:
+        return extras.preset(quant, wanted or extras.Extras())
+
     def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
         """One file whatever `shard_bytes` says: that is the point of it."""
-        self.require_carried(manifest)
+        require_carried(self, manifest)
         if not self.directory and (manifest.files or manifest.metadata or any(layer_of(n) is None for n in manifest.entries)):
             raise UnsupportedError("without a directory there is no place for files, metadata or tensors of no layer")
         arrangement = Arrangement(manifest, name, self.directory)
@@ -115,9 +123,10 @@ class Squizd(Container):
             for key, entry in manifest.entries.items()
         }
         placed = Manifest(self.name, entries, manifest.metadata, arrangement.files, self.dialect)
-        return Placement(placed, {name: Image(arrangement.end, chunks)}, digests=arrangement.blocks)
+        notes = () if shard_bytes is None else ("a model in one file is not split",)
+        return Placement(placed, {name: Image(arrangement.end, chunks)}, digests=arrangement.blocks, notes=notes)
 
-    def seal(self, placement: Placement, digests: Mapping[str, str], read: Callable[[Extent], bytes]) -> Mapping[str, Chunks]:
+    def finish(self, placement: Placement, digests: Mapping[str, str], read: Callable[[Extent], bytes]) -> Mapping[str, Chunks]:
         """The front with the digests of blocks and tables, and with the sparsity the masks have."""
         name = next(iter(placement.images))
         contents: dict[str, Extent | bytes] = {

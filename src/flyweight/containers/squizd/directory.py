@@ -17,7 +17,7 @@ from blake3 import blake3
 
 from flyweight import strict_json
 from flyweight.containers import typed_json
-from flyweight.containers.squizd.arrangement import APPENDIX, DRAFT, TYPED, Section, is_file_name, layer_of, section_of
+from flyweight.containers.squizd.arrangement import APPENDIX, TYPED, Section, is_file_name, layer_of, section_of
 from flyweight.containers.squizd.blocks import (
     ALIGNMENT,
     BY_NAME,
@@ -37,7 +37,7 @@ from flyweight.cursor import Cursor, check_name, check_shape
 from flyweight.dtypes import DType
 from flyweight.errors import FlyweightError, MalformedError
 from flyweight.limits import MAX_JSON_BYTES, MAX_METADATA_KEYS, MAX_TENSORS_PER_FILE
-from flyweight.manifest import Digests, Entry, Extent, Typed
+from flyweight.manifest import DRAFT, Digests, Entry, Extent, Typed
 from flyweight.sources import Source
 from flyweight.tensor import CodecSpec, Layout, TensorSpec
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from flyweight.containers.squizd import appendix
-from flyweight.containers.squizd.arrangement import APPENDIX, DRAFT, section_of
+from flyweight.containers.squizd.arrangement import APPENDIX, section_of
 from flyweight.containers.squizd.blocks import ALIGNMENT, aligned, arrange, encoding_of, unmasked
 from flyweight.containers.squizd.directory import Directory, read_directory
 from flyweight.containers.squizd.front import Front
@@ -25,7 +25,7 @@ from flyweight.containers.squizd.report import Report
 from flyweight.containers.squizd.walk import walk
 from flyweight.cursor import Cursor
 from flyweight.errors import FlyweightError
-from flyweight.manifest import Entry, Extent, Typed
+from flyweight.manifest import DRAFT, Entry, Extent, Typed
 from flyweight.sources import Source
 
 __all__ = ["Reading", "Span", "head_problem", "read"]

@@ -244,7 +244,7 @@ def _with_length(block: _Found, tensor: int, count: int) -> CodecSpec:
     if codec.name == "astc" or not count:
         return CodecSpec(codec.name, {**codec.params, "id": tensor} | ({"length": 0} if codec.name == "tabled" else {}))
     runs, rest = divmod(count, rows)
-    length = int(codec.params["length"])
+    length = codec.integer("length")
     if not length and runs:
         length = columns // runs if columns % runs == 0 else _shortest(columns, runs)
     if rest or not length or -(-columns // length) != runs:

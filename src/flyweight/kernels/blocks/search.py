@@ -6,7 +6,6 @@ The definition, `scale_search`, is long and imported when it runs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 
 from flyweight.ggml_types import GGML_TYPES, ggml_types_with
 from flyweight.kernels.checks import F32, U8, Array, check
@@ -17,7 +16,9 @@ def _searcher(name: str) -> Callable[[Array, Array, Array], None]:
     own = GGML_TYPES[name]
 
     def definition(values: Array, weights: Array, blocks: Array) -> None:
-        getattr(import_module("flyweight.kernels.blocks.scale_search"), f"encode_{name}")(values, weights, blocks)
+        from flyweight.kernels.blocks import scale_search
+
+        getattr(scale_search, f"encode_{name}")(values, weights, blocks)
 
     registered = kernel(definition, f"encode_{name}")
 

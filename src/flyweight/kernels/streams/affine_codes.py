@@ -106,7 +106,7 @@ def _encode_symmetric(values: Array, bits: int, group: int, stored: str, packed:
         finite, (np.maximum(high, -low) / max(half - 1, 1)).astype(DType.parse(stored).numpy), np.float32(np.nan)
     )
     step = _per_column(scale, group, columns)
-    steps = np.divide(values, step, out=np.zeros_like(values), where=step != 0) + np.float32(half)
+    steps = np.rint(np.divide(values, step, out=np.zeros_like(values), where=step != 0)) + np.float32(half)
     _fill(2 * half - 1, steps, packed, bits, flip=half)
 
 
@@ -119,7 +119,7 @@ def _encode_signed_bias(values: Array, bits: int, group: int, stored: str, packe
     scale[...] = np.where(finite, ((high - low) / (2 * half - 1)).astype(DType.parse(stored).numpy), np.float32(np.nan))
     bias[...] = np.where(finite, (low + half * scale.astype(np.float64)).astype(DType.parse(stored).numpy), np.float32(0))
     step, origin = _per_column(scale, group, columns), _per_column(bias, group, columns)
-    steps = np.divide(values - origin, step, out=np.zeros_like(values), where=step != 0) + np.float32(half)
+    steps = np.rint(np.divide(values - origin, step, out=np.zeros_like(values), where=step != 0)) + np.float32(half)
     _fill(2 * half - 1, steps, packed, bits, flip=half)
 
 

@@ -1,0 +1,17 @@
+"""Where the public functions are put together: a conversion is handed what runs and measures models."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+from flyweight import pipeline
+from flyweight.measuring import measure
+from flyweight.pipeline import ConversionReport
+
+__all__ = ["convert"]
+
+
+@wraps(pipeline.convert)
+def convert(*arguments: Any, **options: Any) -> ConversionReport:
+    return pipeline.convert(*arguments, **{"measure": measure, **options})

@@ -1,0 +1,49 @@
+"""What a container carries, declared as data: `flyweight formats` shows it, and a law holds it against `Container.carries`.
+
+    Carried("affine", {"bits": (4, 8), "packing": ("little",)})     a parameter that is not listed may have any value
+    Carried("masked", {"inner": (Carried("raw"), …)})               a codec that holds one of these
+    Carried("raw", dtypes=(DType.F32, DType.F16))                   of these element types only
+    EVERY_CODEC                                                     every codec but raw, also those nobody here knows
+
+Which shapes go with it only `carries` knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from flyweight.dtypes import DType
+from flyweight.tensor import RAW, CodecSpec, Param
+
+__all__ = ["EVERY_CODEC", "Carried"]
+
+
+class Carried(NamedTuple):
+    codec: str
+    params: Mapping[str, Sequence[Param | Carried]] = {}
+    dtypes: Sequence[DType] = ()
+    """The element types tensors may have; any if none is named."""
+
+    def matches(self, codec: CodecSpec) -> bool:
+        named = codec.name == self.codec or (self.codec == "*" and codec != RAW)
+        return named and all(
+            any(_matches(value, codec.params.get(key)) for value in allowed) for key, allowed in self.params.items()
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        params = {
+            key: [value.as_json() if isinstance(value, Carried) else value for value in allowed]
+            for key, allowed in self.params.items()
+        }
+        dtypes = {"dtypes": [dtype.label for dtype in self.dtypes]} if self.dtypes else {}
+        return {"codec": self.codec, "params": params} | dtypes
+
+
+EVERY_CODEC = Carried("*")
+
+
+def _matches(allowed: Param | Carried, value: Param | None) -> bool:
+    if isinstance(allowed, Carried):
+        return isinstance(value, CodecSpec) and allowed.matches(value)
+    return type(value) is type(allowed) and value == allowed

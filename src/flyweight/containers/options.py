@@ -1,0 +1,80 @@
+"""Options of `convert` that only one format has, as data: the format declares them, the command line shows and reads them.
+
+    class Extras:
+        sub_block: int | None = field(default=None, metadata=option("--sub-block", count(0), "N", "Weights that share …"))
+
+An instance of such a class is what a user asks for, in Python as on the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+__all__ = ["Extras", "Option", "OptionGroup", "count", "option", "options_of"]
+
+
+class Option(NamedTuple):
+    flag: str
+    read: Callable[[str], object]
+    """The value from its text, or ValueError with a sentence; `Path` stands for a file or directory that is there."""
+    metavar: str | None
+    help: str
+
+    @property
+    def name(self) -> str:
+        return self.flag.removeprefix("--").replace("-", "_")
+
+
+class OptionGroup(NamedTuple):
+    """What the command line shows under the title of a format."""
+
+    title: str
+    quants: Sequence[str]
+    """Names that `--quant` takes for it, if it has some of its own."""
+    options: Sequence[Option] = ()
+    extras: type[Extras] | None = None
+    """Made of the values of `options`."""
+    add: Option | None = None
+    """Adds a form to SOURCE in place; its value is the form."""
+
+
+class Extras(Protocol):
+    """What a user asks of one format alone."""
+
+    format: ClassVar[str]
+    """The name of the container."""
+
+    def conflict(self, quant: str | None, has_recipe: bool) -> str | None:
+        """Why these wishes do not go together, or None."""
+
+    @property
+    def draft(self) -> Path | None:
+        """A checkpoint that is a draft head, to be embedded."""
+
+    @property
+    def inputs(self) -> Sequence[Path]:
+        """All that is read besides the source."""
+
+    def files(self) -> Mapping[str, bytes]:
+        """Side files to embed, read now."""
+
+
+def option(flag: str, read: Callable[[str], object], metavar: str | None, text: str) -> dict[str, Option]:
+    """The metadata of a field that is an option."""
+    return {"option": Option(flag, read, metavar, text)}
+
+
+def options_of(extras: type[Any]) -> tuple[Option, ...]:
+    return tuple(item.metadata["option"] for item in fields(extras))
+
+
+def count(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise ValueError(f"{text!r} is not a number of {least} or more")
+        return int(text)
+
+    return read

@@ -1,0 +1,24 @@
+"""How a model is measured during a conversion, to be handed down: `evaluate` is loaded when a gate is due, not before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flyweight.gate import Gate, Verdict
+
+__all__ = ["measure"]
+
+
+def measure(
+    source: Path | str,
+    artefact: Path | str,
+    gate: Gate,
+    *,
+    text: Path | str | None = None,
+    threads: int | None = None,
+    max_ram: int | None = None,
+) -> Verdict:
+    """A `gate.Measure`: `evaluate.gate.measure`."""
+    from flyweight.evaluate import gate as evaluation
+
+    return evaluation.measure(source, artefact, gate, text=text, threads=threads, max_ram=max_ram)
