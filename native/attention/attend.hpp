@@ -290,13 +290,13 @@ void attend_block(const Attention& a, size_t first, size_t last, float* workspac
 
 }  // namespace
 
-#define FLYWEIGHT_ATTENTION(X)                                                                                        \
-    X(append_f32, append<StoredF32>) X(block_f32, attend_block<StoredF32>) X(one_f32, attend_one<StoredF32>)          \
-    X(append_f16, append<StoredF16>) X(block_f16, attend_block<StoredF16>) X(one_f16, attend_one<StoredF16>)          \
-    X(append_int8, append<StoredInt8>) X(block_int8, attend_block<StoredInt8>) X(one_int8, attend_one<StoredInt8>)    \
-    X(combine, combine)                                                                                               \
-    X(close_groups, close_groups)                                                                                     \
-    X(keep_tail, keep_tail)                                                                                           \
-    X(rms_norm, rms_norm)                                                                                             \
+#define KERNELS_OF_AttentionKernels(X)                                                                             \
+    X(append_f32, append<StoredF32>) X(block_f32, attend_block<StoredF32>) X(one_f32, attend_one<StoredF32>)       \
+    X(append_f16, append<StoredF16>) X(block_f16, attend_block<StoredF16>) X(one_f16, attend_one<StoredF16>)       \
+    X(append_int8, append<StoredInt8>) X(block_int8, attend_block<StoredInt8>) X(one_int8, attend_one<StoredInt8>) \
+    X(combine, combine)                                                                                            \
+    X(close_groups, close_groups)                                                                                  \
+    X(keep_tail, keep_tail)                                                                                        \
+    X(rms_norm, rms_norm)                                                                                          \
     X(softcap, softcap)
-FLYWEIGHT_TABLE(AttentionKernels, FLYWEIGHT_ATTENTION)
+FLYWEIGHT_TABLE(AttentionKernels)

@@ -193,8 +193,8 @@ void decode(const uint8_t* __restrict blocks, size_t count, T* __restrict out) {
 
 }  // namespace
 
-#define FLYWEIGHT_BLOCK_DECODER(type, X)           \
-    X(decode_##type, decode<block_##type, float>)  \
+#define FLYWEIGHT_BLOCK_DECODER(type, X)          \
+    X(decode_##type, decode<block_##type, float>) \
     X(decode_##type##_bf16, decode<block_##type, uint16_t>)
-#define FLYWEIGHT_BLOCK_DECODERS(X) FLYWEIGHT_GGML_DECODE(FLYWEIGHT_BLOCK_DECODER, X)
-FLYWEIGHT_TABLE(BlockDecoders, FLYWEIGHT_BLOCK_DECODERS)
+#define KERNELS_OF_BlockDecoders(X) FLYWEIGHT_GGML_DECODE(FLYWEIGHT_BLOCK_DECODER, X)
+FLYWEIGHT_TABLE(BlockDecoders)

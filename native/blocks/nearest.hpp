@@ -244,8 +244,8 @@ void encode(const T* __restrict values, size_t count, uint8_t* __restrict blocks
 
 }  // namespace
 
-#define FLYWEIGHT_NEAREST_ENCODER(type, X)                                   \
-    X(encode_##type, encode<ggml::type, float, eight_##type<float>>)         \
+#define FLYWEIGHT_NEAREST_ENCODER(type, X)                           \
+    X(encode_##type, encode<ggml::type, float, eight_##type<float>>) \
     X(encode_##type##_bf16, encode<ggml::type, uint16_t, eight_##type<uint16_t>>)
-#define FLYWEIGHT_NEAREST_ENCODERS(X) FLYWEIGHT_GGML_NEAREST(FLYWEIGHT_NEAREST_ENCODER, X)
-FLYWEIGHT_TABLE(NearestEncoders, FLYWEIGHT_NEAREST_ENCODERS)
+#define KERNELS_OF_NearestEncoders(X) FLYWEIGHT_GGML_NEAREST(FLYWEIGHT_NEAREST_ENCODER, X)
+FLYWEIGHT_TABLE(NearestEncoders)

@@ -137,5 +137,5 @@ void search(const float* values, size_t count, const float* weights, size_t rows
 }  // namespace
 
 #define FLYWEIGHT_SEARCH_ENCODER(type, X) X(encode_##type, search<ggml::type, to_##type>)
-#define FLYWEIGHT_SEARCH_ENCODERS(X) FLYWEIGHT_GGML_SEARCH(FLYWEIGHT_SEARCH_ENCODER, X)
-FLYWEIGHT_TABLE(SearchEncoders, FLYWEIGHT_SEARCH_ENCODERS)
+#define KERNELS_OF_SearchEncoders(X) FLYWEIGHT_GGML_SEARCH(FLYWEIGHT_SEARCH_ENCODER, X)
+FLYWEIGHT_TABLE(SearchEncoders)

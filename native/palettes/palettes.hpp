@@ -153,11 +153,11 @@ void palette_histogram(const float* values, const float* weights, size_t count, 
 
 }  // namespace
 
-#define FLYWEIGHT_PALETTES(X)                          \
+#define KERNELS_OF_Palettes(X)                        \
     X(palette_decode, palette_decode)                 \
     X(palette_nearest, palette_nearest)               \
     X(palette_nearest_vector, palette_nearest_vector) \
     X(palette_histogram, palette_histogram)           \
     X(palette_cuts, palette_cuts)                     \
     X(palette_centres, palette_centres)
-FLYWEIGHT_TABLE(Palettes, FLYWEIGHT_PALETTES)
+FLYWEIGHT_TABLE(Palettes)

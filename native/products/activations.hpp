@@ -103,12 +103,12 @@ void gate_with(float* gate, const float* up, size_t count) {
 
 }  // namespace
 
-#define FLYWEIGHT_ACTIVATIONS(X)    \
-    X(normalize, normalize)         \
-    X(reorder, reorder)             \
-    X(sum, sum_chunks)              \
-    X(quantize, quantize)           \
-    X(reorder_codes, reorder_codes) \
-    X(silu, gate_with<::silu>)        \
+#define KERNELS_OF_ActivationKernels(X) \
+    X(normalize, normalize)             \
+    X(reorder, reorder)                 \
+    X(sum, sum_chunks)                  \
+    X(quantize, quantize)               \
+    X(reorder_codes, reorder_codes)     \
+    X(silu, gate_with<::silu>)          \
     X(gelu_tanh, gate_with<::gelu_tanh>)
-FLYWEIGHT_TABLE(ActivationKernels, FLYWEIGHT_ACTIVATIONS)
+FLYWEIGHT_TABLE(ActivationKernels)

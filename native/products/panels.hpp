@@ -220,5 +220,5 @@ bool takes_signed_codes() {
 }  // namespace
 
 #define FLYWEIGHT_INT8_PANEL(form, X) X(form, panels_of<rows::form>)
-#define FLYWEIGHT_INT8_PANELS(X) X(takes_signed_codes, takes_signed_codes) FLYWEIGHT_FORMS_OF_CODES(FLYWEIGHT_INT8_PANEL, X)
-FLYWEIGHT_TABLE(Int8Panels, FLYWEIGHT_INT8_PANELS)
+#define KERNELS_OF_Int8Panels(X) X(takes_signed_codes, takes_signed_codes) FLYWEIGHT_FORMS_OF_CODES(FLYWEIGHT_INT8_PANEL, X)
+FLYWEIGHT_TABLE(Int8Panels)

@@ -108,10 +108,10 @@ void product(const Weights& w, const Activations& a, size_t first, size_t last, 
 }  // namespace
 
 #define FLYWEIGHT_FLOAT_PRODUCT(form, X) X(form, product<rows::form, false>)
-#define FLYWEIGHT_FLOAT_PRODUCTS(X) \
+#define KERNELS_OF_FloatProducts(X) \
     FLYWEIGHT_FORMS_OF_CODES(FLYWEIGHT_FLOAT_PRODUCT, X) FLYWEIGHT_FORMS_OF_FLOATS(FLYWEIGHT_FLOAT_PRODUCT, X)
-FLYWEIGHT_TABLE(FloatProducts, FLYWEIGHT_FLOAT_PRODUCTS)
+FLYWEIGHT_TABLE(FloatProducts)
 
 #define FLYWEIGHT_INT8_PRODUCT(form, X) X(form, product<rows::form, true>)
-#define FLYWEIGHT_INT8_PRODUCTS(X) FLYWEIGHT_FORMS_OF_CODES(FLYWEIGHT_INT8_PRODUCT, X)
-FLYWEIGHT_TABLE(Int8Products, FLYWEIGHT_INT8_PRODUCTS)
+#define KERNELS_OF_Int8Products(X) FLYWEIGHT_FORMS_OF_CODES(FLYWEIGHT_INT8_PRODUCT, X)
+FLYWEIGHT_TABLE(Int8Products)
