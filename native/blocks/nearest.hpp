@@ -14,9 +14,9 @@ constexpr uint32_t infinity = 0x7f800000;
 // Bits of the largest magnitude: magnitudes order as their bits do, and NaN and infinity come last.
 template <typename T>
 inline uint32_t peak_bits(const T* values) {
-    EightBits peak{};
+    I32x8 peak{};
     for (int i = 0; i < 32; i += 8) peak = greatest(peak, magnitudes(load_values(values + i)));
-    return uint32_t(over_lanes(peak, [](EightBits a, EightBits b) { return greatest(a, b); }));
+    return uint32_t(over_lanes(peak, [](I32x8 a, I32x8 b) { return greatest(a, b); }));
 }
 
 // The first of 32 values with this magnitude. A search that stopped there would be mispredicted in every block.
@@ -38,14 +38,14 @@ inline void store_void(uint8_t* block, int scale = 0) {
 // number of steps is top + 1 or more.
 template <bool Within = false, typename T, typename Steps>
 inline void store_codes(uint8_t* codes, const T* values, float top, const Steps& steps) {
-    EightBits whole[4];
+    I32x8 whole[4];
     for (int i = 0; i < 4; ++i) {
-        const Eight raw = steps(load_values(values + 8 * i));
+        const F32x8 raw = steps(load_values(values + 8 * i));
 #ifdef __AVX2__
-        const Eight most = Within ? raw : least(Eight{} + top, raw);
-        whole[i] = EightBits(_mm256_cvttps_epi32(__m256(most)));  // NaN is negative now: narrowing holds it at 0
+        const F32x8 most = Within ? raw : least(F32x8{} + top, raw);
+        whole[i] = I32x8(_mm256_cvttps_epi32(__m256(most)));  // NaN is negative now: narrowing holds it at 0
 #else
-        whole[i] = __builtin_convertvector(least(greatest(raw, Eight{}), Eight{} + top), EightBits);
+        whole[i] = __builtin_convertvector(least(greatest(raw, F32x8{}), F32x8{} + top), I32x8);
 #endif
     }
     store_narrowed(codes, whole);
@@ -107,22 +107,22 @@ inline void to_mxfp4(const float* __restrict values, uint8_t* __restrict block) 
 // Eight blocks at once ---------------------------------------------------------------------------
 
 struct Extremes8 {
-    Eight low, high;
+    F32x8 low, high;
     bool finite;
 };
 
 template <typename T>
 inline Extremes8 extremes_of_eight(const T* values) {
-    Eight lows[8], highs[8];
-    EightBits nan{};
+    F32x8 lows[8], highs[8];
+    I32x8 nan{};
     for (int b = 0; b < 8; ++b, values += 32) {
-        const Eight v[4] = {load_values(values), load_values(values + 8), load_values(values + 16), load_values(values + 24)};
+        const F32x8 v[4] = {load_values(values), load_values(values + 8), load_values(values + 16), load_values(values + 24)};
         lows[b] = least(least(v[0], v[1]), least(v[2], v[3]));
         highs[b] = greatest(greatest(v[0], v[1]), greatest(v[2], v[3]));
         nan |= unordered(v[0], v[1]) | unordered(v[2], v[3]);
     }
-    const Eight low = over_rows(lows, [](Eight a, Eight b) { return least(a, b); });
-    const Eight high = over_rows(highs, [](Eight a, Eight b) { return greatest(a, b); });
+    const F32x8 low = over_rows(lows, [](F32x8 a, F32x8 b) { return least(a, b); });
+    const F32x8 high = over_rows(highs, [](F32x8 a, F32x8 b) { return greatest(a, b); });
     constexpr int32_t largest = infinity - 1;
     return {low, high, !bits_set(nan | (magnitudes(low) > largest) | (magnitudes(high) > largest))};
 }
@@ -135,14 +135,14 @@ template <typename Type, typename T>
 }
 
 // 0 where 1 / scale is infinite: the block is too small for its scale and stores zeros.
-inline Eight inverses(Eight scale) {
-    const Eight inverse = 1.0f / scale;
-    return Eight(EightBits(inverse) & (magnitudes(inverse) < int32_t(infinity)));
+inline F32x8 inverses(F32x8 scale) {
+    const F32x8 inverse = 1.0f / scale;
+    return F32x8(I32x8(inverse) & (magnitudes(inverse) < int32_t(infinity)));
 }
 
 // In the lanes of `chosen`: the first value of that block with the magnitude that `lanes` has there.
 template <typename T>
-inline Eight first_ones(const T* values, Eight lanes, uint32_t chosen) {
+inline F32x8 first_ones(const T* values, F32x8 lanes, uint32_t chosen) {
     for (; chosen; chosen &= chosen - 1) {
         const int b = __builtin_ctz(chosen);
         lanes[b] = first_of(values + 32 * b, bits_of(lanes[b]) & 0x7fffffff);
@@ -162,13 +162,13 @@ template <typename Type, int Bits, typename T>
 inline void centred_eight(const T* values, uint8_t* blocks) {
     constexpr int half = 1 << (Bits - 1);
     const Extremes8 range = extremes_of_eight(values);
-    const Eight peak = -range.low > range.high ? range.low : range.high;
-    const Eight scale = first_ones(values, peak, bits_set(-range.low == range.high)) / -float(half);
-    const Eight step = inverses(scale);
+    const F32x8 peak = -range.low > range.high ? range.low : range.high;
+    const F32x8 scale = first_ones(values, peak, bits_set(-range.low == range.high)) / -float(half);
+    const F32x8 step = inverses(scale);
     for (int b = 0; b < 8; ++b) {
         uint8_t codes[32], *block = blocks + b * Type::bytes;
         const float by = step[b];
-        store_codes(codes, values + 32 * b, 2 * half - 1, [=](Eight value) { return value * by + (half + 0.5f); });
+        store_codes(codes, values + 32 * b, 2 * half - 1, [=](F32x8 value) { return value * by + (half + 0.5f); });
         store_f16(block, scale[b]);
         store_block_codes<Type, Bits>(block, codes);
     }
@@ -181,13 +181,13 @@ template <typename Type, int Bits, typename T>
 inline void ranged_eight(const T* values, uint8_t* blocks) {
     constexpr int top = (1 << Bits) - 1;
     const Extremes8 range = extremes_of_eight(values);
-    const Eight low = first_ones(values, range.low, bits_set(range.low == 0.0f));
-    const Eight scale = (range.high - range.low + 0.0f) / float(top);  // of zeros with both signs the difference may be −0
-    const Eight step = inverses(scale);
+    const F32x8 low = first_ones(values, range.low, bits_set(range.low == 0.0f));
+    const F32x8 scale = (range.high - range.low + 0.0f) / float(top);  // of zeros with both signs the difference may be −0
+    const F32x8 step = inverses(scale);
     for (int b = 0; b < 8; ++b) {
         uint8_t codes[32], *block = blocks + b * Type::bytes;
         const float from = low[b], by = step[b];
-        store_codes<true>(codes, values + 32 * b, top, [=](Eight value) { return (value - from) * by + 0.5f; });
+        store_codes<true>(codes, values + 32 * b, top, [=](F32x8 value) { return (value - from) * by + 0.5f; });
         store_f16(block, scale[b]);
         store_f16(block + 2, from);
         store_block_codes<Type, Bits>(block, codes);
@@ -204,16 +204,16 @@ template <typename T> constexpr auto eight_q5_1 = ranged_eight<ggml::q5_1, 5, T>
 template <typename T>
 inline void eight_q8_0(const T* values, uint8_t* blocks) {
     const Extremes8 range = extremes_of_eight(values);
-    const Eight scale = Eight(magnitudes(greatest(-range.low, range.high))) / 127.0f;
-    const Eight step = inverses(scale);
+    const F32x8 scale = F32x8(magnitudes(greatest(-range.low, range.high))) / 127.0f;
+    const F32x8 step = inverses(scale);
     for (int b = 0; b < 8; ++b) {
         uint8_t* block = blocks + b * ggml::q8_0::bytes;
         store_f16(block, scale[b]);
-        EightBits whole[4];
+        I32x8 whole[4];
         for (int i = 0; i < 4; ++i) {
-            const Eight steps = load_values(values + 32 * b + 8 * i) * step[b];
-            const EightBits sign = EightBits(steps) & int32_t(0x80000000);
-            whole[i] = __builtin_convertvector(steps + Eight(sign | int32_t(0x3effffff)), EightBits) & 0xff;
+            const F32x8 steps = load_values(values + 32 * b + 8 * i) * step[b];
+            const I32x8 sign = I32x8(steps) & int32_t(0x80000000);
+            whole[i] = __builtin_convertvector(steps + F32x8(sign | int32_t(0x3effffff)), I32x8) & 0xff;
         }
         store_narrowed(block + 2, whole);
     }
@@ -231,14 +231,14 @@ inline void eight_mxfp4(const T* values, uint8_t* blocks) {
 }
 
 // The last few blocks are filled up to eight.
-template <typename Type, typename T, void (*Eight)(const T*, uint8_t*)>
+template <typename Type, typename T, void (*EncodeEight)(const T*, uint8_t*)>
 void encode(const T* __restrict values, size_t count, uint8_t* __restrict blocks) {
-    for (; count >= 8; count -= 8, values += 8 * Type::elements, blocks += 8 * Type::bytes) Eight(values, blocks);
+    for (; count >= 8; count -= 8, values += 8 * Type::elements, blocks += 8 * Type::bytes) EncodeEight(values, blocks);
     if (!count) return;
     T padded[8 * Type::elements] = {};
     uint8_t last[8 * Type::bytes];
     __builtin_memcpy(padded, values, count * Type::elements * sizeof(T));
-    Eight(padded, last);
+    EncodeEight(padded, last);
     __builtin_memcpy(blocks, last, count * Type::bytes);
 }
 

@@ -8,33 +8,32 @@
 
 namespace {
 
-using F8 = float __attribute__((vector_size(32)));
 
 constexpr float moves[3] = {0.0f, -1.0f, 1.0f};  // around a rounded ratio
 
-constexpr F8 all(float value) { return F8{} + value; }
+constexpr F32x8 all(float value) { return F32x8{} + value; }
 
-inline F8 choose(decltype(F8{} < F8{}) which, F8 a, F8 b) { return which ? a : b; }
+inline F32x8 choose(decltype(F32x8{} < F32x8{}) which, F32x8 a, F32x8 b) { return which ? a : b; }
 
-inline F8 larger(F8 a, F8 b) { return choose(a > b, a, b); }
+inline F32x8 larger(F32x8 a, F32x8 b) { return choose(a > b, a, b); }
 
-inline F8 magnitude(F8 a) { return choose(a < 0.0f, -a, a); }
+inline F32x8 magnitude(F32x8 a) { return choose(a < 0.0f, -a, a); }
 
-inline F8 inverse8(F8 a) { return choose(a != 0.0f, all(1.0f) / choose(a != 0.0f, a, all(1.0f)), F8{}); }
+inline F32x8 inverse8(F32x8 a) { return choose(a != 0.0f, all(1.0f) / choose(a != 0.0f, a, all(1.0f)), F32x8{}); }
 
-inline F8 ratio8(F8 a, F8 b) { return choose(b > 0.0f, a / choose(b > 0.0f, b, all(1.0f)), F8{}); }
+inline F32x8 ratio8(F32x8 a, F32x8 b) { return choose(b > 0.0f, a / choose(b > 0.0f, b, all(1.0f)), F32x8{}); }
 
 inline float ratio(float a, float b) { return b > 0.0f ? a / b : 0.0f; }
 
-inline F8 clamped(F8 a, float low, float high) { return choose(a > low, choose(a < high, a, all(high)), all(low)); }
+inline F32x8 clamped(F32x8 a, float low, float high) { return choose(a > low, choose(a < high, a, all(high)), all(low)); }
 
 // To nearest even, held within low..high; NaN gives low.
-inline F8 nearest(F8 a, float low, float high) { return clamped(a, low, high) + 0x1.8p23f - 0x1.8p23f; }
+inline F32x8 nearest(F32x8 a, float low, float high) { return clamped(a, low, high) + 0x1.8p23f - 0x1.8p23f; }
 
 // Over the groups of a block, by halves.
 template <int Halves>
-inline float over_groups(const F8 (&terms)[Halves]) {
-    F8 t = terms[0];
+inline float over_groups(const F32x8 (&terms)[Halves]) {
+    F32x8 t = terms[0];
     if (Halves == 2) t = t + terms[Halves - 1];
     const float four[4] = {t[0] + t[4], t[1] + t[5], t[2] + t[6], t[3] + t[7]};
     return (four[0] + four[2]) + (four[1] + four[3]);
@@ -44,7 +43,7 @@ inline float over_groups(const F8 (&terms)[Halves]) {
 template <int Groups>
 struct Block {
     static constexpr int halves = Groups / 8, size = 256 / Groups;
-    F8 x[halves][size], weight[halves][size];
+    F32x8 x[halves][size], weight[halves][size];
     float unit = 1.0f;
 
     // False for a block with a NaN, an infinity or a value of 2^40 and more.
@@ -82,7 +81,7 @@ struct Block {
 
     bool overflows(float scale) const { return __builtin_fabsf(scale * unit) >= 65520.0f; }
 
-    void store_codes(int half, int i, F8 codes, uint8_t* out) const {
+    void store_codes(int half, int i, F32x8 codes, uint8_t* out) const {
         for (int lane = 0; lane < 8; ++lane) out[(half * 8 + lane) * size + i] = uint8_t(int(codes[lane]));
     }
 };
@@ -92,20 +91,20 @@ struct Block {
 // The whole numbers from Low to High.
 template <int Low, int High>
 struct Uniform {
-    static F8 value(F8 x) { return nearest(x, Low, High); }
-    static F8 code(F8 x) { return value(x) - float(Low); }
+    static F32x8 value(F32x8 x) { return nearest(x, Low, High); }
+    static F32x8 code(F32x8 x) { return value(x) - float(Low); }
 };
 
 // The sixteen levels of iq4_xs; the lower of two equally near.
 struct Iq4 {
-    static F8 value(F8 x) {
-        F8 level = all(iq4_levels[0]);
-        for (int i = 0; i < 15; ++i) level = level + choose(x > middle(i), all(float(iq4_levels[i + 1] - iq4_levels[i])), F8{});
+    static F32x8 value(F32x8 x) {
+        F32x8 level = all(iq4_levels[0]);
+        for (int i = 0; i < 15; ++i) level = level + choose(x > middle(i), all(float(iq4_levels[i + 1] - iq4_levels[i])), F32x8{});
         return level;
     }
-    static F8 code(F8 x) {
-        F8 code{};
-        for (int i = 0; i < 15; ++i) code = code + choose(x > middle(i), all(1.0f), F8{});
+    static F32x8 code(F32x8 x) {
+        F32x8 code{};
+        for (int i = 0; i < 15; ++i) code = code + choose(x > middle(i), all(1.0f), F32x8{});
         return code;
     }
     static constexpr float middle(int i) { return 0.5f * float(iq4_levels[i] + iq4_levels[i + 1]); }
@@ -116,22 +115,22 @@ struct CentredSearch {
     Block<Groups> block;
     static constexpr int halves = Block<Groups>::halves, size = Block<Groups>::size;
 
-    F8 scale[halves];
+    F32x8 scale[halves];
     float d = 0.0f;
-    F8 loss[halves], step[halves], xq[halves], qq[halves];  // of the best steps
+    F32x8 loss[halves], step[halves], xq[halves], qq[halves];  // of the best steps
     uint8_t codes[256];
 
     struct Fit {
-        F8 xq, qq;
+        F32x8 xq, qq;
     };
 
-    Fit fit(int half, F8 inverse) const {
+    Fit fit(int half, F32x8 inverse) const {
         Fit sums{};
         FLYWEIGHT_UNROLLED
         for (int i = 0; i < size; ++i) {
-            const F8 x = block.x[half][i];
-            const F8 q = Grid::value(x * inverse);
-            const F8 weighted = block.weight[half][i] * q;
+            const F32x8 x = block.x[half][i];
+            const F32x8 q = Grid::value(x * inverse);
+            const F32x8 weighted = block.weight[half][i] * q;
             sums.xq = i ? sums.xq + weighted * x : weighted * x;
             sums.qq = i ? sums.qq + weighted * q : weighted * q;
         }
@@ -139,12 +138,12 @@ struct CentredSearch {
     }
 
     void find_scale(int half) {
-        F8 peak{}, best{}, best_scale{};
+        F32x8 peak{}, best{}, best_scale{};
         for (int i = 0; i < size; ++i) peak = larger(magnitude(block.x[half][i]), peak);
-        const F8 reach = inverse8(peak);
-        const auto offer = [&](F8 inverse) {
+        const F32x8 reach = inverse8(peak);
+        const auto offer = [&](F32x8 inverse) {
             const Fit sums = fit(half, inverse);
-            const F8 tried = ratio8(sums.xq, sums.qq), gain = tried * sums.xq;
+            const F32x8 tried = ratio8(sums.xq, sums.qq), gain = tried * sums.xq;
             best_scale = choose(gain > best, tried, best_scale);
             best = choose(gain > best, gain, best);
         };
@@ -158,13 +157,13 @@ struct CentredSearch {
 
     float find_steps(float d) {
         for (int half = 0; half < halves; ++half) {
-            const F8 middle = nearest(scale[half] * inverse8(all(d)), Least, Greatest);
+            const F32x8 middle = nearest(scale[half] * inverse8(all(d)), Least, Greatest);
             loss[half] = all(float_of(infinity));
-            step[half] = xq[half] = qq[half] = F8{};
+            step[half] = xq[half] = qq[half] = F32x8{};
             for (const float move : moves) {
-                const F8 tried = clamped(middle + move, Least, Greatest), v = d * tried;
+                const F32x8 tried = clamped(middle + move, Least, Greatest), v = d * tried;
                 const Fit sums = fit(half, inverse8(v));
-                const F8 lost = v * (v * sums.qq - (sums.xq + sums.xq));
+                const F32x8 lost = v * (v * sums.qq - (sums.xq + sums.xq));
                 const auto better = lost < loss[half];
                 loss[half] = choose(better, lost, loss[half]);
                 step[half] = choose(better, tried, step[half]);
@@ -188,7 +187,7 @@ struct CentredSearch {
             if (lost < least) least = lost, d = tried;
         }
         find_steps(d);
-        F8 a[halves], b[halves];
+        F32x8 a[halves], b[halves];
         for (int half = 0; half < halves; ++half) {
             a[half] = step[half] * xq[half];
             b[half] = step[half] * step[half] * qq[half];
@@ -197,7 +196,7 @@ struct CentredSearch {
         d = block.narrow(refit != 0.0f ? refit : d);
         find_steps(d);
         for (int half = 0; half < halves; ++half) {
-            const F8 inverse = inverse8(d * step[half]);
+            const F32x8 inverse = inverse8(d * step[half]);
             for (int i = 0; i < size; ++i)
                 block.store_codes(half, i, Grid::code(block.x[half][i] * inverse), codes);
         }
@@ -216,23 +215,23 @@ struct RangeSearch {
     Block<Groups> block;
     static constexpr int halves = Block<Groups>::halves, size = Block<Groups>::size;
 
-    F8 w[halves], wx[halves];  // Σ weight, Σ weight · x
-    F8 scale[halves], minimum[halves];
+    F32x8 w[halves], wx[halves];  // Σ weight, Σ weight · x
+    F32x8 scale[halves], minimum[halves];
     float d = 0.0f, dmin = 0.0f;
-    F8 loss[halves], sc[halves], mn[halves], q[halves], qq[halves], xq[halves];  // of the best pairs
+    F32x8 loss[halves], sc[halves], mn[halves], q[halves], qq[halves], xq[halves];  // of the best pairs
     uint8_t codes[256];
 
     struct Fit {
-        F8 q, qq, xq;
+        F32x8 q, qq, xq;
     };
 
-    Fit fit(int half, F8 inverse, F8 low) const {
+    Fit fit(int half, F32x8 inverse, F32x8 low) const {
         Fit sums{};
         FLYWEIGHT_UNROLLED
         for (int i = 0; i < size; ++i) {
-            const F8 x = block.x[half][i];
-            const F8 code = nearest((x - low) * inverse, 0, Top);
-            const F8 weighted = block.weight[half][i] * code;
+            const F32x8 x = block.x[half][i];
+            const F32x8 code = nearest((x - low) * inverse, 0, Top);
+            const F32x8 weighted = block.weight[half][i] * code;
             sums.q = i ? sums.q + weighted : weighted;
             sums.qq = i ? sums.qq + weighted * code : weighted * code;
             sums.xq = i ? sums.xq + weighted * x : weighted * x;
@@ -241,13 +240,13 @@ struct RangeSearch {
     }
 
     // Σ weight · (x − s·q + m)², less Σ weight · x².
-    F8 loss_of(int half, F8 s, F8 m, const Fit& sums) const {
+    F32x8 loss_of(int half, F32x8 s, F32x8 m, const Fit& sums) const {
         return s * (s * sums.qq - (sums.xq + sums.xq) - (m + m) * sums.q) + m * (m * w[half] + (wx[half] + wx[half]));
     }
 
     void find_scale(int half) {
-        const F8(&x)[size] = block.x[half];
-        F8 low = x[0], high = x[0];
+        const F32x8(&x)[size] = block.x[half];
+        F32x8 low = x[0], high = x[0];
         w[half] = block.weight[half][0];
         wx[half] = block.weight[half][0] * x[0];
         for (int i = 1; i < size; ++i) {
@@ -256,38 +255,38 @@ struct RangeSearch {
             w[half] = w[half] + block.weight[half][i];
             wx[half] = wx[half] + block.weight[half][i] * x[i];
         }
-        low = choose(low < 0.0f, low, F8{});
-        const F8 reach = inverse8(high - low);
-        F8 best = all(float_of(infinity)), best_s{}, best_m{};
-        const auto offer = [&](F8 inverse, F8 from) {
+        low = choose(low < 0.0f, low, F32x8{});
+        const F32x8 reach = inverse8(high - low);
+        F32x8 best = all(float_of(infinity)), best_s{}, best_m{};
+        const auto offer = [&](F32x8 inverse, F32x8 from) {
             const Fit sums = fit(half, inverse, from);
-            F8 s = ratio8(w[half] * sums.xq - wx[half] * sums.q, w[half] * sums.qq - sums.q * sums.q);
-            F8 m = ratio8(s * sums.q - wx[half], w[half]);
+            F32x8 s = ratio8(w[half] * sums.xq - wx[half] * sums.q, w[half] * sums.qq - sums.q * sums.q);
+            F32x8 m = ratio8(s * sums.q - wx[half], w[half]);
             s = choose(m > 0.0f, s, ratio8(sums.xq, sums.qq));
-            m = choose(m > 0.0f, m, F8{});
-            const F8 lost = loss_of(half, s, m, sums);
+            m = choose(m > 0.0f, m, F32x8{});
+            const F32x8 lost = loss_of(half, s, m, sums);
             best_s = choose(lost < best, s, best_s);
             best_m = choose(lost < best, m, best_m);
             best = choose(lost < best, lost, best);
         };
         for (const float trial : Trials) offer(reach * trial, low);
         for (int again = 0; again < 2; ++again) offer(inverse8(best_s), -best_m);
-        scale[half] = larger(best_s, F8{});
+        scale[half] = larger(best_s, F32x8{});
         minimum[half] = best_m;
     }
 
     // `tries`: how many of the moves are tried on the minimum.
     float find_steps(float d, float dmin, int tries) {
         for (int half = 0; half < halves; ++half) {
-            const F8 at_s = nearest(scale[half] * inverse8(all(d)), 0, Greatest);
-            const F8 at_m = nearest(minimum[half] * inverse8(all(dmin)), 0, Greatest);
+            const F32x8 at_s = nearest(scale[half] * inverse8(all(d)), 0, Greatest);
+            const F32x8 at_m = nearest(minimum[half] * inverse8(all(dmin)), 0, Greatest);
             loss[half] = all(float_of(infinity));
-            sc[half] = mn[half] = q[half] = qq[half] = xq[half] = F8{};
+            sc[half] = mn[half] = q[half] = qq[half] = xq[half] = F32x8{};
             for (int i = 0; i < 3 * tries; ++i) {
-                const F8 s_tried = clamped(at_s + moves[i / tries], 0, Greatest), m_tried = clamped(at_m + moves[i % tries], 0, Greatest);
-                const F8 s = d * s_tried, m = dmin * m_tried;
+                const F32x8 s_tried = clamped(at_s + moves[i / tries], 0, Greatest), m_tried = clamped(at_m + moves[i % tries], 0, Greatest);
+                const F32x8 s = d * s_tried, m = dmin * m_tried;
                 const Fit sums = fit(half, inverse8(s), -m);
-                const F8 lost = loss_of(half, s, m, sums);
+                const F32x8 lost = loss_of(half, s, m, sums);
                 const auto better = lost < loss[half];
                 loss[half] = choose(better, lost, loss[half]);
                 sc[half] = choose(better, s_tried, sc[half]);
@@ -302,7 +301,7 @@ struct RangeSearch {
 
     // The d and dmin of least loss for the codes found.
     void refit() {
-        F8 ss[halves], sm[halves], mm[halves], sx[halves], mx[halves];
+        F32x8 ss[halves], sm[halves], mm[halves], sx[halves], mx[halves];
         for (int h = 0; h < halves; ++h) {
             ss[h] = sc[h] * sc[h] * qq[h];
             sm[h] = sc[h] * mn[h] * q[h];
@@ -340,7 +339,7 @@ struct RangeSearch {
         refit();
         find_steps(d, dmin, 3);
         for (int half = 0; half < halves; ++half) {
-            const F8 inverse = inverse8(d * sc[half]), from = dmin * mn[half];
+            const F32x8 inverse = inverse8(d * sc[half]), from = dmin * mn[half];
             for (int i = 0; i < size; ++i)
                 block.store_codes(half, i, nearest((block.x[half][i] + from) * inverse, 0, Top), codes);
         }

@@ -10,7 +10,7 @@ namespace {
 template <int Elements, typename Grid, const auto& Trials>
 struct OneScale {
     static constexpr int size = Elements / 8;
-    F8 x[size], weight[size];
+    F32x8 x[size], weight[size];
     float unit = 1.0f, scale = 0.0f, best = 0.0f;
 
     // Finds the scale; false for a block with a NaN, an infinity or a value of 2^40 and more.
@@ -25,9 +25,8 @@ struct OneScale {
         if (ordinary) unit = float_of(peak & infinity);
         const float down = 1.0f / unit;
         for (int i = 0; i < size; ++i) {
-            __builtin_memcpy(&x[i], values + 8 * i, sizeof x[i]);
-            __builtin_memcpy(&weight[i], weights + 8 * i, sizeof weight[i]);
-            x[i] = ordinary ? x[i] * down : F8{};
+            x[i] = ordinary ? load8(values + 8 * i) * down : F32x8{};
+            weight[i] = load8(weights + 8 * i);
         }
         const float reach = ordinary ? 1.0f / (float_of(peak) * down) : 0.0f;
         for (const double trial : Trials) {
@@ -40,9 +39,9 @@ struct OneScale {
 
     // Codes on the grid of this inverse scale, and the scale of least squares for them.
     void offer(float inverse) {
-        F8 xq[1], qq[1];
+        F32x8 xq[1], qq[1];
         for (int i = 0; i < size; ++i) {
-            const F8 q = Grid::value(x[i] * inverse), weighted = weight[i] * q;
+            const F32x8 q = Grid::value(x[i] * inverse), weighted = weight[i] * q;
             xq[0] = i ? xq[0] + weighted * x[i] : weighted * x[i];
             qq[0] = i ? qq[0] + weighted * q : weighted * q;
         }
@@ -63,7 +62,7 @@ struct OneScale {
     void codes(float d, uint8_t* out) const {
         const float inverse = d != 0.0f ? 1.0f / d : 0.0f;
         for (int i = 0; i < size; ++i) {
-            const F8 code = Grid::code(x[i] * inverse);
+            const F32x8 code = Grid::code(x[i] * inverse);
             for (int lane = 0; lane < 8; ++lane) out[8 * i + lane] = uint8_t(int(code[lane]));
         }
     }
