@@ -11,21 +11,15 @@ namespace {
 
 constexpr float moves[3] = {0.0f, -1.0f, 1.0f};  // around a rounded ratio
 
-constexpr F32x8 all(float value) { return F32x8{} + value; }
+inline F32x8 choose(I32x8 which, F32x8 a, F32x8 b) { return which ? a : b; }
 
-inline F32x8 choose(decltype(F32x8{} < F32x8{}) which, F32x8 a, F32x8 b) { return which ? a : b; }
+inline F32x8 inverse8(F32x8 a) { return choose(a != 0.0f, 1.0f / choose(a != 0.0f, a, all8(1.0f)), F32x8{}); }
 
-inline F32x8 larger(F32x8 a, F32x8 b) { return choose(a > b, a, b); }
-
-inline F32x8 magnitude(F32x8 a) { return choose(a < 0.0f, -a, a); }
-
-inline F32x8 inverse8(F32x8 a) { return choose(a != 0.0f, all(1.0f) / choose(a != 0.0f, a, all(1.0f)), F32x8{}); }
-
-inline F32x8 ratio8(F32x8 a, F32x8 b) { return choose(b > 0.0f, a / choose(b > 0.0f, b, all(1.0f)), F32x8{}); }
+inline F32x8 ratio8(F32x8 a, F32x8 b) { return choose(b > 0.0f, a / choose(b > 0.0f, b, all8(1.0f)), F32x8{}); }
 
 inline float ratio(float a, float b) { return b > 0.0f ? a / b : 0.0f; }
 
-inline F32x8 clamped(F32x8 a, float low, float high) { return choose(a > low, choose(a < high, a, all(high)), all(low)); }
+inline F32x8 clamped(F32x8 a, float low, float high) { return least(greatest(a, all8(low)), all8(high)); }
 
 // To nearest even, held within low..high; NaN gives low.
 inline F32x8 nearest(F32x8 a, float low, float high) { return clamped(a, low, high) + 0x1.8p23f - 0x1.8p23f; }
@@ -39,47 +33,57 @@ inline float over_groups(const F32x8 (&terms)[Halves]) {
     return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-// The 256 values of a block, scaled by 1 / unit, and their weights: [half][element], a group to a lane.
-template <int Groups>
-struct Block {
-    static constexpr int halves = Groups / 8, size = 256 / Groups;
-    F32x8 x[halves][size], weight[halves][size];
-    float unit = 1.0f;
+// Values of a block are searched in units of a power of two, so that the largest has a magnitude of 1 to 2.
+struct Unit {
+    float unit = 1.0f, inverse = 1.0f;
+    bool zeros = false;  // the block counts as zeros: no f16 scale is small enough for it
 
     // False for a block with a NaN, an infinity or a value of 2^40 and more.
-    bool load(const float* __restrict values, const float* __restrict weights) {
+    bool find(const float* values, size_t count) {
         uint32_t peak = 0;
-        for (int i = 0; i < 256; ++i) {
+        for (size_t i = 0; i < count; ++i) {
             const uint32_t magnitude = bits_of(values[i]) & 0x7fffffff;
             peak = magnitude > peak ? magnitude : peak;
         }
-        if (peak >= bits_of(0x1p40f)) return false;
-        const bool ordinary = peak >= bits_of(0x1p-40f);
-        if (ordinary) unit = float_of(peak & infinity);
-        const float scale = 1.0f / unit;
-        for (int h = 0; h < halves; ++h)
-            for (int i = 0; i < size; ++i)
-                for (int lane = 0; lane < 8; ++lane) {
-                    const int at = (h * 8 + lane) * size + i;
-                    x[h][i][lane] = ordinary ? values[at] * scale : 0.0f;
-                    weight[h][i][lane] = weights[at];
-                }
-        return true;
+        zeros = peak < bits_of(0x1p-40f);
+        if (!zeros) unit = float_of(peak & infinity), inverse = 1.0f / unit;
+        return peak < bits_of(0x1p40f);
     }
+
+    F32x8 scaled(F32x8 values) const { return zeros ? F32x8{} : values * inverse; }
 
     // A scale as f16 will hold it: at most 65504, and zero only if it is zero.
     float narrow(float scale) const {
         float wide = scale * unit;
         wide = wide > -65504.0f ? wide : -65504.0f;
         wide = wide < 65504.0f ? wide : 65504.0f;
-        uint8_t field[2];
-        store_f16(field, wide);
-        const float half = load_f16(field);
+        const float half = f16_value(f16_bits(wide));
         const float least = scale > 0.0f ? 0x1p-24f : scale < 0.0f ? -0x1p-24f : 0.0f;
-        return (half != 0.0f ? half : least) * (1.0f / unit);
+        return (half != 0.0f ? half : least) * inverse;
     }
 
     bool overflows(float scale) const { return __builtin_fabsf(scale * unit) >= 65520.0f; }
+};
+
+// The 256 values of a block and their weights: [half][element], a group to a lane.
+template <int Groups>
+struct Block : Unit {
+    static constexpr int halves = Groups / 8, size = 256 / Groups;
+    F32x8 x[halves][size], weight[halves][size];
+
+    bool load(const float* __restrict values, const float* __restrict weights) {
+        if (!find(values, 256)) return false;
+        for (int h = 0; h < halves; ++h)
+            for (int i = 0; i < size; ++i) {
+                for (int lane = 0; lane < 8; ++lane) {
+                    const int at = (h * 8 + lane) * size + i;
+                    x[h][i][lane] = values[at];
+                    weight[h][i][lane] = weights[at];
+                }
+                x[h][i] = scaled(x[h][i]);
+            }
+        return true;
+    }
 
     void store_codes(int half, int i, F32x8 codes, uint8_t* out) const {
         for (int lane = 0; lane < 8; ++lane) out[(half * 8 + lane) * size + i] = uint8_t(int(codes[lane]));
@@ -98,13 +102,13 @@ struct Uniform {
 // The sixteen levels of iq4_xs; the lower of two equally near.
 struct Iq4 {
     static F32x8 value(F32x8 x) {
-        F32x8 level = all(iq4_levels[0]);
-        for (int i = 0; i < 15; ++i) level = level + choose(x > middle(i), all(float(iq4_levels[i + 1] - iq4_levels[i])), F32x8{});
+        F32x8 level = all8(iq4_levels[0]);
+        for (int i = 0; i < 15; ++i) level = level + choose(x > middle(i), all8(float(iq4_levels[i + 1] - iq4_levels[i])), F32x8{});
         return level;
     }
     static F32x8 code(F32x8 x) {
         F32x8 code{};
-        for (int i = 0; i < 15; ++i) code = code + choose(x > middle(i), all(1.0f), F32x8{});
+        for (int i = 0; i < 15; ++i) code = code + choose(x > middle(i), all8(1.0f), F32x8{});
         return code;
     }
     static constexpr float middle(int i) { return 0.5f * float(iq4_levels[i] + iq4_levels[i + 1]); }
@@ -139,7 +143,7 @@ struct CentredSearch {
 
     void find_scale(int half) {
         F32x8 peak{}, best{}, best_scale{};
-        for (int i = 0; i < size; ++i) peak = larger(magnitude(block.x[half][i]), peak);
+        for (int i = 0; i < size; ++i) peak = greatest(F32x8(magnitudes(block.x[half][i])), peak);
         const F32x8 reach = inverse8(peak);
         const auto offer = [&](F32x8 inverse) {
             const Fit sums = fit(half, inverse);
@@ -157,8 +161,8 @@ struct CentredSearch {
 
     float find_steps(float d) {
         for (int half = 0; half < halves; ++half) {
-            const F32x8 middle = nearest(scale[half] * inverse8(all(d)), Least, Greatest);
-            loss[half] = all(float_of(infinity));
+            const F32x8 middle = nearest(scale[half] * inverse8(all8(d)), Least, Greatest);
+            loss[half] = all8(float_of(infinity));
             step[half] = xq[half] = qq[half] = F32x8{};
             for (const float move : moves) {
                 const F32x8 tried = clamped(middle + move, Least, Greatest), v = d * tried;
@@ -257,7 +261,7 @@ struct RangeSearch {
         }
         low = choose(low < 0.0f, low, F32x8{});
         const F32x8 reach = inverse8(high - low);
-        F32x8 best = all(float_of(infinity)), best_s{}, best_m{};
+        F32x8 best = all8(float_of(infinity)), best_s{}, best_m{};
         const auto offer = [&](F32x8 inverse, F32x8 from) {
             const Fit sums = fit(half, inverse, from);
             F32x8 s = ratio8(w[half] * sums.xq - wx[half] * sums.q, w[half] * sums.qq - sums.q * sums.q);
@@ -271,16 +275,16 @@ struct RangeSearch {
         };
         for (const float trial : Trials) offer(reach * trial, low);
         for (int again = 0; again < 2; ++again) offer(inverse8(best_s), -best_m);
-        scale[half] = larger(best_s, F32x8{});
+        scale[half] = greatest(best_s, F32x8{});
         minimum[half] = best_m;
     }
 
     // `tries`: how many of the moves are tried on the minimum.
     float find_steps(float d, float dmin, int tries) {
         for (int half = 0; half < halves; ++half) {
-            const F32x8 at_s = nearest(scale[half] * inverse8(all(d)), 0, Greatest);
-            const F32x8 at_m = nearest(minimum[half] * inverse8(all(dmin)), 0, Greatest);
-            loss[half] = all(float_of(infinity));
+            const F32x8 at_s = nearest(scale[half] * inverse8(all8(d)), 0, Greatest);
+            const F32x8 at_m = nearest(minimum[half] * inverse8(all8(dmin)), 0, Greatest);
+            loss[half] = all8(float_of(infinity));
             sc[half] = mn[half] = q[half] = qq[half] = xq[half] = F32x8{};
             for (int i = 0; i < 3 * tries; ++i) {
                 const F32x8 s_tried = clamped(at_s + moves[i / tries], 0, Greatest), m_tried = clamped(at_m + moves[i % tries], 0, Greatest);
