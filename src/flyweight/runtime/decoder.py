@@ -21,13 +21,13 @@ import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs import codec_for
+from flyweight.foundation.tensor import EncodedTensor
 from flyweight.models import Blueprint, Config
 from flyweight.runtime.kv import KeyValues
 from flyweight.runtime.linear import Gated, Linear, decoded_rows
 from flyweight.runtime.rotary import Rotary
 from flyweight.runtime.tensors import Tensors
 from flyweight.sources import Uncopied
-from flyweight.tensor import EncodedTensor
 
 __all__ = ["BLOCK", "Decoder", "Layer", "Settings"]
 

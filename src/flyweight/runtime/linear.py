@@ -13,8 +13,8 @@ import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs import codec_for, take_rows
+from flyweight.foundation.tensor import EncodedTensor, has_rows
 from flyweight.kernels.products.activations import ACTIVATIONS, normalize
-from flyweight.tensor import EncodedTensor, has_rows
 
 __all__ = ["Gated", "Linear", "decoded_rows", "form_of"]
 

@@ -13,12 +13,12 @@ from every_codec import INSTANCES, named, plausible
 from flyweight.codecs import Codec, codec_for
 from flyweight.containers import CONTAINERS
 from flyweight.containers.abilities import adapted
-from flyweight.containers.base import Container
-from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, UnsupportedError
-from flyweight.manifest import Entry, Manifest, Typed
+from flyweight.containers.container import Container
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError, UnsupportedError
+from flyweight.foundation.manifest import Entry, Manifest, Typed
+from flyweight.foundation.tensor import EncodedTensor, TensorSpec
 from flyweight.runtime.linear import Linear, decoded_rows, form_of
-from flyweight.tensor import EncodedTensor, TensorSpec
 from materialise import materialise
 from toys import write_files
 
