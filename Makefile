@@ -7,7 +7,7 @@ PEERS := .venv-peers
 SQUISH := .venv-squish
 DEMO_MODEL := .models/SmolLM2-135M-Instruct.Q4_1.gguf
 DEMO_TEXT := .models/text/debian-handbook.txt
-NATIVE := $(wildcard native/*.?pp native/*/*) src/flyweight/ggml_types.py CMakeLists.txt
+NATIVE := $(wildcard native/*.?pp native/*/*) src/flyweight/foundation/ggml_types.py CMakeLists.txt
 
 .PHONY: setup demo test check resolve check-native format conformance bench quality squizd tiers fuzz clean
 .DEFAULT_GOAL := help

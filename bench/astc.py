@@ -14,11 +14,11 @@ import numpy as np
 
 from flyweight.bench.harness import Case, main
 from flyweight.codecs import astc
-from flyweight.codecs.base import Codec, Parts
+from flyweight.codecs.codec import Codec, Parts
 from flyweight.codecs.palette import Palette
-from flyweight.dtypes import DType
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers import QUANTIZERS
-from flyweight.tensor import TensorSpec
 
 SIDE, TIMES = 512, 4
 SPEC = TensorSpec((SIDE, SIDE), DType.F32)

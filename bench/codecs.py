@@ -19,9 +19,9 @@ import numpy as np
 
 from flyweight.bench.harness import Case, Work, main
 from flyweight.codecs import codec_for
-from flyweight.dtypes import DType
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.quantizers import QUANTIZERS
-from flyweight.tensor import CodecSpec, TensorSpec
 
 Array = np.ndarray[Any, Any]
 

@@ -20,9 +20,9 @@ import numpy as np
 
 import flyweight
 from flyweight.containers import container_named
-from flyweight.dtypes import DType
-from flyweight.manifest import Entry, Manifest, Typed
-from flyweight.tensor import CodecSpec, TensorSpec
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.manifest import Entry, Manifest, Typed
+from flyweight.foundation.tensor import CodecSpec, TensorSpec
 
 ROUNDS = 5
 

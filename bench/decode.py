@@ -21,9 +21,9 @@ from flyweight import kernels
 from flyweight.bench import Case, main
 from flyweight.codecs import ggml
 from flyweight.codecs.affine import Affine
-from flyweight.codecs.base import Parts
-from flyweight.dtypes import DType
-from flyweight.tensor import TensorSpec
+from flyweight.codecs.codec import Parts
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.tensor import TensorSpec
 
 BLOCKS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
 AFFINE = (

@@ -19,8 +19,8 @@ from flyweight import kernels
 from flyweight.bench.harness import Case, main
 from flyweight.codecs import codec_for
 from flyweight.codecs.affine import Affine
-from flyweight.codecs.base import Codec
-from flyweight.tensor import CodecSpec
+from flyweight.codecs.codec import Codec
+from flyweight.foundation.tensor import CodecSpec
 
 SHAPE = (512, 4096)  # 8 MB: the pipeline's slab
 Array = np.ndarray[Any, Any]

@@ -21,7 +21,7 @@ import numpy as np
 import flyweight
 from flyweight.bench import machine
 from flyweight.checkpoint import open_checkpoint
-from flyweight.pipeline.report import Drift
+from flyweight.pipeline.conversion_report import Drift
 from flyweight.runtime.model import open_model
 
 RESULTS = Path(__file__).parent / "results" / "int8_agreement.json"

@@ -18,8 +18,8 @@ import numpy as np
 from flyweight.bench.harness import Case, Work, main
 from flyweight.checkpoint import open_checkpoint
 from flyweight.codecs.lossless import Lossless
-from flyweight.dtypes import DType
-from flyweight.tensor import TensorSpec
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.tensor import TensorSpec
 
 try:
     from zipnn import ZipNN

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from flyweight.manifest import Extent
+from flyweight.foundation.manifest import Extent
 
 __all__ = ["BACK", "back", "ballast", "drop", "drop_everything", "files_of", "nbytes_of", "read_ms", "write_rate"]
 

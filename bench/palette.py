@@ -15,9 +15,9 @@ import numpy as np
 
 from flyweight.bench.harness import Case, main
 from flyweight.codecs.palette import Palette
-from flyweight.dtypes import DType
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers import QUANTIZERS
-from flyweight.tensor import TensorSpec
 
 logging.disable(logging.CRITICAL)  # coremltools reports the parts of it that only a Mac has
 from coremltools.models.neural_network.quantization_utils import _get_kmeans_lookup_table_and_weight as peer  # noqa: E402

@@ -18,9 +18,9 @@ from flyweight.checkpoint import open_checkpoint
 from flyweight.codecs import Codec
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.palette import Palette
-from flyweight.dtypes import DType
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers import QUANTIZERS
-from flyweight.tensor import TensorSpec
 
 Array = np.ndarray[Any, Any]
 

@@ -38,10 +38,10 @@ from flyweight.bench import headline, machine
 from flyweight.bench.running import FLYWEIGHT, MEMORY, Contender, row, show, spread
 from flyweight.checkpoint import Checkpoint
 from flyweight.evaluate import evaluate, predictor, windows_of
-from flyweight.manifest import Extent
+from flyweight.foundation.manifest import Extent
 from flyweight.runtime import open_model
-from flyweight.runtime.ahead import joined
 from flyweight.runtime.model import usable_cores
+from flyweight.runtime.read_ahead import joined
 from flyweight.runtime.tensors import Tensors
 from flyweight.tiers import TIERS, open_best, prune
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from flyweight.errors import UnsupportedError
+from flyweight.foundation.errors import UnsupportedError
 
 # A shell starts background jobs deaf to Ctrl-C, and what they start inherits it: the tests of interruption would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

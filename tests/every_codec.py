@@ -13,9 +13,9 @@ import pytest
 from flyweight import kernels
 from flyweight.codecs import CODECS, Codec
 from flyweight.codecs.astc import Astc
-from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
-from flyweight.tensor import CodecSpec, Param, TensorSpec
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.tensor import CodecSpec, Param, TensorSpec
 
 
 def codec(name: str, **params: Param) -> CodecSpec:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from blake3 import blake3
 
 from flyweight.containers.abilities import Finishes
-from flyweight.containers.base import Container, Placement
-from flyweight.manifest import Entry, Extent, Manifest
+from flyweight.containers.container import Container, Placement
+from flyweight.foundation.manifest import Entry, Extent, Manifest
 from flyweight.sources import Bundle
 
 __all__ = ["from_bundle", "materialise"]

@@ -12,9 +12,9 @@ import numpy as np
 
 from every_codec import ENCODERS, same_bits, weights
 from flyweight.codecs import CODECS, Codec
-from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError
-from flyweight.tensor import TensorSpec
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError
+from flyweight.foundation.tensor import TensorSpec
 
 __all__ = ["PAGE", "page"]
 

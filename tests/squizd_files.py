@@ -18,12 +18,12 @@ from blake3 import blake3
 
 from flyweight.codecs import codec_for
 from flyweight.containers.squizd import blocks
-from flyweight.containers.squizd.container import Squizd
-from flyweight.containers.squizd.header import fnv1a64
-from flyweight.dtypes import DType
-from flyweight.manifest import Entry, Manifest, Typed
+from flyweight.containers.squizd.squizd_file import Squizd
+from flyweight.containers.squizd.squizd_header import fnv1a64
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.manifest import Entry, Manifest, Typed
+from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import MemoryBundle
-from flyweight.tensor import RAW, CodecSpec, TensorSpec
 from materialise import materialise
 
 __all__ = [

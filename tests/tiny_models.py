@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from flyweight import models
-from flyweight.dtypes import DType
-from flyweight.manifest import Entry, Extent, Manifest
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.manifest import Entry, Extent, Manifest
+from flyweight.foundation.tensor import RAW, TensorSpec
 from flyweight.models import Translation
-from flyweight.tensor import RAW, TensorSpec
 
 _BASE = {
     "hidden_size": 8,

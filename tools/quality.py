@@ -29,10 +29,10 @@ import numpy as np
 import flyweight
 from flyweight import kernels
 from flyweight.codecs import CODECS, Codec
-from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers import QUANTIZERS
-from flyweight.tensor import TensorSpec
 
 LAYERS = (3, 24)
 HEADS, KV_HEADS, HEAD = 9, 3, 64

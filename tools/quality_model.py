@@ -30,16 +30,16 @@ from permute import permute
 import flyweight
 from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.codecs import CODECS, Codec
-from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
 from flyweight.evaluate import Predictor, evaluate, windows_of
 from flyweight.evaluate.predict import of_decoder
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.tensor import RAW, EncodedTensor, TensorSpec
 from flyweight.quantizers import QUANTIZERS
 from flyweight.runtime import open_model
 from flyweight.runtime.decoder import Decoder, Settings
 from flyweight.runtime.model import usable_cores
 from flyweight.runtime.tensors import Tensors
-from flyweight.tensor import RAW, EncodedTensor, TensorSpec
 
 Array = np.ndarray[Any, Any]
 

@@ -1,4 +1,4 @@
-"""Prints the table of src/flyweight/ggml_types.py as a C++ header. The build runs it; it needs no package.
+"""Prints the table of src/flyweight/foundation/ggml_types.py as a C++ header. The build runs it; it needs no package.
 
 ggml::q4_0::elements, ggml::q4_0::bytes    of a block
 FLYWEIGHT_GGML_DECODE(X, …)                X(type, …) for every type with that kind of kernel; so NEAREST, SEARCH and PRODUCT

@@ -16,36 +16,33 @@ Names are imported when first used, so that starting is fast.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from flyweight.foundation.lazy_table import lazy_exports
 
 if TYPE_CHECKING:
     from flyweight.checkpoint import Checkpoint
     from flyweight.checkpoint import open_checkpoint as open  # noqa: A004
-    from flyweight.containers.squizd.extras import Extras
-    from flyweight.errors import FlyweightError
+    from flyweight.containers.squizd.squizd_options import Extras
+    from flyweight.foundation.errors import FlyweightError
     from flyweight.pipeline import convert, diff, extract, verify  # of the types that `api` and `tiers` have them
 
 __version__ = "0.1.0"
 __all__ = ["Checkpoint", "Extras", "FlyweightError", "__version__", "convert", "diff", "extract", "open", "verify"]
 
-_HOMES = {
-    "Checkpoint": ("flyweight.checkpoint", "Checkpoint"),
-    "Extras": ("flyweight.containers.squizd.extras", "Extras"),
-    "FlyweightError": ("flyweight.errors", "FlyweightError"),
-    "convert": ("flyweight.api", "convert"),
-    "diff": ("flyweight.tiers.checking", "diff"),
-    "extract": ("flyweight.pipeline", "extract"),
-    "open": ("flyweight.checkpoint", "open_checkpoint"),
-    "verify": ("flyweight.tiers.checking", "verify"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'flyweight' has no attribute '{name}'")
-    module, attribute = _HOMES[name]
-    return getattr(import_module(module), attribute)
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "Checkpoint": "checkpoint:Checkpoint",
+        "Extras": "containers.squizd.squizd_options:Extras",
+        "FlyweightError": "foundation.errors:FlyweightError",
+        "convert": "api:convert",
+        "diff": "tiers:diff",
+        "extract": "pipeline:extract",
+        "open": "checkpoint:open_checkpoint",
+        "verify": "tiers:verify",
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flyweight.gate import Gate, Verdict
+from flyweight.foundation.accuracy_gate import Gate, Verdict
 
 __all__ = ["measure"]
 
@@ -18,7 +18,7 @@ def measure(
     threads: int | None = None,
     max_ram: int | None = None,
 ) -> Verdict:
-    """A `gate.Measure`: `evaluate.gate.measure`."""
-    from flyweight.evaluate import gate as evaluation
+    """A `Measure` for the accuracy gate: `evaluate.gate_measure.measure`."""
+    from flyweight.evaluate import gate_measure
 
-    return evaluation.measure(source, artefact, gate, text=text, threads=threads, max_ram=max_ram)
+    return gate_measure.measure(source, artefact, gate, text=text, threads=threads, max_ram=max_ram)

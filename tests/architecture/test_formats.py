@@ -12,7 +12,7 @@ from typing import get_type_hints
 import pytest
 
 from flyweight.containers import CONTAINERS, OPTIONS, abilities, container_named
-from flyweight.containers.base import Container
+from flyweight.containers.container import Container
 
 SOURCE = Path(__file__).parents[2] / "src" / "flyweight"
 MODULES = [path.relative_to(SOURCE) for path in sorted(SOURCE.rglob("*.py"))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -38,10 +39,15 @@ def test_module_keeps_the_rules(path: Path) -> None:
             assert node.value.id != "struct" or path.name == "cursor.py", "only the cursor unpacks integers from files"
 
 
+def test_no_two_modules_have_one_name() -> None:
+    names = Counter(path.stem for path in SOURCES if path.stem != "__init__")
+    assert [name for name, count in names.items() if count > 1] == []
+
+
 KNOW_CODECS_BY_NAME = {
     "containers/carried.py": "matches a codec with what a container declares",
     "containers/mlx.py": "what MLX stores is one codec",
-    "containers/npy_dir/container.py": "stores affine its own way",
+    "containers/npy_dir/npy_directory.py": "stores affine its own way",
     "containers/squizd/blocks.py": "the table of block encodings, a class each",
     "containers/squizd/walk.py": "reads blocks that no directory describes",
     "tiers/building.py": "repacks `excess`",

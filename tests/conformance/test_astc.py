@@ -13,8 +13,8 @@ import pytest
 from astc_blocks import as_halves, every_mode
 from flyweight import kernels
 from flyweight.codecs.astc import FOOTPRINTS, Astc
-from flyweight.dtypes import DType
-from flyweight.tensor import TensorSpec
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.tensor import TensorSpec
 
 MAGENTA = np.float16([1, 0, 1, 1])
 

@@ -7,11 +7,11 @@ import logging
 import numpy as np
 import pytest
 
-from flyweight import packing
+from flyweight.codecs import packing
 from flyweight.codecs.palette import Palette
-from flyweight.dtypes import DType
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers import QUANTIZERS
-from flyweight.tensor import TensorSpec
 
 logging.disable(logging.CRITICAL)  # coremltools reports the parts of it that only a Mac has
 from coremltools.converters.mil.mil.ops.defs.iOS18.compression import constexpr_lut_to_dense  # noqa: E402

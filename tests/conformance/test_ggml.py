@@ -8,8 +8,8 @@ import pytest
 
 from flyweight import kernels
 from flyweight.codecs import ggml
-from flyweight.dtypes import DType
-from flyweight.tensor import TensorSpec
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.tensor import TensorSpec
 
 CODECS = {kind.name: kind() for kind in ggml.CODECS}
 ACTIVATIONS = ("q8_1", "q8_k")  # gguf-py has their sizes but neither direction

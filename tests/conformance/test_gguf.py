@@ -11,10 +11,10 @@ import numpy as np
 from flyweight.containers.gguf import Gguf
 from flyweight.containers.gguf_types import BLOCKS, PLAIN, VALUE_TYPES
 from flyweight.containers.safetensors import Safetensors
-from flyweight.dtypes import DType
-from flyweight.manifest import Entry, Manifest, Typed
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.manifest import Entry, Manifest, Typed
+from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import MemoryBundle, open_bundle
-from flyweight.tensor import RAW, CodecSpec, TensorSpec
 from materialise import from_bundle, materialise
 
 METADATA = {

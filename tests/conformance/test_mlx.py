@@ -21,11 +21,11 @@ from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 from flyweight.codecs import codec_for
 from flyweight.codecs.affine import Affine
 from flyweight.containers.mlx import MlxDirectory
-from flyweight.dtypes import DType
-from flyweight.manifest import Entry, Manifest
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.manifest import Entry, Manifest
+from flyweight.foundation.tensor import RAW, EncodedTensor, TensorSpec
 from flyweight.quantizers import QUANTIZERS
 from flyweight.sources import Bundle, open_bundle
-from flyweight.tensor import RAW, EncodedTensor, TensorSpec
 from materialise import materialise
 
 mx.set_default_device(mx.cpu)

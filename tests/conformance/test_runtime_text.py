@@ -17,10 +17,10 @@ from jinja2.exceptions import TemplateError
 import flyweight
 from chat_templates import CONVERSATIONS, TEMPLATES, TOOLS
 from flyweight import models
-from flyweight.errors import MalformedError
-from flyweight.runtime.chat import Renderer, template_for
-from flyweight.runtime.text import TextStream
-from flyweight.runtime.tokenizer import Tokenizer
+from flyweight.foundation.errors import MalformedError
+from flyweight.runtime.text.chat_template import Renderer, template_for
+from flyweight.runtime.text.token_text import TextStream
+from flyweight.runtime.text.tokenizer import Tokenizer
 
 MODELS = [path for key in ("FLYWEIGHT_DEMO_MODEL", "FLYWEIGHT_PIECES_MODEL") if (path := os.environ.get(key))]
 

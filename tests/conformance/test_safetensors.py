@@ -14,11 +14,11 @@ from safetensors.numpy import load, save
 import sample_files
 from flyweight.containers.hf import HfDirectory
 from flyweight.containers.safetensors import DTYPES, Safetensors
-from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError
-from flyweight.manifest import Entry, Manifest, Typed
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError
+from flyweight.foundation.manifest import Entry, Manifest, Typed
+from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import MemoryBundle, open_bundle
-from flyweight.tensor import RAW, CodecSpec, TensorSpec
 from fuzz.hostile_safetensors import HOSTILE
 from materialise import materialise
 from raw_files import safetensors_file, tensor_json

@@ -22,7 +22,7 @@ from tokenizers.trainers import BpeTrainer
 
 import flyweight
 from flyweight import models
-from flyweight.manifest import Manifest
+from flyweight.foundation.manifest import Manifest
 from flyweight.models.tokenizers.pre_tokenizers import PRE_TOKENIZERS
 from tiny_models import LAYER_NAMES, TINY, as_gguf, hf_manifest, no_read, round_trip
 
@@ -204,7 +204,7 @@ def test_pieces_encode_as_sentencepiece_does(prefix: bool, tmp_path: Path) -> No
         "tokenizer.ggml.add_space_prefix": ("bool", prefix),
         "llama.vocab_size": ("u32", size),
     }
-    from flyweight.manifest import Typed
+    from flyweight.foundation.manifest import Typed
 
     metadata = {**base.metadata, **{key: Typed(*pair) for key, pair in typed.items()}}
     made = models.translate(Manifest("gguf", entries, metadata, {}, "gguf"), "hf", no_read)

@@ -17,10 +17,10 @@ from toys import write_toy_llama
 SCRIPT = """
 import json, os, shutil, sys
 import flyweight
-from flyweight.pipeline import run
+from flyweight.pipeline import conversion
 source, disk, blind = sys.argv[1], sys.argv[2], sys.argv[3] == "blind"
 if blind:  # the pre-check sees room, as when another process takes it afterwards: the file system itself must say no
-    run.shutil = type("Lying", (), {"disk_usage": staticmethod(lambda p: type("U", (), {"free": 1 << 40}))})
+    conversion.shutil = type("Lying", (), {"disk_usage": staticmethod(lambda p: type("U", (), {"free": 1 << 40}))})
 try:
     flyweight.convert(source, disk + "/out.gguf")
     print(json.dumps({"exit": 0}))
@@ -31,7 +31,7 @@ except flyweight.FlyweightError as error:
 ADDING = """
 import json, os, shutil, sys
 import flyweight
-from flyweight.pipeline import run
+from flyweight.pipeline import conversion
 from flyweight.pipeline.adding import add_form
 source, disk, blind = sys.argv[1], sys.argv[2], sys.argv[3] == "blind"
 model = disk + "/model"
@@ -39,7 +39,7 @@ shutil.copytree(source, model)
 with open(disk + "/filler", "wb") as filler:
     filler.write(bytes(max(shutil.disk_usage(disk).free - 40_000, 0)))
 if blind:
-    run.shutil = type("Lying", (), {"disk_usage": staticmethod(lambda p: type("U", (), {"free": 1 << 40}))})
+    conversion.shutil = type("Lying", (), {"disk_usage": staticmethod(lambda p: type("U", (), {"free": 1 << 40}))})
 before = sorted(os.listdir(model) + os.listdir(model + "/tensors"))
 try:
     add_form(model, "int4")

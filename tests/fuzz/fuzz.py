@@ -141,7 +141,7 @@ def fuzzed(target: str, given: argparse.Namespace) -> dict[str, Any]:
 
 def flips(number: int) -> tuple[int, float]:
     """Every bit of one SQUIZD file, one at a time. Returns how many and the slowest, in seconds."""
-    from flyweight.containers.squizd.container import Squizd
+    from flyweight.containers.squizd.squizd_file import Squizd
     from fuzz.oracle import promise
     from fuzz.seeds import SQUIZD_WHOLE
     from squizd_files import bundle, directory_of

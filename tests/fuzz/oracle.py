@@ -17,9 +17,9 @@ from types import FrameType
 
 from flyweight.checkpoint import Checkpoint, read_checkpoint
 from flyweight.containers.abilities import Inflates
-from flyweight.containers.base import Container
-from flyweight.errors import FlyweightError
-from flyweight.manifest import Extent, Manifest
+from flyweight.containers.container import Container
+from flyweight.foundation.errors import FlyweightError
+from flyweight.foundation.manifest import Extent, Manifest
 from flyweight.sources import Bundle, MemoryBundle
 from fuzz.framing import Input
 from materialise import from_bundle, materialise

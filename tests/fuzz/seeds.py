@@ -23,11 +23,11 @@ from flyweight import models
 from flyweight.codecs import codec_for
 from flyweight.containers import CONTAINERS
 from flyweight.containers.abilities import EmbedsFiles, adapted
-from flyweight.containers.base import Container
-from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError
-from flyweight.manifest import Entry, Manifest, Typed
-from flyweight.tensor import RAW, CodecSpec, TensorSpec
+from flyweight.containers.container import Container
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError
+from flyweight.foundation.manifest import Entry, Manifest, Typed
+from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from fuzz.framing import Files, Input
 from materialise import Payload, materialise
 from squizd_files import FLAG, KINDS, NAME, archive, bare, int4, layered, member, npcl, table, written

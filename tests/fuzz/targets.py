@@ -13,29 +13,30 @@ from typing import Any
 
 import numpy as np
 
-from flyweight import models, strict_json
+from flyweight import models
 from flyweight.checkpoint import Checkpoint, read_checkpoint
 from flyweight.codecs import CODECS
 from flyweight.containers import CONTAINERS
 from flyweight.containers.mlpackage import check_content
 from flyweight.containers.squizd.appendix import check_archive
 from flyweight.containers.squizd.audit import audit
-from flyweight.containers.squizd.reading import read
-from flyweight.cursor import SCALARS, Cursor
-from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError
-from flyweight.manifest import Extent
+from flyweight.containers.squizd.squizd_reading import read
+from flyweight.foundation import strict_json
+from flyweight.foundation.cursor import SCALARS, Cursor
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError
+from flyweight.foundation.manifest import Extent
+from flyweight.foundation.tensor import TensorSpec
 from flyweight.models import FAMILIES
 from flyweight.models.checked_record import Record
 from flyweight.models.dialects import DIALECTS, gguf_tokenizer
 from flyweight.models.dialects.contract import Text
 from flyweight.models.tokenizers import tokenizer_files
 from flyweight.pipeline.recipe import load_recipe
-from flyweight.runtime.chat import templates_of
-from flyweight.runtime.tokenizer import Tokenizer
+from flyweight.runtime.text.chat_template import templates_of
+from flyweight.runtime.text.tokenizer import Tokenizer
 from flyweight.sources import MemoryBundle, MemorySource
 from flyweight.sources.zstd import ZstdSource
-from flyweight.tensor import TensorSpec
 from fuzz.framing import Input
 from fuzz.oracle import check_container, promise
 from fuzz.seeds import SQUIZD_WHOLE

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import flyweight
-from flyweight.errors import FlyweightError
+from flyweight.foundation.errors import FlyweightError
 from toys import safetensors_bytes
 
 VALUES: list[Any] = [

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flyweight.containers import CONTAINERS
-from flyweight.errors import FlyweightError
+from flyweight.foundation.errors import FlyweightError
 from fuzz import ledger, oracle
 from fuzz.framing import Input, pack, unpack
 from fuzz.mutators import bundles

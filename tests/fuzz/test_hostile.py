@@ -15,7 +15,7 @@ import pytest
 
 from flyweight import cli
 from flyweight.checkpoint import open_checkpoint
-from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
+from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
 from fuzz_cases import Case
 
 MODULES = sorted(path.stem for path in Path(__file__).parent.glob("hostile_*.py"))

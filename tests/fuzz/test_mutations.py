@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sample_files
-from flyweight.containers.base import Container
+from flyweight.containers.container import Container
 from flyweight.containers.gguf import Gguf
 from flyweight.containers.hf import HfDirectory
-from flyweight.containers.npy_dir.container import NpyDirectory
+from flyweight.containers.npy_dir.npy_directory import NpyDirectory
 from flyweight.containers.safetensors import Safetensors
-from flyweight.errors import FlyweightError
-from flyweight.manifest import Extent
+from flyweight.foundation.errors import FlyweightError
+from flyweight.foundation.manifest import Extent
 from flyweight.sources import MemoryBundle, MemorySource
 from flyweight.sources.zstd import ZstdSource
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chat_templates import TEMPLATES
-from flyweight.errors import MalformedError
-from flyweight.runtime.chat import Renderer
+from flyweight.foundation.errors import MalformedError
+from flyweight.runtime.text.chat_template import Renderer
 
 FOREVER = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 BOMBS = {

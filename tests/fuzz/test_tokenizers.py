@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from flyweight.errors import FlyweightError
+from flyweight.foundation.errors import FlyweightError
 from flyweight.models.tokenizers.patterns import read_pattern
 
 DRIVER = Path(__file__).with_name("tokenizer_driver.py")

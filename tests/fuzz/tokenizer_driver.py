@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 from flyweight.checkpoint import Checkpoint
-from flyweight.errors import FlyweightError
-from flyweight.manifest import Manifest
-from flyweight.runtime.tokenizer import Tokenizer
+from flyweight.foundation.errors import FlyweightError
+from flyweight.foundation.manifest import Manifest
+from flyweight.runtime.text.tokenizer import Tokenizer
 from flyweight.sources import MemoryBundle
 from tiny_models import hf_manifest
 

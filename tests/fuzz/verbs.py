@@ -50,7 +50,7 @@ from flyweight import cli
 from flyweight.checkpoint import read_checkpoint
 from flyweight.containers import CONTAINERS, recognise
 from flyweight.containers.abilities import Inflates
-from flyweight.errors import FlyweightError
+from flyweight.foundation.errors import FlyweightError
 from flyweight.sources import MemoryBundle
 from fuzz import ledger
 from fuzz.framing import Input

@@ -29,7 +29,7 @@ if __name__ == "__main__":
 INSTRUMENTED = [
     f"flyweight.{name}"
     for name in ("containers", "codecs", "cursor", "gate", "manifest", "models", "sources", "strict_json", "tensor", "dtypes")
-] + ["flyweight.pipeline.recipe", "flyweight.runtime.chat", "flyweight.runtime.tokenizer"]
+] + ["flyweight.pipeline.recipe", "flyweight.runtime.text.chat_template", "flyweight.runtime.text.tokenizer"]
 MOST_FINDINGS = 20
 LONGEST = 1 << 16
 

@@ -13,12 +13,12 @@ from every_codec import INSTANCES
 from flyweight.codecs import CODECS, codec_for
 from flyweight.containers import CONTAINERS, recognise
 from flyweight.containers.abilities import EmbedsFiles, adapted
-from flyweight.containers.base import Container
-from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, UnsupportedError
-from flyweight.manifest import Entry, Manifest, Typed
+from flyweight.containers.container import Container
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError, UnsupportedError
+from flyweight.foundation.manifest import Entry, Manifest, Typed
+from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import MemoryBundle
-from flyweight.tensor import RAW, CodecSpec, TensorSpec
 from materialise import materialise
 
 EMBEDDED_FILES = {"config.json": b'{"model_type": "toy"}', "tokenizer.json": b"{}"}

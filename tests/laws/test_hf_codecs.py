@@ -13,7 +13,7 @@ import flyweight
 from flyweight.cli import cli
 from flyweight.codecs import CODECS
 from flyweight.containers.hf import INDEX
-from flyweight.errors import FlyweightError
+from flyweight.foundation.errors import FlyweightError
 from flyweight.runtime import open_model
 from toys import CONFIG, VOCABULARY, safetensors_bytes, tokenizer_files, write_files
 

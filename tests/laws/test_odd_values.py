@@ -9,9 +9,9 @@ import pytest
 import odd_values
 from every_codec import ENCODERS, INSTANCES, dtypes, named, plausible, same_bits, weights
 from flyweight.codecs import Codec
-from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
-from flyweight.tensor import TensorSpec
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.tensor import TensorSpec
 
 SPEC = TensorSpec((4, 512), DType.F32)
 

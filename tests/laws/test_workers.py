@@ -16,10 +16,10 @@ import pytest
 from every_codec import ENCODERS, INSTANCES, named, plausible, same_bits, weights
 from flyweight import convert
 from flyweight.codecs import Codec
-from flyweight.dtypes import DType
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.tensor import TensorSpec
 from flyweight.pipeline import rows
 from flyweight.pipeline.recipe import Choice, Recipe, Rule
-from flyweight.tensor import TensorSpec
 from toys import safetensors_bytes
 
 WORKERS = (1, 2, 8)

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import flyweight
 from flyweight.cli import cli
 from flyweight.containers import container_named
-from flyweight.errors import OutputError, UnsupportedError
+from flyweight.foundation.errors import OutputError, UnsupportedError
 from flyweight.pipeline.adding import add_form
 from flyweight.sources.bundle import PathBundle, open_bundle
 from toys import write_toy_llama

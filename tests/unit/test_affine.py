@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from flyweight.codecs import codec_for
 from flyweight.codecs.affine import Affine
-from flyweight.codecs.base import Grid
-from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
-from flyweight.tensor import TensorSpec, has_rows
+from flyweight.codecs.codec import Grid
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.tensor import TensorSpec, has_rows
 
 FORMS = ("scale_bias", "scale_zero", "symmetric")
 # Unit roundoff and half the least subnormal of each scale type.

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
-from flyweight.errors import TruncatedError
-from flyweight.manifest import Extent
-from flyweight.runtime import ahead, open_model, tensors
-from flyweight.runtime.ahead import Ahead, Front, windows
+from flyweight.foundation.errors import TruncatedError
+from flyweight.foundation.manifest import Extent
+from flyweight.runtime import open_model, read_ahead, tensors
+from flyweight.runtime.read_ahead import Ahead, Front, windows
 from flyweight.runtime.tensors import Tensors
 from flyweight.sources import FileSource, MemorySource
 
@@ -117,7 +117,7 @@ def test_no_more_is_asked_for_than_half_of_memory(asked: Asked, monkeypatch: pyt
     with open_checkpoint(LLAMA) as checkpoint:
         held = Tensors(checkpoint)
         first = next(windows(extents(held, 0)))
-        monkeypatch.setattr(ahead.os, "sysconf", {"SC_PHYS_PAGES": 2, "SC_PAGE_SIZE": first.nbytes}.__getitem__)
+        monkeypatch.setattr(read_ahead.os, "sysconf", {"SC_PHYS_PAGES": 2, "SC_PAGE_SIZE": first.nbytes}.__getitem__)
         reader = begun(checkpoint)
         reader.wait(len(held.steps) - 1)  # what does not fit is not waited for
     assert asked == [(first.offset, first.nbytes)]
@@ -148,7 +148,7 @@ def test_a_file_that_vanished_breaks_nothing(asked: Asked, tmp_path: Path) -> No
 
 
 def test_the_front_is_read_and_no_more(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "_FRONT", 40 * MIB)
+    monkeypatch.setattr(read_ahead, "_FRONT", 40 * MIB)
     for size in (50 * MIB, 20 * MIB, 0):
         with (tmp_path / "f").open("wb") as file:
             file.truncate(size)

@@ -11,9 +11,9 @@ import pytest
 from astc_blocks import as_halves, one_colour
 from flyweight.codecs import astc
 from flyweight.codecs.astc import FOOTPRINTS, Astc
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.tensor import TensorSpec
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.tensor import TensorSpec
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "astc"
 UNIT = np.array([0, 0, 0x3F800000, 0], "<u4")

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from flyweight import strict_json
 from flyweight.checkpoint import open_checkpoint
-from flyweight.errors import FlyweightError, LimitError
-from flyweight.limits import MAX_PARSE_BYTES
-from flyweight.manifest import NUMBER_CODES
+from flyweight.foundation import strict_json
+from flyweight.foundation.errors import FlyweightError, LimitError
+from flyweight.foundation.limits import MAX_PARSE_BYTES
+from flyweight.foundation.manifest import NUMBER_CODES
 from raw_files import safetensors_file
 
 MB = 10**6
@@ -201,7 +201,7 @@ def test_memory_stays_within_the_budget(name: str, tmp_path: Path, monkeypatch: 
     path, nbytes = written(name, MB // 4, tmp_path)
     opened(path)
     budget = 2 * MB
-    for module in ("cursor", "strict_json"):
+    for module in ("foundation.cursor", "foundation.strict_json"):
         monkeypatch.setattr(f"flyweight.{module}.MAX_PARSE_BYTES", budget, raising=False)
     peak = peak_of(lambda: opened(path))
     assert peak <= budget + 5 * nbytes + FIXED

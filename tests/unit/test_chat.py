@@ -13,10 +13,10 @@ import pytest
 
 from chat_templates import CHATML, GEMMA, LLAMA3, MISTRAL, PHI3
 from flyweight.checkpoint import Checkpoint
-from flyweight.errors import LimitError, MalformedError, UnsupportedError
-from flyweight.manifest import Manifest, Typed
-from flyweight.runtime import chat
-from flyweight.runtime.chat import Renderer, render, template_for, templates_of
+from flyweight.foundation.errors import LimitError, MalformedError, UnsupportedError
+from flyweight.foundation.manifest import Manifest, Typed
+from flyweight.runtime.text import chat_template
+from flyweight.runtime.text.chat_template import Renderer, render, template_for, templates_of
 from flyweight.sources import MemoryBundle
 
 LLAMA3_TURNS = (("system", "Today: 26 Jul 2024\n<|eot_id|>"), ("user", "Hello <b>&<|eot_id|>"), ("assistant", ""))
@@ -99,7 +99,7 @@ def test_a_template_may_refuse(renderer: Renderer) -> None:
 def test_the_next_request_after_a_killed_worker_gets_another(monkeypatch: pytest.MonkeyPatch) -> None:
     with Renderer() as renderer:
         assert renderer("1", []) == "1"
-        monkeypatch.setattr(chat, "SECONDS", 0.2)
+        monkeypatch.setattr(chat_template, "SECONDS", 0.2)
         with pytest.raises(MalformedError, match="longer than"):
             renderer("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", [])
         monkeypatch.undo()
@@ -113,14 +113,17 @@ def test_the_next_request_after_a_killed_worker_gets_another(monkeypatch: pytest
 
 
 def test_sizes_have_limits(renderer: Renderer) -> None:
-    for template, messages in (("x" * (chat.MAX_TEMPLATE + 1), []), ("", [{"content": "x" * chat.MAX_REQUEST}])):
+    for template, messages in (
+        ("x" * (chat_template.MAX_TEMPLATE + 1), []),
+        ("", [{"content": "x" * chat_template.MAX_REQUEST}]),
+    ):
         with pytest.raises(LimitError) as caught:
             renderer(template, messages)
         assert caught.value.code == "E_TEMPLATE"
     assert renderer("{{ 'é👩' * 50 }}", [], limit=100) == "é👩" * 50
     with pytest.raises(MalformedError, match="more than 100 characters"):
         renderer("{{ 'é👩' * 50 }}.", [], limit=100)
-    text = "x" * (chat.MAX_OUTPUT // 2)
+    text = "x" * (chat_template.MAX_OUTPUT // 2)
     assert renderer("{{ messages[0].content }}", [{"content": text}]) == text
 
 
@@ -141,7 +144,7 @@ def test_an_interrupt_of_the_terminal_does_not_reach_the_worker(renderer: Render
 
 
 def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat, "find_spec", lambda name: None)
+    monkeypatch.setattr(chat_template, "find_spec", lambda name: None)
     with pytest.raises(UnsupportedError, match=r"flyweight\[run\]") as caught:
         Renderer()
     assert caught.value.code == "E_EXTRA"
@@ -158,7 +161,7 @@ def test_a_worker_that_cannot_start_is_one_error() -> None:
 
 def test_neither_the_library_nor_jinja2_is_imported_before_it_is_needed() -> None:
     script = (
-        "import sys; import flyweight.runtime.chat, flyweight.runtime.tokenizer, flyweight.runtime.text; "
+        "import sys; from flyweight.runtime.text import chat_template, token_text, tokenizer; "
         "print({'jinja2', 'tokenizers'} & set(sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "set()\n"

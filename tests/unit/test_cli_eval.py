@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from flyweight.cli.eval import command
-from flyweight.errors import FlyweightError
+from flyweight.foundation.errors import FlyweightError
 from toys import tokenizer_files, write_toy_llama
 
 TEXT = "abc cab bca abcabc 123 (abc) " * 20

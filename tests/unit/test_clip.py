@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.raw import Raw
-from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers import QUANTIZERS
-from flyweight.tensor import TensorSpec
 
 clip = QUANTIZERS["clip"]
 FORMS = ("scale_bias", "scale_zero", "symmetric")

@@ -16,10 +16,10 @@ from backports import zstd
 
 import flyweight
 from flyweight.checkpoint import Checkpoint, open_checkpoint
-from flyweight.errors import TruncatedError
+from flyweight.foundation.errors import TruncatedError
 from flyweight.runtime import Model, open_model
+from flyweight.runtime.batch import Batch
 from flyweight.runtime.decoder import Settings
-from flyweight.runtime.lanes import Lanes
 from flyweight.runtime.tensors import Streamed, Tensors
 from flyweight.sources import Bundle, ClosedError, FileSource, MemoryBundle, MemorySource, Source, open_bundle
 from flyweight.sources.file import _Descriptor
@@ -249,11 +249,11 @@ def test_a_deep_copy_of_a_cache_goes_its_own_way(kind: str, tmp_path: Path) -> N
         forward(tokens[:70], plain)
         twin = copy.deepcopy(plain)
         assert (twin.length, twin.nbytes) == (plain.length, plain.nbytes)
-        both = Lanes([twin, copy.deepcopy(twin)])
+        both = Batch([twin, copy.deepcopy(twin)])
         one = forward(tokens[70:], plain).copy()
         forward([5, 6, 7], plain)  # the copies see nothing of it
         assert np.array_equal(forward(tokens[70:], twin), one)
-        pair = copy.deepcopy(Lanes([both.lanes[1], copy.deepcopy(both.lanes[1])]))
+        pair = copy.deepcopy(Batch([both.caches[1], copy.deepcopy(both.caches[1])]))
         assert np.array_equal(*forward([3, 3], pair, every=True))
         for way in ("copy", "pickle"):
             with pytest.raises(TypeError, match="deepcopy makes another"):

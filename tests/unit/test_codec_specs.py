@@ -19,12 +19,12 @@ from flyweight.codecs.masked import Masked
 from flyweight.codecs.palette import Palette
 from flyweight.codecs.sparse import Sparse
 from flyweight.codecs.tabled import Tabled
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.limits import MAX_CODEC_DEPTH, MAX_CODEC_PARAMS, MAX_CODEC_TEXT
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.limits import MAX_CODEC_DEPTH, MAX_CODEC_PARAMS, MAX_CODEC_TEXT
+from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.pipeline import load_recipe
 from flyweight.quantizers import QUANTIZERS
-from flyweight.tensor import RAW, CodecSpec, TensorSpec
 from toys import llama_tensors, safetensors_bytes
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "textual_specs"

@@ -22,14 +22,14 @@ from blake3 import blake3
 
 import flyweight
 from flyweight import containers
-from flyweight.containers.base import Chunks, Container, Finding, Image, Placement
 from flyweight.containers.carried import Carried
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError
-from flyweight.manifest import Entry, Extent, Manifest
+from flyweight.containers.container import Chunks, Container, Finding, Image, Placement
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError
+from flyweight.foundation.lazy_table import Table
+from flyweight.foundation.manifest import Entry, Extent, Manifest
+from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import Bundle
-from flyweight.table import Table
-from flyweight.tensor import RAW, CodecSpec, TensorSpec
 from toys import toy_llama_files, write_toy_llama
 
 HEAD = b"TENSOR"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import flyweight
-from flyweight.errors import MalformedError, OutputError, ResourceError, UnsupportedError
+from flyweight.foundation.errors import MalformedError, OutputError, ResourceError, UnsupportedError
 from toys import llama_tensors, safetensors_bytes, write_files, write_toy_llama
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from flyweight.codecs.corrected import Corrected, _low_rank
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError
-from flyweight.tensor import CodecSpec, TensorSpec
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError
+from flyweight.foundation.tensor import CodecSpec, TensorSpec
 
 SPEC = TensorSpec((48, 128), DType.F32)
 INT3 = CodecSpec("affine", {"bits": 3, "group": 64})

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyweight import cursor as module
-from flyweight.cursor import SCALARS, Cursor, check_name, check_shape
-from flyweight.dtypes import DType
-from flyweight.errors import LimitError, MalformedError, TruncatedError
-from flyweight.limits import MAX_ELEMENTS
+from flyweight.foundation import cursor as module
+from flyweight.foundation.cursor import SCALARS, Cursor, check_name, check_shape
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import LimitError, MalformedError, TruncatedError
+from flyweight.foundation.limits import MAX_ELEMENTS
 from flyweight.sources import MemorySource
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from flyweight import kernels
 from flyweight.checkpoint import open_checkpoint
-from flyweight.errors import FlyweightError
+from flyweight.foundation.errors import FlyweightError
 from flyweight.pipeline import convert
 from flyweight.runtime import open_model
 from flyweight.runtime.decoder import Decoder, Settings

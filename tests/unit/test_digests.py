@@ -17,8 +17,8 @@ from backports import zstd
 import flyweight
 from flyweight import Extras
 from flyweight.checkpoint import Checkpoint, open_checkpoint
-from flyweight.errors import FlyweightError, MalformedError
-from flyweight.manifest import Extent
+from flyweight.foundation.errors import FlyweightError, MalformedError
+from flyweight.foundation.manifest import Extent
 from flyweight.runtime import Checking, open_model
 from flyweight.tiers import open_model_from
 from toys import draft_head, safetensors_bytes, write_package, write_toy_llama

@@ -11,7 +11,7 @@ import pytest
 
 import flyweight
 from flyweight.kernels import active
-from flyweight.runtime.dispatch import Machine, augments, dispatch
+from flyweight.runtime.feature_dispatch import Machine, augments, dispatch
 from toys import write_toy_llama
 
 LINUX = Machine("Linux", "x86_64", False, "avx2")

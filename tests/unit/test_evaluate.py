@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flyweight.errors import FlyweightError
 from flyweight.evaluate import Predictor, evaluate, scores, statistics, windows_of
 from flyweight.evaluate.predict import BLOCK
+from flyweight.foundation.errors import FlyweightError
 
 Array = np.ndarray[Any, Any]
 VOCABULARY = 211

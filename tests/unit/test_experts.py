@@ -10,7 +10,7 @@ import pytest
 
 import flyweight
 import toys
-from flyweight.errors import UnsupportedError
+from flyweight.foundation.errors import UnsupportedError
 
 EXPERTS = 4
 MLP = "model.layers.0.mlp."

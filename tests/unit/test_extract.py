@@ -13,7 +13,7 @@ import pytest
 
 import flyweight
 from flyweight import Extras
-from flyweight.errors import MalformedError, OutputError, UnsupportedError
+from flyweight.foundation.errors import MalformedError, OutputError, UnsupportedError
 from flyweight.pipeline import extract, list_parts
 from toys import draft_head, safetensors_bytes, write_files, write_package, write_toy_llama
 

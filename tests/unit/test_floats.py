@@ -8,9 +8,9 @@ import pytest
 from flyweight.codecs import codec_for
 from flyweight.codecs.floats import Fp8, Mxfp4Split
 from flyweight.codecs.sign import Sign
-from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
-from flyweight.tensor import CodecSpec, TensorSpec
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.tensor import CodecSpec, TensorSpec
 
 
 def weights(*shape: int) -> np.ndarray:

@@ -19,12 +19,12 @@ from flyweight.cli.convert import command as convert_command
 from flyweight.cli.eval import command as eval_command
 from flyweight.cli.inspect import command as inspect_command
 from flyweight.cli.run import command as run_command
-from flyweight.errors import FlyweightError, GateError, MalformedError, UnsupportedError
-from flyweight.evaluate.gate import drawn_windows, measure
-from flyweight.gate import INT3, Gate, Interval, Verdict, subject_of
+from flyweight.evaluate.gate_measure import drawn_windows, measure
+from flyweight.foundation.accuracy_gate import INT3, Gate, Interval, Verdict, subject_of
+from flyweight.foundation.errors import FlyweightError, GateError, MalformedError, UnsupportedError
 from flyweight.pipeline import load_recipe
 from flyweight.runtime import Sampler, open_model
-from flyweight.runtime.lanes import Lanes
+from flyweight.runtime.batch import Batch
 from toys import write_toy_llama
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "npydir" / "int3"
@@ -374,6 +374,6 @@ def test_texts_drawn_side_by_side_are_those_drawn_alone(toy: Path) -> None:
             while len(said) < 12:
                 said.append(draw(model.decoder.forward(said[-1:], cache)[-1]))
             assert window.tolist() == said
-        lanes = Lanes([model.cache(), model.cache()])
-        with pytest.raises(ValueError, match="2 lanes"):
-            model.decoder.forward([1, 2, 3], lanes)
+        caches = Batch([model.cache(), model.cache()])
+        with pytest.raises(ValueError, match="a batch of 2"):
+            model.decoder.forward([1, 2, 3], caches)

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyweight.codecs import ggml
-from flyweight.codecs.base import Grid
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.tensor import TensorSpec
+from flyweight.codecs.codec import Grid
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.tensor import TensorSpec
 
 CODECS = {kind.name: kind() for kind in ggml.CODECS}
 ENCODERS = [name for name, codec in CODECS.items() if codec.encodes and not isinstance(codec, ggml.Searched)]

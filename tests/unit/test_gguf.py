@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sample_files
-from flyweight.containers.base import Container
+from flyweight.containers.container import Container
 from flyweight.containers.gguf import Gguf
 from flyweight.containers.gguf_types import BLOCKS, PLAIN
 from flyweight.containers.safetensors import Safetensors
-from flyweight.dtypes import DType
-from flyweight.errors import LimitError, UnsupportedError
-from flyweight.manifest import NUMBER_CODES, Entry, Manifest, Numbers, Typed
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import LimitError, UnsupportedError
+from flyweight.foundation.manifest import NUMBER_CODES, Entry, Manifest, Numbers, Typed
+from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import MemoryBundle, open_bundle
-from flyweight.tensor import RAW, CodecSpec, TensorSpec
 from materialise import from_bundle, materialise
 from raw_files import GgufTensor, KeyValue, gguf_file, gguf_string
 

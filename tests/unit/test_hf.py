@@ -8,11 +8,11 @@ import pytest
 
 import sample_files
 from flyweight.containers.hf import INDEX, HfDirectory, read_index, unread_weights
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.manifest import Entry, Extent, Manifest
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.manifest import Entry, Extent, Manifest
+from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import MemoryBundle
-from flyweight.tensor import RAW, CodecSpec, TensorSpec
 from materialise import from_bundle, materialise
 from raw_files import safetensors_file, tensor_json
 

@@ -11,10 +11,10 @@ import pytest
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.hqq import Hqq
 from flyweight.codecs.raw import Raw
-from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers import QUANTIZERS
-from flyweight.tensor import TensorSpec
 
 hqq = QUANTIZERS["hqq"]
 GOLDEN = Path(__file__).parents[1] / "golden" / "hqq4.npz"

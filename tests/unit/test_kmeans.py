@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from flyweight import kernels
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.palette import Palette
-from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers import QUANTIZERS
 from flyweight.quantizers.kmeans import optimal_centres, vector_centres
-from flyweight.tensor import TensorSpec
 
 kmeans = QUANTIZERS["kmeans"]
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from flyweight.codecs import ggml
-from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers import QUANTIZERS
-from flyweight.tensor import TensorSpec
 
 SEARCHED = {kind.name: kind() for kind in ggml.CODECS if issubclass(kind, ggml.Searched)}
 EVERY = pytest.mark.parametrize("name", SEARCHED)

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from flyweight.errors import ResourceError
+from flyweight.foundation.errors import ResourceError
 from flyweight.runtime.kv import KeyValues, cache_nbytes
 
 HEADS, KV_HEADS, HEAD = 4, 2, 64

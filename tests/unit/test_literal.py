@@ -13,12 +13,12 @@ import tokenizers
 
 from chat_templates import CHATML, GEMMA, LLAMA3, MISTRAL, PHI3
 from flyweight.checkpoint import Checkpoint
-from flyweight.manifest import Manifest
+from flyweight.foundation.manifest import Manifest
 from flyweight.models.tokenizers.pre_tokenizers import BYTE_LEVEL_DECODER, PRE_TOKENIZERS, SPACE_FORMS
-from flyweight.runtime.chat import Renderer
-from flyweight.runtime.literal import as_text
 from flyweight.runtime.model import Model
-from flyweight.runtime.tokenizer import Tokenizer
+from flyweight.runtime.text.chat_template import Renderer
+from flyweight.runtime.text.literal import as_text
+from flyweight.runtime.text.tokenizer import Tokenizer
 from flyweight.sources import MemoryBundle
 from tiny_models import hf_manifest
 

@@ -10,9 +10,9 @@ import pytest
 
 import flyweight
 from flyweight.codecs.lossless import Lossless
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.tensor import TensorSpec
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.tensor import TensorSpec
 from toys import write_toy_llama
 
 FLOATS = [DType.BF16, DType.F16, DType.F32]

@@ -10,11 +10,11 @@ import pytest
 from flyweight.codecs import codec_for
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.masked import Masked
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.tensor import CodecSpec, EncodedTensor, TensorSpec, has_rows
 from flyweight.quantizers import QUANTIZERS, prune
 from flyweight.runtime.linear import Linear, form_of
-from flyweight.tensor import CodecSpec, EncodedTensor, TensorSpec, has_rows
 
 VALUES = np.float32([[0, 0, 0, 0, 1, 0, 0, 0, 0, 0], [0, 2, 0, -0.0, 0, 0, 0, 0, 0, 3]])
 SPEC = TensorSpec(VALUES.shape, DType.F32)

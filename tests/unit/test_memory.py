@@ -47,7 +47,7 @@ def test_peak_memory_is_bounded_and_flat(tmp_path: Path) -> None:
 
 def test_disk_holds_no_second_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import flyweight
-    from flyweight.pipeline import staging
+    from flyweight.pipeline.output import staging
 
     source = write_sparse_model(tmp_path / "m.safetensors", 4, *TENSOR)
     allocated: list[int] = []

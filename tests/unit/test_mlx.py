@@ -13,11 +13,11 @@ from flyweight.codecs import codec_for
 from flyweight.codecs.affine import Affine
 from flyweight.containers import recognise
 from flyweight.containers.mlx import MlxDirectory
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.manifest import Entry, Extent, Manifest, Typed
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.manifest import Entry, Extent, Manifest, Typed
+from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import MemoryBundle
-from flyweight.tensor import RAW, CodecSpec, TensorSpec
 from materialise import from_bundle, materialise
 from raw_files import safetensors_file, tensor_json
 

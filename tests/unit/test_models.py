@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyweight import models
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.manifest import Entry, Manifest, Typed
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.manifest import Entry, Manifest, Typed
+from flyweight.foundation.tensor import RAW, TensorSpec
 from flyweight.models import Transform
 from flyweight.models.dialects import DIALECTS
 from flyweight.models.dialects.hf_dialect import HuggingFace
 from flyweight.models.transform import Stored
-from flyweight.tensor import RAW, TensorSpec
 from tiny_models import LAYER_NAMES, SHAPES, TINY, as_gguf, hf_manifest, no_read, round_trip
 
 OUTER_NAMES = {

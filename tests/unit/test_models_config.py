@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyweight import models
-from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
-from flyweight.manifest import Manifest, Typed
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
+from flyweight.foundation.manifest import Manifest, Typed
 from flyweight.models import rope_scaling
 from flyweight.models.dialects import gguf_scaling
 from tiny_models import TINY, as_gguf, hf_manifest, no_read, round_trip

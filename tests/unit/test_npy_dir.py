@@ -18,15 +18,15 @@ import pytest
 import flyweight
 from flyweight.checkpoint import Checkpoint
 from flyweight.containers import container_named
-from flyweight.containers.npy_dir.header import DESCRS, build_header, read_header
 from flyweight.containers.npy_dir.keys import safe_keys
-from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
+from flyweight.containers.npy_dir.npy_header import DESCRS, build_header, read_header
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
+from flyweight.foundation.tensor import TensorSpec
 from flyweight.runtime.linear import form_of
 from flyweight.runtime.model import open_model
 from flyweight.sources import MemorySource, zstd
 from flyweight.sources.zstd import ZstdSource
-from flyweight.tensor import TensorSpec
 from toys import llama_tensors, safetensors_bytes, toy_llama_files, write_files, write_toy_llama
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "npydir"

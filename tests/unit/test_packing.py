@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyweight import packing
-from flyweight.errors import UnsupportedError
+from flyweight.codecs import packing
+from flyweight.foundation.errors import UnsupportedError
 
 COMBINATIONS = [(name, bits) for name, order in packing.PACKINGS.items() for bits in sorted(order.bits)]
 

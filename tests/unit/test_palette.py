@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from flyweight.codecs.palette import Palette
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers import QUANTIZERS
-from flyweight.tensor import TensorSpec
 
 FLOATS = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 FORMS = [

@@ -15,7 +15,7 @@ import quantized_models as models
 import toys
 from flyweight.cli import main
 from flyweight.containers import recognise
-from flyweight.errors import UnsupportedError
+from flyweight.foundation.errors import UnsupportedError
 from flyweight.pipeline import diff, verify
 from flyweight.sources import MemoryBundle
 

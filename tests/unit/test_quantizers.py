@@ -9,10 +9,10 @@ from flyweight.codecs import Codec
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.palette import Palette
 from flyweight.codecs.raw import Raw
-from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers import QUANTIZERS, Quantizer
-from flyweight.tensor import TensorSpec
 
 FILLED = {"kmeans": Palette(4)}
 """A codec for each quantizer that does not fill affine grids."""

@@ -10,16 +10,16 @@ import pytest
 import tokenizers
 
 from flyweight.checkpoint import Checkpoint
-from flyweight.errors import FlyweightError, LimitError, MalformedError, ResourceError, UnsupportedError
-from flyweight.manifest import Manifest, Typed
+from flyweight.foundation.errors import FlyweightError, LimitError, MalformedError, ResourceError, UnsupportedError
+from flyweight.foundation.manifest import Manifest, Typed
 from flyweight.models import translate
 from flyweight.models.checked_record import Record
 from flyweight.models.dialects import gguf_tokenizer
 from flyweight.models.tokenizers import tokenizer_json
-from flyweight.runtime import tokenizer as runtime_tokenizer
-from flyweight.runtime.text import TextStream
-from flyweight.runtime.tokenizer import Tokenizer
-from flyweight.runtime.tokenizer_build import build
+from flyweight.runtime.text import tokenizer as runtime_tokenizer
+from flyweight.runtime.text.token_text import TextStream
+from flyweight.runtime.text.tokenizer import Tokenizer
+from flyweight.runtime.text.tokenizer_build import build
 from flyweight.sources import MemoryBundle
 from tiny_models import as_gguf, hf_manifest, no_read
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 import sample_files
 from flyweight.containers import safetensors
 from flyweight.containers.safetensors import DTYPES, Safetensors, read_header
-from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, UnsupportedError
-from flyweight.manifest import Entry, Extent, Manifest, Typed
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError, UnsupportedError
+from flyweight.foundation.manifest import Entry, Extent, Manifest, Typed
+from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import MemoryBundle, MemorySource
-from flyweight.tensor import RAW, CodecSpec, TensorSpec
 from materialise import from_bundle, materialise
 from raw_files import safetensors_file, tensor_json
 

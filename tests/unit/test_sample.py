@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from flyweight.errors import MalformedError
+from flyweight.foundation.errors import MalformedError
 from flyweight.runtime.sample import Sampler
 
 ROWS = npst.arrays(np.float32, st.integers(1, 40), elements=st.integers(-3, 3).map(lambda i: i / 2))

@@ -11,7 +11,7 @@ import pytest
 
 import flyweight
 from flyweight import models
-from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.pipeline import convert
 from flyweight.runtime import open_model
 from plain_decoder import gelu_tanh, plain_logits, silu

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flyweight.errors import MalformedError, TruncatedError
+from flyweight.foundation.errors import MalformedError, TruncatedError
 from flyweight.sources import FileSource, MemoryBundle, MemorySource, Source, open_bundle
 
 DATA = bytes(i % 251 for i in range(200_000))

@@ -11,9 +11,9 @@ import flyweight
 from flyweight.codecs import codec_for
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.sparse import Sparse
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.tensor import CodecSpec, TensorSpec
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from toys import llama_tensors, safetensors_bytes
 
 VALUES = np.float32([[0, 0, 1.5, 0, 0, 0, 0, 0, -2, 0], [3, 0, 0, 0, 0, 0, 0, -0.0, 0, 0]])

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from flyweight import cli
 from flyweight.checkpoint import Checkpoint
 from flyweight.containers.squizd import blocks
-from flyweight.containers.squizd.container import Squizd
-from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError
-from flyweight.manifest import Entry, Extent, Manifest, Typed
+from flyweight.containers.squizd.squizd_file import Squizd
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError
+from flyweight.foundation.manifest import Entry, Extent, Manifest, Typed
+from flyweight.foundation.tensor import RAW, CodecSpec
 from flyweight.pipeline import verify
 from flyweight.sources import Bundle, MemorySource, Source
-from flyweight.tensor import RAW, CodecSpec
 from squizd_files import (
     FLAG,
     KINDS,

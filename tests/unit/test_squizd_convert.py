@@ -14,9 +14,9 @@ import pytest
 import flyweight
 from flyweight import Extras
 from flyweight.containers import mlpackage
-from flyweight.containers.squizd.extras import INT2_SUB_BLOCK, INT4_SUB_BLOCK
-from flyweight.errors import FlyweightError, LimitError, MalformedError, ResourceError, UnsupportedError
-from flyweight.manifest import Manifest
+from flyweight.containers.squizd.squizd_options import INT2_SUB_BLOCK, INT4_SUB_BLOCK
+from flyweight.foundation.errors import FlyweightError, LimitError, MalformedError, ResourceError, UnsupportedError
+from flyweight.foundation.manifest import Manifest
 from flyweight.pipeline.recipe import load_recipe
 from toys import draft_head, llama_tensors, safetensors_bytes, write_files, write_package, write_toy_llama
 

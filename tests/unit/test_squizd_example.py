@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from flyweight.codecs import codec_for
-from flyweight.containers.squizd.container import Squizd
-from flyweight.dtypes import DType
-from flyweight.manifest import Entry, Manifest
+from flyweight.containers.squizd.squizd_file import Squizd
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.manifest import Entry, Manifest
+from flyweight.foundation.tensor import CodecSpec, EncodedTensor, TensorSpec
 from flyweight.sources import MemoryBundle
-from flyweight.tensor import CodecSpec, EncodedTensor, TensorSpec
 from materialise import materialise
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "squizd.md"

@@ -9,8 +9,9 @@ from zlib import crc32
 
 import pytest
 
-from flyweight.containers.squizd.container import Squizd
-from flyweight.containers.squizd.header import (
+from flyweight.containers.squizd.broken_rules import Report
+from flyweight.containers.squizd.squizd_file import Squizd
+from flyweight.containers.squizd.squizd_header import (
     ARCHITECTURES,
     FLAGS,
     Draft,
@@ -23,8 +24,7 @@ from flyweight.containers.squizd.header import (
     read_header,
     read_index,
 )
-from flyweight.containers.squizd.report import Report
-from flyweight.manifest import Manifest
+from flyweight.foundation.manifest import Manifest
 from flyweight.sources import MemorySource
 from squizd_files import bundle, entry, tabled, written
 

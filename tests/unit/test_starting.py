@@ -14,15 +14,16 @@ import flyweight
 from flyweight import kernels
 from flyweight.codecs import CODECS
 from flyweight.containers import CONTAINERS
-from flyweight.limits import MAX_RANK
+from flyweight.foundation.lazy_table import Table
+from flyweight.foundation.limits import MAX_RANK
 from flyweight.models import FAMILIES
 from flyweight.models.dialects import DIALECTS
-from flyweight.table import Table
 from toys import write_toy_llama
 
 NEEDLESS = {
     "blake3", "hashlib", "jinja2", "ml_dtypes", "numpy.random", "psutil", "rich", "subprocess", "zipfile",
-    "flyweight.bench", "flyweight.evaluate", "flyweight.pipeline", "flyweight.quantizers", "flyweight.runtime.chat",
+    "flyweight.bench", "flyweight.evaluate", "flyweight.pipeline", "flyweight.quantizers",
+    "flyweight.runtime.text.chat_template",
 }  # fmt: skip
 """What running a quantised GGUF file without its template has no use for."""
 
@@ -63,7 +64,7 @@ def test_running_a_gguf_file_imports_what_it_needs(gguf: Path) -> None:
 
 
 def test_the_worker_of_templates_starts_before_numpy_is_imported() -> None:
-    assert "numpy" not in imported_by("import flyweight.runtime.chat")
+    assert "numpy" not in imported_by("import flyweight.runtime.text.chat_template")
 
 
 @pytest.mark.parametrize("package", ["containers", "codecs", "models", "quantizers", "pipeline"])
@@ -78,7 +79,7 @@ def test_each_line_is_called_what_its_thing_is_called(table: Table[Any]) -> None
 
 def test_a_table_imports_a_line_once_and_knows_what_it_has_not() -> None:
     made: list[int] = []
-    table = Table("flyweight", {"limits": "limits:MAX_RANK"}, make=made.append)
+    table = Table("flyweight.foundation", {"limits": "limits:MAX_RANK"}, make=made.append)
     assert "limits" in table
     assert "other" not in table
     assert len(table) == 1

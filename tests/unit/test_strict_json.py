@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyweight import strict_json
-from flyweight.errors import LimitError, MalformedError
-from flyweight.limits import MAX_JSON_BYTES, MAX_JSON_DEPTH
+from flyweight.foundation import strict_json
+from flyweight.foundation.errors import LimitError, MalformedError
+from flyweight.foundation.limits import MAX_JSON_BYTES, MAX_JSON_DEPTH
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

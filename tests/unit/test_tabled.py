@@ -10,10 +10,10 @@ import pytest
 
 from flyweight.codecs import codec_for
 from flyweight.codecs.tabled import Tabled
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.tensor import CodecSpec, TensorSpec, has_rows
 from flyweight.quantizers import QUANTIZERS
-from flyweight.tensor import CodecSpec, TensorSpec, has_rows
 
 ID = 0x0123_4567_89AB_CDEF
 

@@ -12,11 +12,11 @@ import pytest
 
 import flyweight
 from flyweight.checkpoint import open_checkpoint
-from flyweight.errors import TruncatedError
+from flyweight.foundation.errors import TruncatedError
 from flyweight.runtime import Model, open_model
+from flyweight.runtime.batch import Batch
 from flyweight.runtime.decoder import BLOCK, Settings
 from flyweight.runtime.kv import KeyValues
-from flyweight.runtime.lanes import Lanes
 from flyweight.runtime.tensors import Streamed, Tensors
 from toys import VOCABULARY, write_toy_llama
 
@@ -172,7 +172,7 @@ def test_one_cache_is_for_one_thread(stored: Path, monkeypatch: pytest.MonkeyPat
         try:
             for use in (
                 lambda: model.decoder.forward([1], cache),
-                lambda: model.decoder.forward([1, 1], Lanes([cache, alone]), every=True),
+                lambda: model.decoder.forward([1, 1], Batch([cache, alone]), every=True),
                 lambda: cache.truncate(0),
             ):
                 with pytest.raises(ValueError, match="in use by another thread"):

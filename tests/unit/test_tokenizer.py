@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyweight import models
-from flyweight.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
-from flyweight.manifest import Manifest, Typed
+from flyweight.foundation.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
+from flyweight.foundation.manifest import Manifest, Typed
 from flyweight.models.tokenizers.merges import merges_from_scores, scores_from_merges
 from flyweight.models.tokenizers.pre_tokenizers import PRE_TOKENIZERS, SPACE_FORMS, named, recognise, space_form
 from tiny_models import as_gguf, hf_manifest, no_read, round_trip

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import tokenizers
 
-from flyweight.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
+from flyweight.foundation.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
 from flyweight.models.tokenizers.components import check_decoder, check_sizes, text_cost
 from flyweight.models.tokenizers.patterns import read_pattern
 from flyweight.models.tokenizers.pre_tokenizers import PRE_TOKENIZERS, SPACE_FORMS
-from flyweight.runtime.tokenizer_build import build, tokens_before
+from flyweight.runtime.text.tokenizer_build import build, tokens_before
 
 WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"

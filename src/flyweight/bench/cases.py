@@ -8,9 +8,9 @@ import numpy as np
 
 from flyweight.bench.harness import Case
 from flyweight.codecs import CODECS, Codec
-from flyweight.dtypes import DType
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.tensor import RAW, TensorSpec
 from flyweight.quantizers import QUANTIZERS
-from flyweight.tensor import RAW, TensorSpec
 
 __all__ = ["codec_cases"]
 

@@ -18,11 +18,11 @@ import numpy as np
 from flyweight.codecs import Array, codec_for, known
 from flyweight.containers import recognise
 from flyweight.containers.abilities import ChecksBlocks, Inflates
-from flyweight.containers.base import Container
-from flyweight.errors import FlyweightError, MalformedError
-from flyweight.manifest import Entry, Extent, Manifest
+from flyweight.containers.container import Container
+from flyweight.foundation.errors import FlyweightError, MalformedError
+from flyweight.foundation.manifest import Entry, Extent, Manifest
+from flyweight.foundation.tensor import EncodedTensor, TensorSpec
 from flyweight.sources import Bundle, Source, Uncopied, open_bundle
-from flyweight.tensor import EncodedTensor, TensorSpec
 
 __all__ = ["Checkpoint", "as_array", "open_checkpoint", "read_checkpoint", "without_collector"]
 

@@ -17,7 +17,7 @@ from importlib import import_module
 import click
 
 from flyweight import __version__
-from flyweight.errors import ResourceError, nearest
+from flyweight.foundation.errors import ResourceError, nearest
 
 __all__ = ["cli", "main"]
 

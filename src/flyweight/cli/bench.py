@@ -62,7 +62,7 @@ def command(codec: str, model: Path | None, runs: int, megabytes: int, as_json: 
 
 def _running(model: Path, runs: int, as_json: bool) -> None:
     from flyweight.bench.running import FIGURES, PREFILL, Contender, compare, row
-    from flyweight.errors import UnsupportedError
+    from flyweight.foundation.errors import UnsupportedError
     from flyweight.runtime import open_model
     from flyweight.runtime.model import usable_cores
 

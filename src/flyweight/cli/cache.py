@@ -12,7 +12,7 @@ import click
 from flyweight.cli import Verbs
 from flyweight.cli.output import human_bytes, json_option, note, print_json, print_table, progress_bar, say, size_argument
 from flyweight.cli.run import ungated_option
-from flyweight.tiers.table import TIERS
+from flyweight.tiers.tier_table import TIERS
 
 NAMES = tuple(tier.name for tier in TIERS)
 _SECONDS = {"h": 3600, "d": 86400, "w": 7 * 86400}

@@ -35,7 +35,7 @@ def command(
     opening = [{"role": "system", "content": system}] if system else []
     with ExitStack() as held:
         with starting():
-            from flyweight.runtime.chat import Renderer
+            from flyweight.runtime.text.chat_template import Renderer
 
             renderer = held.enter_context(Renderer())
             from flyweight.measuring import measure

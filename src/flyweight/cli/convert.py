@@ -23,9 +23,9 @@ from flyweight.cli.output import (
     size_argument,
 )
 from flyweight.cli.run import ungated_option
-from flyweight.errors import InterruptedRunError
-from flyweight.manifest import Entry
-from flyweight.tensor import RAW
+from flyweight.foundation.errors import InterruptedRunError
+from flyweight.foundation.manifest import Entry
+from flyweight.foundation.tensor import RAW
 
 if TYPE_CHECKING:
     from flyweight.pipeline import ConversionReport, Plan
@@ -103,7 +103,7 @@ def command(
     from flyweight.api import convert
     from flyweight.checkpoint import open_checkpoint
     from flyweight.pipeline import plan_conversion
-    from flyweight.pipeline.run import conflict_of, target_container
+    from flyweight.pipeline.conversion import conflict_of, target_container
 
     if (added := added_form(click.get_current_context(), _IN_PLACE)) is not None:
         from flyweight.pipeline.adding import add_form, plan_addition

@@ -12,7 +12,7 @@ import click
 
 from flyweight.cli.output import json_option, print_json, print_table
 from flyweight.cli.run import engine_options
-from flyweight.tiers.table import ARRAYS, CHOICES
+from flyweight.tiers.tier_table import ARRAYS, CHOICES
 
 if TYPE_CHECKING:
     from flyweight.evaluate import Evaluation

@@ -22,7 +22,7 @@ import click
 
 from flyweight import __version__
 from flyweight.cli.output import json_text
-from flyweight.errors import FlyweightError, LimitError, OutputError, ResourceError, as_utf8, printable
+from flyweight.foundation.errors import FlyweightError, LimitError, OutputError, ResourceError, as_utf8, printable
 
 __all__ = ["INTERNAL", "OUT_OF_MEMORY", "tell"]
 

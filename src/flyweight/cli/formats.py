@@ -9,7 +9,7 @@ import click
 from flyweight.cli.output import json_option, print_json, print_table
 
 if TYPE_CHECKING:
-    from flyweight.containers.base import Container
+    from flyweight.containers.container import Container
 
 
 @click.command(name="formats", short_help="List what can be read, written and carried.")

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flyweight.cli.output import codec_label, gate_label, human_bytes, json_option, note, print_json, print_table
-from flyweight.errors import printable
-from flyweight.manifest import Manifest, Numbers
+from flyweight.foundation.errors import printable
+from flyweight.foundation.manifest import Manifest, Numbers
 
 if TYPE_CHECKING:
-    from flyweight.runtime.dispatch import Augment, Route
+    from flyweight.runtime.feature_dispatch import Augment, Route
 
 _LONG = 64
 _MANY = 8
@@ -116,7 +116,7 @@ def _dispatch(summary: Mapping[str, Any]) -> tuple[Sequence[Route], Sequence[Aug
     """How a file with feature flags would run here."""
     if "flags" not in summary:
         return (), ()
-    from flyweight.runtime.dispatch import augments, dispatch
+    from flyweight.runtime.feature_dispatch import augments, dispatch
 
     return dispatch(summary["flags"]), augments(summary["flags"])
 

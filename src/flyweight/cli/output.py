@@ -13,9 +13,9 @@ from typing import Any
 
 import click
 
-from flyweight.errors import as_utf8, printable
-from flyweight.limits import parse_size
-from flyweight.tensor import CodecSpec
+from flyweight.foundation.errors import as_utf8, printable
+from flyweight.foundation.limits import parse_size
+from flyweight.foundation.tensor import CodecSpec
 
 __all__ = [
     "codec_label",

@@ -17,10 +17,10 @@ import click
 
 from flyweight.cli.output import json_option, note, print_json, size_argument
 from flyweight.cli.streams import require_text, say, text_from_stdin
-from flyweight.tiers.table import AUTO, CHOICES
+from flyweight.tiers.tier_table import AUTO, CHOICES
 
 if TYPE_CHECKING:
-    from flyweight.runtime.chat import Renderer
+    from flyweight.runtime.text.chat_template import Renderer
     from flyweight.tiers import Choice
 
 __all__ = [
@@ -237,7 +237,7 @@ def explain(choice: Choice) -> None:
 
 def _renderer() -> Renderer:
     """Started before anything else is imported: Python and jinja2 take as long to start there as NumPy does here."""
-    from flyweight.runtime.chat import Renderer
+    from flyweight.runtime.text.chat_template import Renderer
 
     return Renderer()
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import click
 
 from flyweight.cli.output import note
-from flyweight.errors import LimitError, MalformedError
+from flyweight.foundation.errors import LimitError, MalformedError
 
 __all__ = ["lines_from_stdin", "require_text", "say", "text_from_stdin"]
 

@@ -6,11 +6,11 @@ whose codec is not in the table still survives a remux.
 
 from __future__ import annotations
 
-from flyweight.codecs.base import Array, Codec, Grid, Parts, take_rows
-from flyweight.errors import MalformedError
-from flyweight.ggml_types import ggml_types_with
-from flyweight.table import Table
-from flyweight.tensor import CodecSpec
+from flyweight.codecs.codec import Array, Codec, Grid, Parts, take_rows
+from flyweight.foundation.errors import MalformedError
+from flyweight.foundation.ggml_types import ggml_types_with
+from flyweight.foundation.lazy_table import Table
+from flyweight.foundation.tensor import CodecSpec
 
 __all__ = ["CODECS", "Array", "Codec", "Grid", "Parts", "codec_for", "known", "take_rows", "without_per_tensor"]
 

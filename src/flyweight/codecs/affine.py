@@ -17,13 +17,14 @@ from math import prod
 
 import numpy as np
 
-from flyweight import kernels, packing
-from flyweight.codecs.base import Array, Codec, Grid, GridSpec, Parts, column_weights
+from flyweight import kernels
+from flyweight.codecs import packing
 from flyweight.codecs.casts import astype
-from flyweight.codecs.checks import FLOATS, require_f32, require_finite, require_integers, require_one_of
-from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
-from flyweight.tensor import Layout, TensorSpec
+from flyweight.codecs.codec import Array, Codec, Grid, GridSpec, Parts, column_weights
+from flyweight.codecs.value_checks import FLOATS, require_f32, require_finite, require_integers, require_one_of
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.tensor import Layout, TensorSpec
 
 __all__ = ["Affine"]
 

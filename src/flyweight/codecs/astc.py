@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from flyweight import kernels
-from flyweight.codecs.base import Array, Codec, Parts
-from flyweight.codecs.checks import require_f32, require_finite, require_integers
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.tensor import Layout, TensorSpec
+from flyweight.codecs.codec import Array, Codec, Parts
+from flyweight.codecs.value_checks import require_f32, require_finite, require_integers
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.tensor import Layout, TensorSpec
 
 __all__ = ["FOOTPRINTS", "Astc"]
 

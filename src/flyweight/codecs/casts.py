@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from flyweight import kernels
-from flyweight.codecs.base import Array
-from flyweight.dtypes import DType
+from flyweight.codecs.codec import Array
+from flyweight.foundation.dtypes import DType
 
 __all__ = ["astype"]
 

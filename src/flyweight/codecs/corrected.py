@@ -15,13 +15,13 @@ from typing import ClassVar
 import numpy as np
 
 from flyweight import kernels
-from flyweight.codecs.base import Array, Parts
 from flyweight.codecs.casts import astype
-from flyweight.codecs.checks import FLOATS, require_f32, require_finite, require_integers, require_one_of
+from flyweight.codecs.codec import Array, Parts
 from flyweight.codecs.outer import EncodeInner, OuterCodec
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.tensor import CodecSpec, Layout, TensorSpec
+from flyweight.codecs.value_checks import FLOATS, require_f32, require_finite, require_integers, require_one_of
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.tensor import CodecSpec, Layout, TensorSpec
 
 __all__ = ["Corrected"]
 

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flyweight import kernels, packing
-from flyweight.codecs.base import Array, Codec, Grid, Parts
+from flyweight import kernels
+from flyweight.codecs import packing
 from flyweight.codecs.casts import astype
-from flyweight.codecs.checks import require_f32, require_finite, require_integers, require_one_of
-from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
-from flyweight.tensor import Layout, TensorSpec
+from flyweight.codecs.codec import Array, Codec, Grid, Parts
+from flyweight.codecs.value_checks import require_f32, require_finite, require_integers, require_one_of
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.tensor import Layout, TensorSpec
 
 __all__ = ["Excess"]
 

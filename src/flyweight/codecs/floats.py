@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from flyweight import kernels
-from flyweight.codecs.base import Array, Codec, Parts
 from flyweight.codecs.casts import astype
-from flyweight.codecs.checks import FLOATS, require_f32, require_finite, require_integers, require_one_of
-from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
-from flyweight.tensor import Layout, TensorSpec
+from flyweight.codecs.codec import Array, Codec, Parts
+from flyweight.codecs.value_checks import FLOATS, require_f32, require_finite, require_integers, require_one_of
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.tensor import Layout, TensorSpec
 
 __all__ = ["Fp8", "Mxfp4Split"]
 

@@ -19,12 +19,12 @@ from typing import ClassVar, cast
 import numpy as np
 
 from flyweight import kernels
-from flyweight.codecs.base import Array, Codec, Grid, GridSpec, Parts, column_weights
 from flyweight.codecs.casts import astype
-from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
-from flyweight.ggml_types import GGML_TYPES, ggml_types_with
-from flyweight.tensor import Layout, TensorSpec
+from flyweight.codecs.codec import Array, Codec, Grid, GridSpec, Parts, column_weights
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.ggml_types import GGML_TYPES, ggml_types_with
+from flyweight.foundation.tensor import Layout, TensorSpec
 
 __all__ = ["CODECS", "GgmlBlocks", "Searched"]
 

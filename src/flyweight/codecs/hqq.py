@@ -23,12 +23,12 @@ from typing import ClassVar
 import numpy as np
 
 from flyweight.codecs.affine import Affine
-from flyweight.codecs.base import Array, Codec, Parts
 from flyweight.codecs.casts import astype
-from flyweight.codecs.checks import require_f32, require_integers, require_one_of
-from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
-from flyweight.tensor import Layout, TensorSpec
+from flyweight.codecs.codec import Array, Codec, Parts
+from flyweight.codecs.value_checks import require_f32, require_integers, require_one_of
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.tensor import Layout, TensorSpec
 
 __all__ = ["Hqq"]
 

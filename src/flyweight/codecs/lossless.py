@@ -16,13 +16,13 @@ from typing import ClassVar
 import numpy as np
 
 from flyweight import kernels
-from flyweight.codecs.base import Array, Codec, Parts
 from flyweight.codecs.casts import astype
-from flyweight.codecs.checks import require_integers
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.codecs.codec import Array, Codec, Parts
+from flyweight.codecs.value_checks import require_integers
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.tensor import Layout, TensorSpec
 from flyweight.kernels.coding.exponents import CODED, GROUP, RUN
-from flyweight.tensor import Layout, TensorSpec
 
 __all__ = ["Lossless"]
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flyweight import packing
-from flyweight.codecs.base import Array, Codec, Parts
+from flyweight.codecs import packing
 from flyweight.codecs.casts import astype
-from flyweight.codecs.checks import require_f32, require_finite, require_integers
-from flyweight.dtypes import DType
-from flyweight.tensor import Layout, TensorSpec
+from flyweight.codecs.codec import Array, Codec, Parts
+from flyweight.codecs.value_checks import require_f32, require_finite, require_integers
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.tensor import Layout, TensorSpec
 
 __all__ = ["NF4", "Nf4"]
 

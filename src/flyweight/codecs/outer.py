@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
-from flyweight.codecs.base import Array, Codec, Filler, Parts, column_weights
-from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, MalformedError
-from flyweight.limits import MAX_CODEC_DEPTH
-from flyweight.tensor import RAW, CodecSpec, Layout, TensorSpec
+from flyweight.codecs.codec import Array, Codec, Filler, Parts, column_weights
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError, MalformedError
+from flyweight.foundation.limits import MAX_CODEC_DEPTH
+from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec
 
 __all__ = ["EncodeInner", "OuterCodec"]
 

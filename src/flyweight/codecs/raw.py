@@ -10,12 +10,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from flyweight import kernels, packing
-from flyweight.codecs.base import Array, Codec, Parts
+from flyweight import kernels
+from flyweight.codecs import packing
 from flyweight.codecs.casts import astype
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.tensor import Layout, TensorSpec
+from flyweight.codecs.codec import Array, Codec, Parts
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.tensor import Layout, TensorSpec
 
 __all__ = ["Raw"]
 

@@ -19,14 +19,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flyweight import kernels, packing
+from flyweight import kernels
+from flyweight.codecs import packing
 from flyweight.codecs.affine import Affine
-from flyweight.codecs.base import Array, Codec, Filler, Grid, GridSpec, Parts, column_weights
 from flyweight.codecs.casts import astype
-from flyweight.codecs.checks import require_f32, require_finite, require_integers, require_one_of
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.tensor import Layout, TensorSpec
+from flyweight.codecs.codec import Array, Codec, Filler, Grid, GridSpec, Parts, column_weights
+from flyweight.codecs.value_checks import require_f32, require_finite, require_integers, require_one_of
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.tensor import Layout, TensorSpec
 
 __all__ = ["Tabled"]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flyweight.errors import UnknownFormatError, nearest
-from flyweight.table import Table
+from flyweight.foundation.errors import UnknownFormatError, nearest
+from flyweight.foundation.lazy_table import Table
 
 if TYPE_CHECKING:
-    from flyweight.containers.base import Container
+    from flyweight.containers.container import Container
     from flyweight.containers.options import OptionGroup
     from flyweight.sources import Bundle
 
@@ -22,8 +22,8 @@ CONTAINERS: Table[Container] = Table(
     __name__,
     {
         "gguf": "gguf:Gguf",
-        "squizd": "squizd.container:Squizd",
-        "npy_dir": "npy_dir.container:NpyDirectory",
+        "squizd": "squizd.squizd_file:Squizd",
+        "npy_dir": "npy_dir.npy_directory:NpyDirectory",
         "mlx": "mlx:MlxDirectory",
         "hf": "hf:HfDirectory",
         "safetensors": "safetensors:Safetensors",
@@ -31,7 +31,7 @@ CONTAINERS: Table[Container] = Table(
     make=lambda kind: kind(),
 )
 
-OPTIONS: Table[OptionGroup] = Table(__name__, {"npy_dir": "npy_dir.presets:GROUP", "squizd": "squizd.extras:GROUP"})
+OPTIONS: Table[OptionGroup] = Table(__name__, {"npy_dir": "npy_dir.npy_options:GROUP", "squizd": "squizd.squizd_options:GROUP"})
 """The formats that have options of their own, and where these are declared."""
 
 

@@ -1,4 +1,4 @@
-"""What some containers can do beside the contract of `base`: an ability is a small protocol.
+"""What some containers can do beside the contract of `container`: an ability is a small protocol.
 
 A container has an ability by having its members; nothing is registered. Who needs one asks `isinstance(container, Audits)` and
 does without where the answer is no. A new ability is a protocol here and the one place that asks for it.
@@ -10,12 +10,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from flyweight.containers.base import Chunks, Container, Finding, Placement
-from flyweight.containers.presets import Preset
-from flyweight.gate import Verdict
-from flyweight.manifest import Entry, Extent, Manifest, Typed
+from flyweight.containers.container import Chunks, Container, Finding, Placement
+from flyweight.containers.named_quantizations import Preset
+from flyweight.foundation.accuracy_gate import Verdict
+from flyweight.foundation.manifest import Entry, Extent, Manifest, Typed
+from flyweight.foundation.tensor import CodecSpec
 from flyweight.sources import Bundle
-from flyweight.tensor import CodecSpec
 
 __all__ = [
     "Adapts",

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from flyweight.dtypes import DType
-from flyweight.tensor import RAW, CodecSpec, Param
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.tensor import RAW, CodecSpec, Param
 
 __all__ = ["EVERY_CODEC", "Carried"]
 

@@ -20,7 +20,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from flyweight.containers.base import (
+from flyweight.containers.carried import Carried
+from flyweight.containers.container import (
     ENTRY_KIND_NBYTES,
     ENTRY_NBYTES,
     Container,
@@ -30,16 +31,15 @@ from flyweight.containers.base import (
     check_cover,
     require_carried,
 )
-from flyweight.containers.carried import Carried
 from flyweight.containers.gguf_types import BLOCKS, FILE_TYPES, PLAIN
 from flyweight.containers.gguf_values import pack_text, read_metadata, write_metadata
-from flyweight.cursor import Cursor, check_name, check_shape
-from flyweight.dtypes import DType
-from flyweight.errors import LimitError, MalformedError, UnsupportedError
-from flyweight.limits import MAX_ALIGNMENT, MAX_NAME_BYTES, MAX_SHARDS, MAX_TENSORS, MAX_TENSORS_PER_FILE
-from flyweight.manifest import Entries, Entry, Extent, Manifest, Typed
+from flyweight.foundation.cursor import Cursor, check_name, check_shape
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import LimitError, MalformedError, UnsupportedError
+from flyweight.foundation.limits import MAX_ALIGNMENT, MAX_NAME_BYTES, MAX_SHARDS, MAX_TENSORS, MAX_TENSORS_PER_FILE
+from flyweight.foundation.manifest import Entries, Entry, Extent, Manifest, Typed
+from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec
 from flyweight.sources import Bundle, Source
-from flyweight.tensor import RAW, CodecSpec, Layout, TensorSpec
 
 __all__ = ["Gguf"]
 

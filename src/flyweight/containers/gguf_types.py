@@ -5,8 +5,8 @@ Tensor types come from `ggml_type`: a plain type is an element type of ours, a b
 
 from __future__ import annotations
 
-from flyweight.dtypes import DType
-from flyweight.ggml_types import GGML_TYPES
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.ggml_types import GGML_TYPES
 
 __all__ = ["BLOCKS", "FILE_TYPES", "PLAIN", "VALUE_TYPES"]
 

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flyweight.containers.gguf_types import VALUE_TYPES
-from flyweight.cursor import SCALARS, Cursor
-from flyweight.errors import LimitError, UnsupportedError
-from flyweight.limits import MAX_ARRAY_DEPTH, MAX_ARRAY_ITEMS, MAX_METADATA_BYTES, MAX_METADATA_KEYS
-from flyweight.manifest import Numbers, Typed
+from flyweight.foundation.cursor import SCALARS, Cursor
+from flyweight.foundation.errors import LimitError, UnsupportedError
+from flyweight.foundation.limits import MAX_ARRAY_DEPTH, MAX_ARRAY_ITEMS, MAX_METADATA_BYTES, MAX_METADATA_KEYS
+from flyweight.foundation.manifest import Numbers, Typed
 
 __all__ = ["pack_text", "read_metadata", "write_metadata"]
 

@@ -18,10 +18,9 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from flyweight import strict_json
 from flyweight.containers.abilities import WritesConfig
-from flyweight.containers.base import Container, Image, Placement, require_carried
 from flyweight.containers.carried import EVERY_CODEC, Carried
+from flyweight.containers.container import Container, Image, Placement, require_carried
 from flyweight.containers.quantization import (
     BESIDE,
     as_foreign,
@@ -44,11 +43,12 @@ from flyweight.containers.safetensors import (
     stored_parts,
     with_extents,
 )
-from flyweight.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
-from flyweight.limits import MAX_JSON_BYTES, MAX_SHARDS, MAX_TENSORS
-from flyweight.manifest import Entries, Entry, Extent, Manifest, kinds_of
+from flyweight.foundation import strict_json
+from flyweight.foundation.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
+from flyweight.foundation.limits import MAX_JSON_BYTES, MAX_SHARDS, MAX_TENSORS
+from flyweight.foundation.manifest import Entries, Entry, Extent, Manifest, kinds_of
+from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import Bundle
-from flyweight.tensor import RAW, CodecSpec, TensorSpec
 
 __all__ = [
     "HfDirectory",

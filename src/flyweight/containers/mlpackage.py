@@ -19,10 +19,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from flyweight.cursor import Cursor
-from flyweight.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
-from flyweight.limits import MAX_ARCHIVE_BYTES
-from flyweight.manifest import Extent
+from flyweight.foundation.cursor import Cursor
+from flyweight.foundation.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
+from flyweight.foundation.limits import MAX_ARCHIVE_BYTES
+from flyweight.foundation.manifest import Extent
 from flyweight.sources import MemorySource, Source
 
 __all__ = ["MAX_MEMBERS", "NAME", "Member", "check_content", "members", "read_member", "read_package"]

@@ -22,8 +22,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from flyweight.containers.base import Container, Placement, require_carried
 from flyweight.containers.carried import Carried
+from flyweight.containers.container import Container, Placement, require_carried
 from flyweight.containers.hf import (
     CONFIG,
     INDEX,
@@ -40,13 +40,13 @@ from flyweight.containers.hf import (
 )
 from flyweight.containers.quantization import as_foreign
 from flyweight.containers.safetensors import header_metadata, metadata_of, with_extents
-from flyweight.cursor import check_shape
-from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
-from flyweight.limits import MAX_JSON_BYTES
-from flyweight.manifest import Entry, Manifest, Typed
+from flyweight.foundation.cursor import check_shape
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
+from flyweight.foundation.limits import MAX_JSON_BYTES
+from flyweight.foundation.manifest import Entry, Manifest, Typed
+from flyweight.foundation.tensor import RAW, CodecSpec, Param, TensorSpec
 from flyweight.sources import Bundle
-from flyweight.tensor import RAW, CodecSpec, Param, TensorSpec
 
 __all__ = ["MlxDirectory"]
 

@@ -22,10 +22,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
-from flyweight.manifest import Entry, kinds_of
-from flyweight.tensor import RAW, CodecSpec
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.manifest import Entry, kinds_of
+from flyweight.foundation.tensor import RAW, CodecSpec
 
 __all__ = [
     "BESIDE",

@@ -25,18 +25,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flyweight import strict_json
 from flyweight.containers import typed_json
-from flyweight.containers.base import ENTRY_KIND_NBYTES, ENTRY_NBYTES, Container, Image, Placement, check_cover
 from flyweight.containers.carried import EVERY_CODEC, Carried
+from flyweight.containers.container import ENTRY_KIND_NBYTES, ENTRY_NBYTES, Container, Image, Placement, check_cover
 from flyweight.containers.quantization import as_foreign, method_in_tensors
-from flyweight.cursor import Budget, Cursor, check_name, check_shape, utf8
-from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
-from flyweight.limits import MAX_JSON_BYTES, MAX_SIZE, MAX_TENSORS_PER_FILE
-from flyweight.manifest import Entries, Entry, Extent, Manifest, Typed
+from flyweight.foundation import strict_json
+from flyweight.foundation.cursor import Budget, Cursor, check_name, check_shape, utf8
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
+from flyweight.foundation.limits import MAX_JSON_BYTES, MAX_SIZE, MAX_TENSORS_PER_FILE
+from flyweight.foundation.manifest import Entries, Entry, Extent, Manifest, Typed
+from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec
 from flyweight.sources import Bundle, Source
-from flyweight.tensor import RAW, CodecSpec, Layout, TensorSpec
 
 __all__ = [
     "Header",

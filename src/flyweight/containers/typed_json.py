@@ -15,10 +15,10 @@ from math import inf, isfinite
 from struct import pack, unpack
 from typing import Any
 
-from flyweight import strict_json
-from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.limits import MAX_ARRAY_DEPTH, MAX_JSON_BYTES
-from flyweight.manifest import Typed
+from flyweight.foundation import strict_json
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.limits import MAX_ARRAY_DEPTH, MAX_JSON_BYTES
+from flyweight.foundation.manifest import Typed
 
 __all__ = ["dumps", "loads"]
 

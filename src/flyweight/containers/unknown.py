@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from flyweight.errors import FlyweightError, MalformedError, UnknownFormatError, UnsupportedError
+from flyweight.foundation.errors import FlyweightError, MalformedError, UnknownFormatError, UnsupportedError
 from flyweight.sources import Bundle
 
 __all__ = ["unknown", "without_weights"]

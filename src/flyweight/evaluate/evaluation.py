@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from flyweight.errors import UnsupportedError
 from flyweight.evaluate import statistics
 from flyweight.evaluate.predict import BLOCK, Predictor
 from flyweight.evaluate.scores import score
 from flyweight.evaluate.statistics import Estimate
+from flyweight.foundation.errors import UnsupportedError
 
 __all__ = ["Evaluation", "evaluate"]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from flyweight.gate import LEAST_WINDOWS
+from flyweight.foundation.accuracy_gate import LEAST_WINDOWS
 
 __all__ = ["Estimate", "mean", "perplexity", "perplexity_change", "quantile", "share", "unit_of"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from flyweight.errors import LimitError, MalformedError, UnsupportedError
-from flyweight.runtime.tokenizer import MAX_TEXT, Tokenizer
+from flyweight.foundation.errors import LimitError, MalformedError, UnsupportedError
+from flyweight.runtime.text.tokenizer import MAX_TEXT, Tokenizer
 
 __all__ = ["common_tokens", "read_text", "windows_of"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flyweight.dtypes import DType
+from flyweight.foundation.dtypes import DType
 
 __all__ = [
     "F16", "F32", "F64", "I32", "U8", "U16", "U32", "U64", "Array", "check", "check_group", "check_numbers", "check_stream",

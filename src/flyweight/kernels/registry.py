@@ -19,7 +19,7 @@ from typing import Generic, ParamSpec
 
 import numpy as np
 
-from flyweight.errors import ArgumentError
+from flyweight.foundation.errors import ArgumentError
 
 try:
     import flyweight.kernels._native as _native

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from flyweight.errors import MalformedError
-from flyweight.manifest import Numbers
+from flyweight.foundation.errors import MalformedError
+from flyweight.foundation.manifest import Numbers
 
 __all__ = ["Record", "shown"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 
-from flyweight import strict_json
-from flyweight.manifest import Manifest
+from flyweight.foundation import strict_json
+from flyweight.foundation.manifest import Manifest
 from flyweight.models.dialects.contract import Read
 from flyweight.models.model_config import CONFIG_JSON
 

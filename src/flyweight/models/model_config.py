@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from math import sqrt
 from typing import Any, NamedTuple
 
-from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.models import rope_scaling
 from flyweight.models.checked_record import Record, shown
 from flyweight.models.family import Dims, Family, Field, Window

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flyweight.errors import UnsupportedError
+from flyweight.foundation.errors import UnsupportedError
 from flyweight.models.checked_record import Record
 
 if TYPE_CHECKING:

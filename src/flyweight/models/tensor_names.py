@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.manifest import Entry
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.manifest import Entry
 from flyweight.models.dialects.contract import Blueprint, Dialect
 from flyweight.models.family import UNTIED, Dims, TensorRule
 from flyweight.models.model_config import Config

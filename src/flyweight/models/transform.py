@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flyweight.errors import MalformedError
+from flyweight.foundation.errors import MalformedError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from flyweight.dtypes import DType
-from flyweight.errors import UnsupportedError
-from flyweight.manifest import Manifest
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.manifest import Manifest
 from flyweight.models.dialects import DIALECTS
 from flyweight.models.dialects.contract import Blueprint, Dialect, Read, Translation
 from flyweight.models.family import Family

@@ -1,11 +1,11 @@
 """From a checkpoint to another form, and the proof that it is right: convert, verify, diff, extract."""
 
 from flyweight.pipeline.compare import DiffReport, diff
+from flyweight.pipeline.conversion import convert, plan_conversion, target_container
+from flyweight.pipeline.conversion_report import ConversionReport, TensorReport
 from flyweight.pipeline.extraction import ExtractReport, Part, extract, list_parts
 from flyweight.pipeline.plan import Plan, Step, make_plan
 from flyweight.pipeline.recipe import Recipe, load_recipe, preset
-from flyweight.pipeline.report import ConversionReport, TensorReport
-from flyweight.pipeline.run import convert, plan_conversion, target_container
 from flyweight.pipeline.soundness import Finding, VerifyReport, verify
 
 __all__ = [

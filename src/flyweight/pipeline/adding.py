@@ -19,14 +19,14 @@ from pathlib import Path
 from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.codecs import codec_for
 from flyweight.containers.abilities import Addition, AddsForms
-from flyweight.errors import OutputError, UnsupportedError
-from flyweight.manifest import Entry, Manifest
+from flyweight.foundation.errors import OutputError, UnsupportedError
+from flyweight.foundation.manifest import Entry, Manifest
 from flyweight.pipeline.arguments import as_count, as_size
+from flyweight.pipeline.conversion import Progress, check_resources, fill_and_publish, fingerprint
+from flyweight.pipeline.conversion_report import ConversionReport
+from flyweight.pipeline.output.staging import Staging
 from flyweight.pipeline.plan import Plan, Step
 from flyweight.pipeline.recipe import Recipe
-from flyweight.pipeline.report import ConversionReport
-from flyweight.pipeline.run import Progress, check_resources, fill_and_publish, fingerprint
-from flyweight.pipeline.staging import Staging
 from flyweight.writing import Folder, Tree, move
 
 __all__ = ["add_form", "plan_addition"]

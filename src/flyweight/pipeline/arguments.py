@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from flyweight.dtypes import DType
-from flyweight.limits import parse_size
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.limits import parse_size
 
 __all__ = ["as_count", "as_dtype", "as_path", "as_size", "check_name"]
 

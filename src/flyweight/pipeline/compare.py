@@ -17,13 +17,13 @@ import numpy as np
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.codecs import known
-from flyweight.containers.base import Finding
-from flyweight.errors import FlyweightError
+from flyweight.containers.container import Finding
+from flyweight.foundation.errors import FlyweightError
+from flyweight.foundation.tensor import has_rows
 from flyweight.models import Renamed, rename_tensors
+from flyweight.pipeline.conversion_report import Drift
 from flyweight.pipeline.draft import without_draft
-from flyweight.pipeline.report import Drift
 from flyweight.pipeline.rows import decode_rows, read_rows, slabs
-from flyweight.tensor import has_rows
 
 __all__ = ["DiffReport", "TensorDiff", "diff"]
 

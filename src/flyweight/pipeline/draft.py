@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from flyweight.checkpoint import Checkpoint
 from flyweight.containers.abilities import EmbedsFiles
-from flyweight.containers.base import Container
-from flyweight.manifest import DRAFT, Entry, Manifest
+from flyweight.containers.container import Container
+from flyweight.foundation.manifest import DRAFT, Entry, Manifest
 
 __all__ = ["draft_tensors", "without_draft"]
 

@@ -19,15 +19,15 @@ from typing import Any
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.containers import container_named, mlpackage
-from flyweight.containers.base import Image
-from flyweight.errors import FlyweightError, MalformedError, UnsupportedError
-from flyweight.manifest import DRAFT, Entry, Extent, Manifest
+from flyweight.containers.container import Image
+from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
+from flyweight.foundation.manifest import DRAFT, Entry, Extent, Manifest
+from flyweight.pipeline.conversion import Progress, carry_out_plan
+from flyweight.pipeline.output.replacing import require_apart
+from flyweight.pipeline.output.staging import Staging
 from flyweight.pipeline.plan import Plan, Step
 from flyweight.pipeline.recipe import Recipe
-from flyweight.pipeline.replacing import require_apart
 from flyweight.pipeline.rows import SLAB_BYTES
-from flyweight.pipeline.run import Progress, carry_out_plan
-from flyweight.pipeline.staging import Staging
 
 __all__ = ["ExtractReport", "Part", "extract", "list_parts"]
 

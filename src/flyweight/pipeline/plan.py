@@ -23,20 +23,20 @@ from flyweight.checkpoint import Checkpoint, gated, needs_gate
 from flyweight.codecs import Array, Codec, codec_for, known
 from flyweight.codecs.casts import astype
 from flyweight.containers.abilities import Describes, RecordsGate, adapted
-from flyweight.containers.base import Container, Placement
-from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, MalformedError, ResourceError, UnsupportedError
-from flyweight.gate import INT3, Gate
-from flyweight.manifest import Entry, Manifest
+from flyweight.containers.container import Container, Placement
+from flyweight.foundation.accuracy_gate import INT3, Gate
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError, MalformedError, ResourceError, UnsupportedError
+from flyweight.foundation.manifest import Entry, Manifest
+from flyweight.foundation.tensor import RAW, TensorSpec, has_rows
 from flyweight.models import Renamed, Transform, Translation, expert_layout, translate
-from flyweight.pipeline import memory
+from flyweight.pipeline import memory_limit
+from flyweight.pipeline.conversion_report import Drift
 from flyweight.pipeline.draft import draft_tensors, without_draft
 from flyweight.pipeline.recipe import SAME_CODES, Choice, Recipe
-from flyweight.pipeline.report import Drift
 from flyweight.pipeline.rows import decode_rows, pruned, read_rows, slabs
 from flyweight.pipeline.side_files import side_files
 from flyweight.quantizers import QUANTIZERS
-from flyweight.tensor import RAW, TensorSpec, has_rows
 
 __all__ = ["Action", "Plan", "Step", "make_plan"]
 
@@ -318,7 +318,7 @@ def _quantize(
     spec = TensorSpec(source.spec.shape, dense if codec.exact else codec.decoded_dtype(source.spec.dtype))
     try:
         if codec.needs_fit:
-            memory.require(codec.copies_to_fit * 4 * spec.size, max_ram, f"fitting {codec.name}", tensor=source.name)
+            memory_limit.require(codec.copies_to_fit * 4 * spec.size, max_ram, f"fitting {codec.name}", tensor=source.name)
             codec = _fitted(checkpoint, source, transform, codec, spec, choice.sparsity)
         layout = codec.layout(spec)
         reason = "" if container.carried(spec, codec.spec) else f"{container.name} cannot hold {spec} as {codec.spec}"

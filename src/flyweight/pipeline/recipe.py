@@ -47,13 +47,13 @@ from pathlib import Path
 from typing import Any
 
 from flyweight.codecs import CODECS, codec_for
-from flyweight.containers.presets import Floor
-from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, UnsupportedError, nearest
-from flyweight.gate import Gate
+from flyweight.containers.named_quantizations import Floor
+from flyweight.foundation.accuracy_gate import Gate
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError, UnsupportedError, nearest
+from flyweight.foundation.tensor import RAW, CodecSpec, Param, TensorSpec
 from flyweight.models import dense_by_default
 from flyweight.quantizers import QUANTIZERS
-from flyweight.tensor import RAW, CodecSpec, Param, TensorSpec
 
 __all__ = [
     "DENSE",

@@ -8,9 +8,9 @@ import numpy as np
 
 from flyweight.checkpoint import Checkpoint
 from flyweight.codecs import Array, codec_for, take_rows
+from flyweight.foundation.tensor import RAW, CodecSpec, EncodedTensor, TensorSpec, has_rows
 from flyweight.models import Transform
 from flyweight.quantizers import prune
-from flyweight.tensor import RAW, CodecSpec, EncodedTensor, TensorSpec, has_rows
 
 __all__ = ["SLAB_BYTES", "decode_rows", "pruned", "read_rows", "slabs"]
 

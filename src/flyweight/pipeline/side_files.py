@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from flyweight import strict_json
 from flyweight.checkpoint import Checkpoint
 from flyweight.containers.abilities import EmbedsFiles, WritesConfig
-from flyweight.containers.base import Container
+from flyweight.containers.container import Container
 from flyweight.containers.quantization import without_statement
-from flyweight.dtypes import DType
-from flyweight.errors import LimitError, MalformedError
-from flyweight.limits import MAX_JSON_BYTES
-from flyweight.manifest import Entry, Extent
-from flyweight.tensor import RAW
+from flyweight.foundation import strict_json
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import LimitError, MalformedError
+from flyweight.foundation.limits import MAX_JSON_BYTES
+from flyweight.foundation.manifest import Entry, Extent
+from flyweight.foundation.tensor import RAW
 
 __all__ = ["RUN_FILES", "side_files"]
 

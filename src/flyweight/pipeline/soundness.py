@@ -21,12 +21,12 @@ from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.codecs import codec_for, known
 from flyweight.containers import recognise
 from flyweight.containers.abilities import Audits, Warns
-from flyweight.containers.base import Finding
-from flyweight.errors import FlyweightError, MalformedError
-from flyweight.manifest import Entry
+from flyweight.containers.container import Finding
+from flyweight.foundation.errors import FlyweightError, MalformedError
+from flyweight.foundation.manifest import Entry
+from flyweight.foundation.tensor import has_rows
 from flyweight.pipeline.rows import read_rows, slabs
 from flyweight.sources import open_bundle
-from flyweight.tensor import has_rows
 
 __all__ = ["Finding", "VerifyReport", "verify"]
 

@@ -16,13 +16,13 @@ from blake3 import blake3
 from flyweight.checkpoint import Checkpoint
 from flyweight.codecs import Array, Parts, codec_for
 from flyweight.codecs.casts import astype
-from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, MalformedError
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError, MalformedError
+from flyweight.foundation.tensor import RAW, EncodedTensor, TensorSpec, has_rows
+from flyweight.pipeline.conversion_report import Drift, TensorReport
 from flyweight.pipeline.plan import Step
-from flyweight.pipeline.report import Drift, TensorReport
 from flyweight.pipeline.rows import SLAB_BYTES, decode_rows, pruned, read_rows, slabs
 from flyweight.quantizers import QUANTIZERS
-from flyweight.tensor import RAW, EncodedTensor, TensorSpec, has_rows
 
 __all__ = ["Writer", "carry_out", "step_memory"]
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from flyweight.quantizers.base import Quantizer
+from flyweight.foundation.lazy_table import Table
 from flyweight.quantizers.prune import prune
-from flyweight.table import Table
+from flyweight.quantizers.quantizer import Quantizer
 
 __all__ = ["QUANTIZERS", "Quantizer", "prune"]
 
 QUANTIZERS: Table[Quantizer] = Table(
     __name__,
     {
-        "nearest": "nearest:nearest",
+        "nearest": "own_encoder:nearest",
         "edge": "edge:edge",
         "kmeans": "kmeans:kmeans",
         "clip": "clip:clip",
-        "hqq": "hqq:hqq",
+        "hqq": "half_quadratic:hqq",
     },
 )

@@ -16,9 +16,9 @@ from flyweight import kernels
 from flyweight.codecs import Array, Parts
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.casts import astype
-from flyweight.dtypes import DType
-from flyweight.quantizers.base import Quantizer, chunks, group_columns, stored_or
-from flyweight.tensor import TensorSpec
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.tensor import TensorSpec
+from flyweight.quantizers.quantizer import Quantizer, chunks, group_columns, stored_or
 
 __all__ = ["clip"]
 

@@ -18,9 +18,9 @@ import numpy as np
 
 from flyweight.codecs import Array, Parts
 from flyweight.codecs.affine import Affine
-from flyweight.codecs.base import column_weights
-from flyweight.quantizers.base import Quantizer
-from flyweight.tensor import TensorSpec
+from flyweight.codecs.codec import column_weights
+from flyweight.foundation.tensor import TensorSpec
+from flyweight.quantizers.quantizer import Quantizer
 
 __all__ = ["edge"]
 

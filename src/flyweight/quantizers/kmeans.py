@@ -24,10 +24,10 @@ import numpy as np
 from flyweight import kernels
 from flyweight.codecs import Array, Parts
 from flyweight.codecs.palette import Palette
-from flyweight.errors import UnsupportedError
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.tensor import TensorSpec
 from flyweight.kernels.palettes.kmeans_1d import centres
-from flyweight.quantizers.base import Quantizer
-from flyweight.tensor import TensorSpec
+from flyweight.quantizers.quantizer import Quantizer
 
 __all__ = ["kmeans", "optimal_centres", "vector_centres"]
 

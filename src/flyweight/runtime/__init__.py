@@ -11,22 +11,22 @@ Names are imported when first used, so that the worker of `chat` can start befor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from flyweight.table import Table
+from flyweight.foundation.lazy_table import lazy_exports
 
 if TYPE_CHECKING:
-    from flyweight.runtime.checking import Checking
+    from flyweight.runtime.digest_check import Checking
     from flyweight.runtime.generate import Generation, peak_rss
     from flyweight.runtime.model import Model, open_model
     from flyweight.runtime.sample import Sampler
 
 __all__ = ["Checking", "Generation", "Model", "Sampler", "open_model", "peak_rss"]
 
-_HOMES: Table[Any] = Table(
+__getattr__ = lazy_exports(
     __name__,
     {
-        "Checking": "checking:Checking",
+        "Checking": "digest_check:Checking",
         "Generation": "generate:Generation",
         "Model": "model:Model",
         "Sampler": "sample:Sampler",
@@ -34,9 +34,3 @@ _HOMES: Table[Any] = Table(
         "peak_rss": "generate:peak_rss",
     },
 )
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'flyweight.runtime' has no attribute '{name}'")
-    return _HOMES[name]

@@ -21,13 +21,13 @@ import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs import codec_for
+from flyweight.foundation.tensor import EncodedTensor
 from flyweight.models import Blueprint, Config
 from flyweight.runtime.kv import KeyValues
-from flyweight.runtime.linear import Gated, Linear, decoded_rows
+from flyweight.runtime.linear import DecodedRows, Gated, Linear
 from flyweight.runtime.rotary import Rotary
 from flyweight.runtime.tensors import Tensors
 from flyweight.sources import Uncopied
-from flyweight.tensor import EncodedTensor
 
 __all__ = ["BLOCK", "Decoder", "Layer", "Settings"]
 
@@ -139,7 +139,7 @@ class Decoder(Uncopied):
         self._layers = tensors.layers(
             lambda held, index: Layer(held, self.blueprint, index, rotaries[locality[index]], settings)
         )
-        self._embedding = tensors["model.embed_tokens.weight"]
+        self._embedding = DecodedRows(tensors["model.embed_tokens.weight"])
         self._norm = _vector(tensors, "model.norm.weight", self.blueprint.gain)
         self._output = tensors.output(lambda held: Linear([held], int8=settings.int8, threads=settings.threads))
         self._factor = np.float32(sqrt(config.dims.hidden)) if config.family.graph.scaled_embedding else None
@@ -189,7 +189,7 @@ class Decoder(Uncopied):
             return self._logits(ids, cache, every, out, buffers)
 
     def _logits(self, ids: Array, cache: KeyValues, every: bool, out: Array | None, buffers: Buffers) -> Array:
-        x = np.ascontiguousarray(decoded_rows(self._embedding, ids), np.float32)
+        x = np.ascontiguousarray(self._embedding[ids])
         if self._factor is not None:
             x = x * self._factor
         for layer in self._layers:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from flyweight.errors import UnsupportedError
+from flyweight.foundation.errors import UnsupportedError
 
 __all__ = ["missing_extra", "needs_run_extra"]
 

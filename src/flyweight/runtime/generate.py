@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from flyweight.errors import ResourceError
+from flyweight.foundation.errors import ResourceError
 from flyweight.runtime.kv import KeyValues
 from flyweight.runtime.model import Model
 from flyweight.runtime.sample import Sampler
-from flyweight.runtime.text import TextStream
+from flyweight.runtime.text.token_text import TextStream
 
 __all__ = ["Generation", "peak_rss"]
 

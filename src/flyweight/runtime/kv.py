@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from flyweight import kernels
-from flyweight.errors import ResourceError
+from flyweight.foundation.errors import ResourceError
 from flyweight.sources import Uncopied
 
 Array = np.ndarray[Any, Any]

@@ -13,10 +13,10 @@ import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs import codec_for, take_rows
+from flyweight.foundation.tensor import EncodedTensor, has_rows
 from flyweight.kernels.products.activations import ACTIVATIONS, normalize
-from flyweight.tensor import EncodedTensor, has_rows
 
-__all__ = ["Gated", "Linear", "decoded_rows", "form_of"]
+__all__ = ["DecodedRows", "Gated", "Linear", "form_of"]
 
 Array = np.ndarray[Any, Any]
 
@@ -29,18 +29,21 @@ def form_of(tensor: EncodedTensor) -> kernels.Matrix | None:
     return codec_for(tensor.codec).product(spec, tensor.parts) if len(spec.shape) == 2 and spec.columns % 32 == 0 else None
 
 
-def _stands_by_rows(tensor: EncodedTensor) -> bool:
-    """Of a single row the shapes do not tell whether it stands alone, and it is the whole tensor."""
-    return tensor.spec.rows > 1 and has_rows(tensor.spec, codec_for(tensor.codec).layout(tensor.spec))
+class DecodedRows:
+    """Rows of a tensor as f32, decoded when they are asked for: `DecodedRows(tensor)[rows]`."""
 
+    def __init__(self, tensor: EncodedTensor) -> None:
+        self.tensor, self._codec = tensor, codec_for(tensor.codec)
+        spec = tensor.spec
+        self.one_by_one = spec.rows > 1 and has_rows(spec, self._codec.layout(spec))
+        """Whether some rows can be decoded without the others; a single row is the whole tensor."""
 
-def decoded_rows(tensor: EncodedTensor, rows: slice | Array) -> Array:
-    """Some rows as f32."""
-    if _stands_by_rows(tensor):
-        chosen = take_rows(tensor, rows)
-        return np.asarray(codec_for(chosen.codec).decode(chosen.spec, chosen.parts), np.float32)
-    whole = codec_for(tensor.codec).decode(tensor.spec, tensor.parts)
-    return np.asarray(whole.reshape(tensor.spec.rows, -1)[rows], np.float32)
+    def __getitem__(self, rows: slice | Array) -> Array:
+        if self.one_by_one:
+            chosen = take_rows(self.tensor, rows)
+            return np.asarray(self._codec.decode(chosen.spec, chosen.parts), np.float32)
+        whole = self._codec.decode(self.tensor.spec, self.tensor.parts)
+        return np.asarray(whole.reshape(self.tensor.spec.rows, -1)[rows], np.float32)
 
 
 class Linear:
@@ -49,11 +52,12 @@ class Linear:
     def __init__(
         self, tensors: Sequence[EncodedTensor], bias: Array | None = None, *, int8: bool = True, threads: int = 1
     ) -> None:
-        self.tensors, self.bias, self.int8, self.threads = tuple(tensors), bias, int8, threads
+        self.bias, self.int8, self.threads = bias, int8, threads
         self.rows = sum(tensor.spec.rows for tensor in tensors)
         forms = [form_of(tensor) for tensor in tensors]
         self.matrices = [form for form in forms if form] if all(forms) else []
         """The tensors as the kernels take them; none unless they take all."""
+        self._rows = [] if self.matrices else [DecodedRows(tensor) for tensor in tensors]
 
     def __call__(self, x: Array, out: Array, *, gain: Array | None = None, eps: float = 0.0, add: bool = False) -> None:
         if self.matrices:
@@ -77,15 +81,15 @@ class Linear:
         return out
 
     def _decoded(self) -> Iterator[tuple[slice, Array]]:
-        """All weights as f32, some rows at a time; where rows do not stand alone, a tensor at a time."""
+        """All weights as f32, some rows at a time; a tensor at a time where rows cannot be decoded one by one."""
         first = 0
-        for tensor in self.tensors:
-            count = tensor.spec.rows
-            step = max(_SLAB // tensor.spec.columns, 1) if _stands_by_rows(tensor) else count
-            for start in range(0, count, step):
-                stop = min(start + step, count)
-                yield slice(first + start, first + stop), decoded_rows(tensor, slice(start, stop))
-            first += count
+        for rows in self._rows:
+            spec = rows.tensor.spec
+            step = max(_SLAB // spec.columns, 1) if rows.one_by_one else spec.rows
+            for start in range(0, spec.rows, step):
+                stop = min(start + step, spec.rows)
+                yield slice(first + start, first + stop), rows[start:stop]
+            first += spec.rows
 
 
 class Gated:

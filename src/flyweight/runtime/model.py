@@ -14,16 +14,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint, require_passed
-from flyweight.errors import FlyweightError, MalformedError, ResourceError
-from flyweight.limits import parse_size
+from flyweight.foundation.errors import FlyweightError, MalformedError, ResourceError
+from flyweight.foundation.limits import parse_size
 from flyweight.runtime.decoder import Decoder, Settings
 from flyweight.runtime.kv import KeyValues, cache_nbytes
 from flyweight.runtime.tensors import Streamed, Tensors
-from flyweight.runtime.tokenizer import Tokenizer
+from flyweight.runtime.text.tokenizer import Tokenizer
 from flyweight.sources import Uncopied
 
 if TYPE_CHECKING:
-    from flyweight.runtime.chat import Renderer
+    from flyweight.runtime.text.chat_template import Renderer
 
 __all__ = ["DEFAULT_CONTEXT", "Model", "open_model", "usable_cores"]
 
@@ -69,8 +69,8 @@ class Model(Uncopied):
 
         Special tokens written in a message are text; with `raw_special` they are those tokens.
         """
-        from flyweight.runtime.chat import Renderer, template_for
-        from flyweight.runtime.literal import as_text, strings_of
+        from flyweight.runtime.text.chat_template import Renderer, template_for
+        from flyweight.runtime.text.literal import as_text, strings_of
 
         self.checkpoint.check_open()
         words, template = self.tokenizer, template_for(self.checkpoint)

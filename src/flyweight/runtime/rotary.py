@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from flyweight.errors import UnsupportedError
+from flyweight.foundation.errors import UnsupportedError
 from flyweight.models import Config
 from flyweight.models.rope_scaling import DIVISORS, divisors, longrope_attention
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from flyweight.errors import MalformedError
+from flyweight.foundation.errors import MalformedError
 
 __all__ = ["Sampler"]
 

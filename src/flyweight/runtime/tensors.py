@@ -19,12 +19,12 @@ import numpy as np
 
 from flyweight.checkpoint import Checkpoint, as_array
 from flyweight.codecs import take_rows
-from flyweight.errors import FlyweightError
-from flyweight.manifest import Entry, Extent
+from flyweight.foundation.errors import FlyweightError
+from flyweight.foundation.manifest import Entry, Extent
+from flyweight.foundation.tensor import EncodedTensor, TensorSpec, has_rows
 from flyweight.models import Blueprint, blueprint
-from flyweight.runtime.ahead import Ahead
+from flyweight.runtime.read_ahead import Ahead
 from flyweight.sources import Uncopied
-from flyweight.tensor import EncodedTensor, TensorSpec, has_rows
 
 __all__ = ["Streamed", "Tensors"]
 

@@ -6,11 +6,11 @@ Names inside a model (shard names, side files) are looked up in the bundle's lis
 that climbs out of the directory is simply not there. What was closed is a ClosedError for every use.
 """
 
-from flyweight.sources.base import Source
 from flyweight.sources.bundle import Bundle, MemoryBundle, PathBundle, open_bundle
 from flyweight.sources.file import FileSource
 from flyweight.sources.memory import MemorySource
 from flyweight.sources.opened import ClosedError, Opened, Uncopied
+from flyweight.sources.source import Source
 
 __all__ = [
     "Bundle",

@@ -10,12 +10,12 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from flyweight.errors import LimitError, MalformedError, OutputError, UnsupportedError
-from flyweight.limits import MAX_SHARDS
-from flyweight.sources.base import Source
+from flyweight.foundation.errors import LimitError, MalformedError, OutputError, UnsupportedError
+from flyweight.foundation.limits import MAX_SHARDS
 from flyweight.sources.file import FileSource, Identity
 from flyweight.sources.memory import MemorySource
 from flyweight.sources.opened import Opened
+from flyweight.sources.source import Source
 
 __all__ = ["Bundle", "MemoryBundle", "PathBundle", "open_bundle"]
 

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from weakref import ref
 
-from flyweight.errors import MalformedError, TruncatedError
-from flyweight.sources.base import Source
+from flyweight.foundation.errors import MalformedError, TruncatedError
 from flyweight.sources.opened import ClosedError, Uncopied
+from flyweight.sources.source import Source
 
 __all__ = ["FileSource", "Identity"]
 

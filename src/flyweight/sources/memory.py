@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flyweight.sources.base import Source
+from flyweight.sources.source import Source
 
 __all__ = ["MemorySource"]
 

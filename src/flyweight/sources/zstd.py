@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
-from flyweight.errors import MalformedError, TruncatedError, UnsupportedError
-from flyweight.sources.base import Source
+from flyweight.foundation.errors import MalformedError, TruncatedError, UnsupportedError
 from flyweight.sources.bundle import Bundle
+from flyweight.sources.source import Source
 
 __all__ = ["InflatedBundle", "ZstdSource"]
 

@@ -6,23 +6,24 @@
     model, choice = open_model_from("model-npy")         # ever after: maps what is ready
     print(choice.tier, choice.why)
 
-`table` has the tiers, `store` the user's cache that they are in, `arrays` what the user knows of a model; `seal` how a tier is
-trusted, `state` whether it is. `building`, `choosing` with its `decision`, `checking` and `upkeep` are what the names say.
-docs/formats/tiers.md is the layout, normatively. What a model without tiers does not need is imported when it is used.
+`tier_table` has the tiers, `store` the user's cache that holds them, `arrays` what the user's index says of a model, `sentinel`
+how a tier is trusted, `state` whether it is. `building`, `choosing` with its `decision`, `tier_check` and `upkeep` do what
+their names say. docs/formats/tiers.md is the layout, normatively. What a model without tiers does not need is imported when
+it is used.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from flyweight.tiers.table import TIERS, Tier, has_tiers, tier_named
+from flyweight.foundation.lazy_table import lazy_exports
+from flyweight.tiers.tier_table import TIERS, Tier, has_tiers, tier_named
 
 if TYPE_CHECKING:
     from flyweight.tiers.building import Built, build
-    from flyweight.tiers.checking import audit, diff, verify
     from flyweight.tiers.choosing import Choice, open_best, open_model_from
     from flyweight.tiers.state import State
+    from flyweight.tiers.tier_check import audit, diff, verify
     from flyweight.tiers.upkeep import Entry, Listing, entries, listing, prune, prune_cache, state_of
 
 __all__ = [
@@ -49,14 +50,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Choice": "choosing", "open_best": "choosing", "open_model_from": "choosing",
-    "Built": "building", "build": "building", "State": "state", "state_of": "upkeep", "Entry": "upkeep", "entries": "upkeep",
-    "Listing": "upkeep", "listing": "upkeep", "prune": "upkeep", "prune_cache": "upkeep",
-    "audit": "checking", "diff": "checking", "verify": "checking",
-}  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'flyweight.tiers' has no attribute '{name}'")
-    return getattr(import_module(f"flyweight.tiers.{_HOMES[name]}"), name)
+    "building": ("Built", "build"),
+    "choosing": ("Choice", "open_best", "open_model_from"),
+    "state": ("State",),
+    "tier_check": ("audit", "diff", "verify"),
+    "upkeep": ("Entry", "Listing", "entries", "listing", "prune", "prune_cache", "state_of"),
+}
+__getattr__ = lazy_exports(__name__, {name: f"{module}:{name}" for module, names in _HOMES.items() for name in names})

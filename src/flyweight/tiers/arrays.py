@@ -20,10 +20,10 @@ from typing import Any
 
 from blake3 import blake3
 
-from flyweight.errors import MalformedError, OutputError
+from flyweight.foundation.errors import MalformedError, OutputError
 from flyweight.tiers import store
 from flyweight.tiers.digests import Stamps, fingerprint, source_digest, source_stamps
-from flyweight.tiers.table import Home
+from flyweight.tiers.tier_table import Home
 from flyweight.writing import Folder
 
 __all__ = ["Arrays", "indexed"]

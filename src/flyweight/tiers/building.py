@@ -19,18 +19,18 @@ from typing import Any, NamedTuple
 from flyweight.checkpoint import Checkpoint, open_checkpoint, require_passed
 from flyweight.containers import container_named
 from flyweight.containers.npy_dir.finalized import Finalized
-from flyweight.containers.npy_dir.reading import read_keys
+from flyweight.containers.npy_dir.npy_reading import read_keys
 from flyweight.containers.safetensors import Safetensors
-from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, GateError, OutputError, ResourceError
-from flyweight.gate import Measure
-from flyweight.manifest import Entry
+from flyweight.foundation.accuracy_gate import Measure
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError, GateError, OutputError, ResourceError
+from flyweight.foundation.manifest import Entry
+from flyweight.foundation.tensor import RAW, CodecSpec
+from flyweight.pipeline.conversion import Outcome, Progress, carry_out_plan
 from flyweight.pipeline.plan import Plan, make_plan
 from flyweight.pipeline.recipe import SAME_CODES, ByName, Choice, Recipe, preset
-from flyweight.pipeline.run import Outcome, Progress, carry_out_plan
 from flyweight.runtime.linear import form_of
 from flyweight.runtime.tensors import Tensors
-from flyweight.tensor import RAW, CodecSpec
 from flyweight.tiers import keeping, store
 from flyweight.tiers.arrays import Arrays
 from flyweight.tiers.digests import (
@@ -43,9 +43,9 @@ from flyweight.tiers.digests import (
     weights_stamps,
 )
 from flyweight.tiers.opening import open_tier
-from flyweight.tiers.seal import Seal, write_seal
+from flyweight.tiers.sentinel import Sentinel, write_sentinel
 from flyweight.tiers.state import state_in
-from flyweight.tiers.table import Home, Tier, require_tiers, tier_named
+from flyweight.tiers.tier_table import Home, Tier, require_tiers, tier_named
 from flyweight.writing import Folder
 
 __all__ = ["Built", "build", "build_from", "plan_tier"]
@@ -129,14 +129,14 @@ def build_from(
                     ungated = outcome.verdict.complaint
                 arrays.remember(digest, before)
 
-                def seal(path: Path) -> None:
-                    _seal(Home(arrays.root, path), tier, arrays, plan, outcome, Seal(tier.name, digest, "", ungated))
+                def vouch(path: Path) -> None:
+                    _vouch(Home(arrays.root, path), tier, arrays, plan, outcome, Sentinel(tier.name, digest, "", ungated))
 
                 if in_place:
-                    seal(arrays.root)
+                    vouch(arrays.root)
                 else:
                     about = {"path": arrays.path, "nbytes": arrays.nbytes}
-                    keeping.adopt(work, digest, tier, about, seal)
+                    keeping.adopt(work, digest, tier, about, vouch)
     place = _place(Home(arrays.root, arrays.root) if in_place else arrays.home(), tier)
     if not in_place:
         with suppress(ResourceError):  # others may have built meanwhile
@@ -164,7 +164,7 @@ def _workplace(arrays: Arrays, tier: Tier, plan: Plan, in_place: bool) -> Iterat
         yield folder
 
 
-def _seal(home: Home, tier: Tier, arrays: Arrays, plan: Plan, outcome: Outcome, seal: Seal) -> None:
+def _vouch(home: Home, tier: Tier, arrays: Arrays, plan: Plan, outcome: Outcome, sentinel: Sentinel) -> None:
     """Write the sentinel of weights that are in their home."""
     found = weights_stamps(home.path, tier)
     files: dict[str, str] = {}
@@ -172,12 +172,12 @@ def _seal(home: Home, tier: Tier, arrays: Arrays, plan: Plan, outcome: Outcome, 
         with open_tier(home, tier) as made:
             files = files_without_weights(made)
     tensors = described(plan.placement.manifest.entries.values(), outcome.parts)
-    seal = seal._replace(weights=content_digest(tensors, files))
+    sentinel = sentinel._replace(weights=content_digest(tensors, files))
     if home.in_place:
-        write_seal(home, tier, seal.signed())
-        arrays.remember_beside(tier.name, seal.weights, found)
+        write_sentinel(home, tier, sentinel.signed())
+        arrays.remember_beside(tier.name, sentinel.weights, found)
     else:
-        write_seal(home, tier, seal._replace(stamps=fingerprint(found)))
+        write_sentinel(home, tier, sentinel._replace(stamps=fingerprint(found)))
 
 
 def _complaint(checkpoint: Checkpoint, allow_ungated: bool) -> str:

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.containers.npy_dir.forms import form_name
-from flyweight.errors import UnsupportedError
-from flyweight.gate import Measure
-from flyweight.manifest import Manifest
+from flyweight.foundation.accuracy_gate import Measure
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.manifest import Manifest
 from flyweight.runtime.model import Model, open_model
-from flyweight.tiers.table import ARRAYS, AUTO, NATIVE, has_tiers
+from flyweight.tiers.tier_table import ARRAYS, AUTO, NATIVE, has_tiers
 
 if TYPE_CHECKING:
     from flyweight.tiers.state import State

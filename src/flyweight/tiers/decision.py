@@ -8,17 +8,17 @@ from functools import cached_property
 from pathlib import Path
 
 from flyweight.checkpoint import Checkpoint, gated, open_checkpoint, require_passed
-from flyweight.errors import FlyweightError, GateError, MalformedError, OutputError, ResourceError, UnsupportedError
-from flyweight.gate import OVERRIDE, Measure
-from flyweight.runtime.ahead import Front
+from flyweight.foundation.accuracy_gate import OVERRIDE, Measure
+from flyweight.foundation.errors import FlyweightError, GateError, MalformedError, OutputError, ResourceError, UnsupportedError
+from flyweight.runtime.read_ahead import Front
 from flyweight.tiers import store
 from flyweight.tiers.arrays import Arrays
 from flyweight.tiers.choosing import Choice, Tell, at_rest
 from flyweight.tiers.digests import weights_stamps
 from flyweight.tiers.opening import open_tier
-from flyweight.tiers.seal import read_seal
+from flyweight.tiers.sentinel import read_sentinel
 from flyweight.tiers.state import State, state_in, tier_digest
-from flyweight.tiers.table import ARRAYS, TIERS, Home, Tier
+from flyweight.tiers.tier_table import ARRAYS, TIERS, Home, Tier
 
 __all__ = ["Decision"]
 
@@ -130,16 +130,20 @@ class Decision:
 
     def _foreign(self, tier: Tier, state: State) -> Opened | None:
         """A tier beside the arrays that someone else built and that was asked for by name: if all its digests hold."""
-        seal = read_seal(self.root, tier)
+        sentinel = read_sentinel(self.root, tier)
         try:
-            if seal is None or seal.source != self.arrays.digest() or tier_digest(self.beside, tier) != seal.weights:
+            if (
+                sentinel is None
+                or sentinel.source != self.arrays.digest()
+                or tier_digest(self.beside, tier) != sentinel.weights
+            ):
                 return None
         except (FlyweightError, OSError):
             return None
         with open_checkpoint(self.root) as arrays:
             require_passed(arrays, allow_ungated=self.allow_ungated)
         with open_tier(self.beside, tier) as made:
-            ungated = seal.ungated or ("its accuracy was not measured by you" if gated(made.manifest) else "")
+            ungated = sentinel.ungated or ("its accuracy was not measured by you" if gated(made.manifest) else "")
         state = state._replace(standing="ready", reason="was not built by you", ungated=ungated)
         if self._is_barred(state):
             raise GateError(ungated, file=str(self.root), hint=OVERRIDE)

@@ -14,14 +14,14 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from flyweight import strict_json
 from flyweight.checkpoint import Checkpoint
-from flyweight.containers.npy_dir.layout import DECIDING, FOLDER, RECORD
-from flyweight.errors import MalformedError
-from flyweight.limits import MAX_JSON_BYTES
-from flyweight.manifest import Entry
+from flyweight.containers.npy_dir.tier_places import DECIDING, FOLDER, RECORD
+from flyweight.foundation import strict_json
+from flyweight.foundation.errors import MalformedError
+from flyweight.foundation.limits import MAX_JSON_BYTES
+from flyweight.foundation.manifest import Entry
 from flyweight.sources import Bundle, open_bundle
-from flyweight.tiers.table import Tier
+from flyweight.tiers.tier_table import Tier
 
 __all__ = [
     "Stamp",
@@ -146,7 +146,7 @@ def _written(file: str) -> str:
 
 
 def _recorded(bundle: Bundle) -> Mapping[str, str]:
-    from flyweight.containers.npy_dir.record import read_record
+    from flyweight.containers.npy_dir.flyweight_json import read_record
 
     if RECORD not in bundle or bundle[RECORD].size > MAX_JSON_BYTES:
         return {}

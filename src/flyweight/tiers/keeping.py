@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flyweight.errors import ResourceError, UnsupportedError
-from flyweight.limits import parse_size
+from flyweight.foundation.errors import ResourceError, UnsupportedError
+from flyweight.foundation.limits import parse_size
 from flyweight.tiers.digests import is_digest, weights_stamps
 from flyweight.tiers.store import (
     ABOUT,
@@ -30,7 +30,7 @@ from flyweight.tiers.store import (
     own,
     placing,
 )
-from flyweight.tiers.table import TIERS, Tier
+from flyweight.tiers.tier_table import TIERS, Tier
 from flyweight.writing import Folder, move, own_cache
 
 __all__ = [
@@ -118,8 +118,8 @@ def allocated(path: Path) -> int:
     return sum(allocated(item) for item in path.iterdir()) if path.is_dir() else path.stat().st_blocks * 512
 
 
-def adopt(work: Folder, digest: str, tier: Tier, said: Mapping[str, Any], seal: Callable[[Path], object]) -> None:
-    """Put the tier that was built in `work` where the tiers of these arrays are: its weights, then, by `seal`, its sentinel."""
+def adopt(work: Folder, digest: str, tier: Tier, said: Mapping[str, Any], vouch: Callable[[Path], object]) -> None:
+    """Move the tier that was built in `work` to the tiers of these arrays: its weights, then, by `vouch`, its sentinel."""
     with placing() as entries, made(TIERS_FOLDER, digest) as folder:
         os.close(lock_file(folder, LOCK))
         folder.replace(ABOUT, json.dumps(said).encode(), 0o600)
@@ -127,7 +127,7 @@ def adopt(work: Folder, digest: str, tier: Tier, said: Mapping[str, Any], seal: 
         move(work, tier.place, folder, tier.place)
         folder.sync()
         entries.sync()
-        seal(folder.path)
+        vouch(folder.path)
 
 
 def _clear(folder: Folder, tier: Tier) -> None:

@@ -9,23 +9,23 @@ from pathlib import Path
 from weakref import finalize
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint, read_checkpoint
-from flyweight.containers.base import Container
+from flyweight.containers.container import Container
 from flyweight.containers.npy_dir.finalized import Finalized
-from flyweight.containers.npy_dir.layout import MANIFEST, RECORD, is_own
-from flyweight.containers.npy_dir.reading import read_json, read_keys
-from flyweight.containers.npy_dir.record import Record, read_record
+from flyweight.containers.npy_dir.flyweight_json import Record, read_record
+from flyweight.containers.npy_dir.npy_reading import read_json, read_keys
+from flyweight.containers.npy_dir.tier_places import MANIFEST, RECORD, is_own
 from flyweight.containers.safetensors import Safetensors
-from flyweight.errors import MalformedError
-from flyweight.manifest import Extent
+from flyweight.foundation.errors import MalformedError
+from flyweight.foundation.manifest import Extent
 from flyweight.sources import Bundle, PathBundle, Source
 from flyweight.tiers.store import held
-from flyweight.tiers.table import Home, Tier
+from flyweight.tiers.tier_table import Home, Tier
 
 __all__ = ["open_tier"]
 
 
 def open_tier(home: Home, tier: Tier) -> Checkpoint:
-    """The tier as it lies there; whether it may be trusted its seal says. In the user's cache it stays until it is closed."""
+    """The tier as it lies there; its sentinel says whether to trust it. In the user's cache it stays until it is closed."""
     descriptor = -1 if home.in_place else held(home)
     try:
         checkpoint = _OPENERS[tier.holds](home, tier)

@@ -1,6 +1,6 @@
 """Whether a tier may be used.
 
-ready        its seal holds: built by this user from these arrays, and unchanged since
+ready        its sentinel holds: built by this user from these arrays, and unchanged since
 absent       it is not there
 foreign      beside the arrays, and not built by this user: Squish's, or whoever packed the model
 unfinished   weights without a sentinel: their builder was stopped
@@ -14,12 +14,12 @@ import os
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
-from flyweight.errors import FlyweightError
+from flyweight.foundation.errors import FlyweightError
 from flyweight.tiers.arrays import Arrays
 from flyweight.tiers.digests import Stamps, content, content_digest, files_without_weights, fingerprint, weights_stamps
 from flyweight.tiers.opening import open_tier
-from flyweight.tiers.seal import Seal, read_seal, write_seal
-from flyweight.tiers.table import Home, Tier
+from flyweight.tiers.sentinel import Sentinel, read_sentinel, write_sentinel
+from flyweight.tiers.tier_table import Home, Tier
 
 __all__ = ["Standing", "State", "state_in", "tier_digest"]
 
@@ -53,35 +53,35 @@ def state_in(home: Home | None, tier: Tier, arrays: Arrays, *, deep: bool = Fals
     user's cache: nothing is written beside the arrays. Without a home there is nothing."""
     if home is None:
         return State(tier.name, "absent", "not built")
-    seal, found = read_seal(home.path, tier), weights_stamps(home.path, tier)
+    sentinel, found = read_sentinel(home.path, tier), weights_stamps(home.path, tier)
 
     def state(standing: Standing, reason: str, ungated: str = "") -> State:
         return State(tier.name, standing, reason, found, ungated, home.in_place)
 
-    if seal is None and not os.path.lexists(home.path / tier.sentinel):
+    if sentinel is None and not os.path.lexists(home.path / tier.sentinel):
         there = bool(found) or os.path.lexists(home.path / tier.place)
         return state("unfinished", f"there is no {tier.sentinel}") if there else state("absent", "not built")
-    if seal is None:
+    if sentinel is None:
         standing: Standing = "foreign" if home.in_place else "damaged"
         return state(standing, f"{tier.sentinel} does not say what it was built from")
-    if home.in_place and not seal.is_own:
-        return state("foreign", "was not built by you", seal.ungated)
+    if home.in_place and not sentinel.is_own:
+        return state("foreign", "was not built by you", sentinel.ungated)
     if not found:
         return state("damaged", f"{tier.place} is missing")
     try:
-        if seal.source != arrays.digest(deep=deep):
+        if sentinel.source != arrays.digest(deep=deep):
             return state("stale", "built from other arrays")
     except FlyweightError as error:
         return state("stale", f"the arrays are damaged: {error.message}")
-    believed = arrays.beside(tier.name) if home.in_place else (seal.weights, seal.stamps)
+    believed = arrays.beside(tier.name) if home.in_place else (sentinel.weights, sentinel.stamps)
     try:
-        if deep or believed != (seal.weights, fingerprint(found)):
-            if tier_digest(home, tier) != seal.weights:
+        if deep or believed != (sentinel.weights, fingerprint(found)):
+            if tier_digest(home, tier) != sentinel.weights:
                 return state("damaged", "its weights have changed since they were written")
-            _renew(home, tier, arrays, seal, found)
+            _renew(home, tier, arrays, sentinel, found)
     except (FlyweightError, OSError) as error:
         return state("damaged", error.message if isinstance(error, FlyweightError) else str(error.strerror))
-    return state("ready", tier.about, seal.ungated)
+    return state("ready", tier.about, sentinel.ungated)
 
 
 def tier_digest(home: Home, tier: Tier) -> str:
@@ -90,12 +90,12 @@ def tier_digest(home: Home, tier: Tier) -> str:
         return content_digest(content(checkpoint), files_without_weights(checkpoint) if tier.is_model else {})
 
 
-def _renew(home: Home, tier: Tier, arrays: Arrays, seal: Seal, found: Stamps) -> None:
+def _renew(home: Home, tier: Tier, arrays: Arrays, sentinel: Sentinel, found: Stamps) -> None:
     """The same digests with the stamps of today, unless the weights were replaced meanwhile."""
     if weights_stamps(home.path, tier) != found:
         return
     if home.in_place:
-        arrays.remember_beside(tier.name, seal.weights, found)
+        arrays.remember_beside(tier.name, sentinel.weights, found)
         return
     with suppress(OSError, FlyweightError):  # a cache that cannot be written: it is read again next time
-        write_seal(home, tier, seal._replace(stamps=fingerprint(found)))
+        write_sentinel(home, tier, sentinel._replace(stamps=fingerprint(found)))

@@ -22,9 +22,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from flyweight.errors import OutputError
+from flyweight.foundation.errors import OutputError
 from flyweight.tiers.digests import is_digest
-from flyweight.tiers.table import Home, Tier
+from flyweight.tiers.tier_table import Home, Tier
 from flyweight.writing import Folder, own_cache, own_folder
 
 __all__ = [

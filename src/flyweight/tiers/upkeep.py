@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flyweight.errors import MalformedError, OutputError
+from flyweight.foundation.errors import MalformedError, OutputError
 from flyweight.tiers import keeping, store
 from flyweight.tiers.arrays import Arrays, indexed
 from flyweight.tiers.state import State, state_in
-from flyweight.tiers.table import TIERS, Home, Tier, has_tiers, require_tiers, tier_named
+from flyweight.tiers.tier_table import TIERS, Home, Tier, has_tiers, require_tiers, tier_named
 from flyweight.writing import Folder
 
 __all__ = ["Entry", "Listing", "entries", "listing", "models_below", "prune", "prune_cache", "state_of"]

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from flyweight.errors import OutputError
+from flyweight.foundation.errors import OutputError
 
 __all__ = ["Folder", "exchange", "move", "move_exclusive"]
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from flyweight.errors import OutputError
+from flyweight.foundation.errors import OutputError
 from flyweight.writing.folder import Folder, move_exclusive
 
 __all__ = ["is_temporary", "own_cache", "own_folder", "own_state", "signature", "temporary_name"]

@@ -16,7 +16,7 @@ import flyweight.pipeline
 import flyweight.tiers
 from command_line import flyweight as command
 from flyweight.cli.failure import INTERNAL
-from flyweight.errors import ArgumentError, MalformedError
+from flyweight.foundation.errors import ArgumentError, MalformedError
 from toys import write_toy_llama
 
 

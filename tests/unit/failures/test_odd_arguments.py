@@ -15,7 +15,7 @@ import pytest
 import flyweight
 from command_line import flyweight as command
 from command_line import invocations
-from flyweight.limits import MAX_SIZE, parse_size
+from flyweight.foundation.limits import MAX_SIZE, parse_size
 from toys import write_toy_llama
 
 

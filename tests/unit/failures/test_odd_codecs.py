@@ -13,12 +13,12 @@ from every_codec import INSTANCES, named, plausible
 from flyweight.codecs import Codec, codec_for
 from flyweight.containers import CONTAINERS
 from flyweight.containers.abilities import adapted
-from flyweight.containers.base import Container
-from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, UnsupportedError
-from flyweight.manifest import Entry, Manifest, Typed
-from flyweight.runtime.linear import Linear, decoded_rows, form_of
-from flyweight.tensor import EncodedTensor, TensorSpec
+from flyweight.containers.container import Container
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError, UnsupportedError
+from flyweight.foundation.manifest import Entry, Manifest, Typed
+from flyweight.foundation.tensor import EncodedTensor, TensorSpec
+from flyweight.runtime.linear import DecodedRows, Linear, form_of
 from materialise import materialise
 from toys import write_files
 
@@ -53,7 +53,7 @@ def test_any_rows_of_a_matrix_are_those_of_its_decoded_values(codec: Codec) -> N
         rows = np.array([0, shape[0] - 1, 0])
         for chosen in (rows, slice(0, 1), slice(shape[0] // 2, shape[0])):
             with np.errstate(all="ignore"):
-                assert np.array_equal(decoded_rows(tensor, chosen), whole[chosen], equal_nan=True), shape
+                assert np.array_equal(DecodedRows(tensor)[chosen], whole[chosen], equal_nan=True), shape
     assert tried
 
 

@@ -18,9 +18,9 @@ import pytest
 
 from flyweight import models
 from flyweight.checkpoint import Checkpoint, open_checkpoint
-from flyweight.containers.base import Container
-from flyweight.errors import FlyweightError
-from flyweight.manifest import Manifest, Typed
+from flyweight.containers.container import Container
+from flyweight.foundation.errors import FlyweightError
+from flyweight.foundation.manifest import Manifest, Typed
 from flyweight.models.checked_record import Record
 from flyweight.pipeline import convert
 from flyweight.runtime import open_model

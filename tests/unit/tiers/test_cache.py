@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flyweight.errors import OutputError, ResourceError, UnsupportedError
+from flyweight.foundation.errors import OutputError, ResourceError, UnsupportedError
 from flyweight.tiers import build, entries, open_best, prune_cache, state_of
 from flyweight.tiers.arrays import Arrays
 from flyweight.tiers.keeping import cache_limit, kept, leftovers

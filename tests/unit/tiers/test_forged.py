@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import flyweight
-from flyweight.errors import GateError
+from flyweight.foundation.errors import GateError
 from flyweight.tiers import audit, build, open_best, prune, state_of, tier_named
 from flyweight.tiers.digests import source_digest
-from flyweight.tiers.seal import Seal, read_seal
+from flyweight.tiers.sentinel import Sentinel, read_sentinel
 from flyweight.writing import own
 from tier_models import Q, arrays, become, command, equal, everything, other_model, values
 
@@ -39,19 +39,19 @@ def theirs(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def forge(theirs: Path, model: Path, name: str, kind: str, user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put a tier of other arrays beside these: with a seal of someone else, without a signature, with one that the user gave
-    the right tier, with an honest seal, with Squish's sentinel, with none, with one of an older version."""
+    """Put a tier of other arrays beside these: with a sentinel of someone else, without a signature, with one that the user
+    gave the right tier, with an honest sentinel, with Squish's sentinel, with none, with one of an older version."""
     tier = tier_named(name)
     build(model, name, in_place=True)
-    right = read_seal(model, tier)
+    right = read_sentinel(model, tier)
     assert right is not None
     prune(model, tiers=[name])
     become(theirs.parent, monkeypatch)
-    honest = read_seal(theirs, tier)
+    honest = read_sentinel(theirs, tier)
     assert honest is not None
     copy = shutil.copytree if tier.holds != "file" else shutil.copy
     copy(theirs / tier.place, model / tier.place)
-    sealed = Seal(name, source_digest(model), honest.weights)
+    sealed = Sentinel(name, source_digest(model), honest.weights)
     texts = {
         "sealed": sealed.signed().text(), "unsigned": sealed.text(), "replayed": right.text(), "stale": honest.text(),
         "squish": b"", "old": sealed.text().replace(b'"version": 2', b'"version": 1'),
@@ -161,9 +161,9 @@ def test_three_bits_of_a_stranger_need_the_override(
     model = shutil.copytree(made / "int8", tmp_path / "model")
     become(user.parent / "stranger", monkeypatch)
     build(model, "int3", in_place=True, allow_ungated=True)
-    seal = read_seal(model, tier_named("int3"))
-    assert seal is not None
-    (model / ".squish_3bit_ready").write_bytes(seal._replace(ungated="").signed().text())
+    sentinel = read_sentinel(model, tier_named("int3"))
+    assert sentinel is not None
+    (model / ".squish_3bit_ready").write_bytes(sentinel._replace(ungated="").signed().text())
     become(user, monkeypatch)
     with pytest.raises(GateError):
         open_best(model, tier="int3", build=False)

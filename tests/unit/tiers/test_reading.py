@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import flyweight
-from flyweight.errors import FlyweightError
+from flyweight.foundation.errors import FlyweightError
 from flyweight.tiers import TIERS, Tier, build, listing, prune
 from tier_models import everything, values
 

@@ -17,10 +17,10 @@ import pytest
 
 import flyweight
 from flyweight.cli import cli
-from flyweight.errors import MalformedError, ResourceError, UnsupportedError
+from flyweight.foundation.errors import MalformedError, ResourceError, UnsupportedError
+from flyweight.foundation.tensor import RAW
 from flyweight.runtime.linear import form_of
 from flyweight.runtime.tensors import Tensors
-from flyweight.tensor import RAW
 from flyweight.tiers import build, listing, open_best, open_model_from, prune, state_of
 from flyweight.tiers.keeping import leftovers
 from tier_models import FORMS, Q, arrays, command, equal, everything, home_of, values

@@ -16,14 +16,14 @@ import pytest
 
 import flyweight
 from flyweight.containers import container_named
-from flyweight.errors import FlyweightError, GateError, MalformedError
-from flyweight.gate import Gate
+from flyweight.foundation.accuracy_gate import Gate
+from flyweight.foundation.errors import FlyweightError, GateError, MalformedError
 from flyweight.measuring import measure
 from flyweight.pipeline import plan
-from flyweight.pipeline.presets import recipe_for
+from flyweight.pipeline.quantization_names import recipe_for
 from flyweight.tiers import TIERS, build, digests, open_best, open_model_from, state_of, tier_named
 from flyweight.tiers.keeping import leftovers
-from flyweight.tiers.seal import read_seal
+from flyweight.tiers.sentinel import read_sentinel
 from tier_models import Q, arrays, command, equal, everything, home_of, other_model, values
 
 # What may not be run ------------------------------------------------------------------------------
@@ -132,14 +132,14 @@ def test_a_tier_that_is_a_model_is_damaged_by_any_of_its_files(made: Path, tmp_p
 def test_rot_is_found_by_reading_everything(model: Path) -> None:
     build(model, "packed")
     home = home_of(model)
-    seal = read_seal(home, TIERS[0])
-    assert seal is not None
+    sentinel = read_sentinel(home, TIERS[0])
+    assert sentinel is not None
     place = home / "flyweight_packed.safetensors"
     raw = bytearray(place.read_bytes())
     raw[-1] ^= 1
     place.write_bytes(raw)
     stamps = digests.fingerprint(digests.weights_stamps(home, TIERS[0]))
-    (home / ".flyweight_packed_ready").write_bytes(seal._replace(stamps=stamps).text())  # what a failing disk does: no stamp
+    (home / ".flyweight_packed_ready").write_bytes(sentinel._replace(stamps=stamps).text())  # as a failing disk does
     assert state_of(model, "packed").standing == "ready", "no stamp tells it"
     assert state_of(model, "packed", deep=True).standing == "damaged"
     for paths in ([], [model]):
@@ -207,13 +207,13 @@ def test_a_sentinel_that_says_nothing_is_not_trusted(model: Path, kind: str) -> 
 def test_a_sentinel_that_is_no_file_is_not_trusted(model: Path, kind: str, tmp_path: Path) -> None:
     build(model, "cache", in_place=True)
     sentinel = model / ".squish_ready"
-    sentinel.rename(tmp_path / "seal")
+    sentinel.rename(tmp_path / "sentinel")
     if kind == "fifo":
         os.mkfifo(sentinel)
     elif kind == "folder":
         sentinel.mkdir()
     else:
-        sentinel.symlink_to(tmp_path / ("seal" if kind == "link" else "nothing"))
+        sentinel.symlink_to(tmp_path / ("sentinel" if kind == "link" else "nothing"))
     assert state_of(model, "cache", in_place=True).standing == "foreign"
     assert values(model, build=False)[0].tier == "int4"
 
@@ -277,7 +277,7 @@ def test_a_tier_built_in_spite_of_its_gate_needs_the_override_ever_after(failed:
         build(model, "packed")
     assert values(model, allow_ungated=True)[0].built is False
     for path in [*model.rglob("*"), *home_of(model).rglob("*")]:
-        os.utime(path)  # a renewed seal says it too
+        os.utime(path)  # a renewed sentinel says it too
     assert values(model, allow_ungated=True)[0].built is False
     assert state_of(model, "packed").ungated
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flyweight.errors import OutputError
+from flyweight.foundation.errors import OutputError
 from flyweight.writing import Folder, exchange, folder, move_exclusive
 
 VICTIM = b"precious"

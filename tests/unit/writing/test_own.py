@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flyweight.errors import OutputError
+from flyweight.foundation.errors import OutputError
 from flyweight.writing import Folder, is_temporary, own, own_cache, own_folder, signature
 
 

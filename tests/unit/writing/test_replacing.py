@@ -12,10 +12,10 @@ import pytest
 import flyweight
 from flyweight.containers import CONTAINERS
 from flyweight.containers.abilities import OwnsFiles
-from flyweight.errors import OutputError
+from flyweight.foundation.errors import OutputError
 from flyweight.pipeline import extract
-from flyweight.pipeline.replacing import SIDE_FILES
-from flyweight.pipeline.staging import Staging
+from flyweight.pipeline.output.replacing import SIDE_FILES
+from flyweight.pipeline.output.staging import Staging
 from flyweight.writing import folder
 from toys import draft_head, safetensors_bytes, write_files, write_package, write_toy_llama
 
@@ -109,7 +109,7 @@ def test_a_directory_that_is_no_model_is_kept(toy: Path, place: Path, names: lis
 
 
 def test_what_is_in_a_home_is_counted_up_to_a_limit(toy: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flyweight.pipeline.replacing._FIRST_LOOK", 50)
+    monkeypatch.setattr("flyweight.pipeline.output.replacing._FIRST_LOOK", 50)
     write_files(place, {f"{number}.txt": b"" for number in range(60)})
     assert "50 or more files" in refused(toy, place).message
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import flyweight
-from flyweight.errors import OutputError
+from flyweight.foundation.errors import OutputError
 from flyweight.writing import folder
 from toys import safetensors_bytes
 
@@ -246,7 +246,7 @@ def test_a_directory_that_somebody_keeps_locked_is_written_to(
 ) -> None:
     import fcntl
 
-    monkeypatch.setattr("flyweight.pipeline.leftovers._LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("flyweight.pipeline.output.leftovers._LOCK_SECONDS", 0.05)
     descriptor = os.open(target.parent, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     convert(source, target)
@@ -263,7 +263,9 @@ def test_a_run_killed_after_its_output_appeared_has_ended(
     target = target.with_name("out") if is_directory else target
     if force:
         flyweight.convert(source, target, to=options["to"])
-    monkeypatch.setattr("flyweight.pipeline.staging.Staging._clean_up", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        "flyweight.pipeline.output.staging.Staging._clean_up", lambda _: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     how = {"dtype": "f16"} if is_directory else {"quant": "q8_0"}
     with pytest.raises(KeyboardInterrupt):
         flyweight.convert(source, target, jobs=1, **how, **options)
@@ -276,7 +278,9 @@ def test_a_run_killed_after_its_output_appeared_has_ended(
 
 
 def test_another_file_in_its_place_is_not_taken_for_it(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flyweight.pipeline.staging.Staging._clean_up", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        "flyweight.pipeline.output.staging.Staging._clean_up", lambda _: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     with pytest.raises(KeyboardInterrupt):
         convert(source, target)
     monkeypatch.undo()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flyweight.errors import OutputError
+from flyweight.foundation.errors import OutputError
 from flyweight.writing import Folder, Tree, content, remove_listed, tree
 from toys import write_files
 

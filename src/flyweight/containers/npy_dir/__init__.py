@@ -1,1 +1,1 @@
-"""Squish's npy-dir: a directory of one .npy file per stored array. The parts of the package are told in `container`."""
+"""Squish's npy-dir: a directory of one .npy file per stored array. `npy_directory` lists the parts of the package."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flyweight.containers.base import Container, Image, Placement, require_carried
 from flyweight.containers.carried import Carried
-from flyweight.containers.npy_dir.header import DESCRS, build_header, read_header
-from flyweight.errors import FlyweightError, MalformedError
-from flyweight.manifest import Entry, Extent, Manifest
+from flyweight.containers.container import Container, Image, Placement, require_carried
+from flyweight.containers.npy_dir.npy_header import DESCRS, build_header, read_header
+from flyweight.foundation.errors import FlyweightError, MalformedError
+from flyweight.foundation.manifest import Entry, Extent, Manifest
+from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import Bundle
-from flyweight.tensor import RAW, CodecSpec, TensorSpec
 
 __all__ = ["Finalized"]
 

@@ -20,11 +20,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from flyweight.containers.carried import Carried
-from flyweight.containers.npy_dir.header import DESCRS
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.manifest import Entry
-from flyweight.tensor import RAW, CodecSpec, Param, TensorSpec
+from flyweight.containers.npy_dir.npy_header import DESCRS
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.manifest import Entry
+from flyweight.foundation.tensor import RAW, CodecSpec, Param, TensorSpec
 
 __all__ = ["CARRIED", "DENSE", "FORMS", "INT4", "SHAPE", "SUFFIXES", "Form", "Stored", "arrange", "form_name", "identify"]
 

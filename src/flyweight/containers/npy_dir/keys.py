@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from blake3 import blake3
 
-from flyweight.errors import MalformedError
+from flyweight.foundation.errors import MalformedError
 
 __all__ = ["check_keys", "safe_keys"]
 

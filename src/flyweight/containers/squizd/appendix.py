@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from flyweight.containers.mlpackage import members
-from flyweight.cursor import Cursor
-from flyweight.errors import MalformedError
-from flyweight.manifest import Extent
+from flyweight.foundation.cursor import Cursor
+from flyweight.foundation.errors import MalformedError
+from flyweight.foundation.manifest import Extent
 from flyweight.sources import Source
 
 __all__ = ["HEAD_BYTES", "MAGICS", "check_archive"]

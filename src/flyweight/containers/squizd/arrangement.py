@@ -17,7 +17,6 @@ from typing import Any
 
 from blake3 import blake3
 
-from flyweight import strict_json
 from flyweight.containers import mlpackage, typed_json
 from flyweight.containers.squizd.blocks import (
     ENTRY_BYTES,
@@ -28,7 +27,7 @@ from flyweight.containers.squizd.blocks import (
     tensor_id,
     unmasked,
 )
-from flyweight.containers.squizd.header import (
+from flyweight.containers.squizd.squizd_header import (
     ARCHITECTURES,
     HEADER_BYTES,
     INDEX_ENTRY_BYTES,
@@ -42,12 +41,13 @@ from flyweight.containers.squizd.header import (
     build_header,
     build_index,
 )
-from flyweight.cursor import check_name
-from flyweight.errors import UnsupportedError
-from flyweight.limits import MAX_JSON_BYTES
-from flyweight.manifest import DRAFT, Entry, Extent, Manifest, Typed
+from flyweight.foundation import strict_json
+from flyweight.foundation.cursor import check_name
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.limits import MAX_JSON_BYTES
+from flyweight.foundation.manifest import DRAFT, Entry, Extent, Manifest, Typed
+from flyweight.foundation.tensor import TensorSpec
 from flyweight.sources import MemorySource
-from flyweight.tensor import TensorSpec
 
 __all__ = ["APPENDIX", "Arrangement", "Table", "is_file_name", "layer_of", "metadata_text"]
 

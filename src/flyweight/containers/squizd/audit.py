@@ -9,14 +9,14 @@ from statistics import fmean
 import numpy as np
 
 from flyweight.containers import mlpackage
-from flyweight.containers.base import Finding
+from flyweight.containers.container import Finding
 from flyweight.containers.squizd.arrangement import APPENDIX, Section, section_of
 from flyweight.containers.squizd.blocks import ALIGNMENT, ENTRY_BYTES, dropped, unmasked
-from flyweight.containers.squizd.reading import Reading, head_problem
-from flyweight.containers.squizd.report import Report
+from flyweight.containers.squizd.broken_rules import Report
+from flyweight.containers.squizd.squizd_reading import Reading, head_problem
 from flyweight.containers.squizd.walk import read_tables
-from flyweight.errors import FlyweightError
-from flyweight.manifest import Entry, Extent
+from flyweight.foundation.errors import FlyweightError
+from flyweight.foundation.manifest import Entry, Extent
 from flyweight.sources import Source
 
 __all__ = ["audit"]

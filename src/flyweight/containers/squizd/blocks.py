@@ -19,10 +19,10 @@ from struct import pack
 from typing import Any, ClassVar, NamedTuple
 
 from flyweight.containers.carried import Carried
-from flyweight.containers.squizd.header import fnv1a64
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError
-from flyweight.tensor import RAW, CodecSpec, Layout, TensorSpec
+from flyweight.containers.squizd.squizd_header import fnv1a64
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError
+from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec
 
 __all__ = [
     "ALIGNMENT",

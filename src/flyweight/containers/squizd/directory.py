@@ -15,7 +15,6 @@ from typing import Any
 
 from blake3 import blake3
 
-from flyweight import strict_json
 from flyweight.containers import typed_json
 from flyweight.containers.squizd.arrangement import APPENDIX, TYPED, Section, is_file_name, layer_of, section_of
 from flyweight.containers.squizd.blocks import (
@@ -30,16 +29,17 @@ from flyweight.containers.squizd.blocks import (
     tensor_id,
     unmasked,
 )
-from flyweight.containers.squizd.front import Front
-from flyweight.containers.squizd.header import Header, Layer
-from flyweight.containers.squizd.report import Report
-from flyweight.cursor import Cursor, check_name, check_shape
-from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, MalformedError
-from flyweight.limits import MAX_JSON_BYTES, MAX_METADATA_KEYS, MAX_TENSORS_PER_FILE
-from flyweight.manifest import DRAFT, Digests, Entry, Extent, Typed
+from flyweight.containers.squizd.broken_rules import Report
+from flyweight.containers.squizd.first_bytes import Front
+from flyweight.containers.squizd.squizd_header import Header, Layer
+from flyweight.foundation import strict_json
+from flyweight.foundation.cursor import Cursor, check_name, check_shape
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError, MalformedError
+from flyweight.foundation.limits import MAX_JSON_BYTES, MAX_METADATA_KEYS, MAX_TENSORS_PER_FILE
+from flyweight.foundation.manifest import DRAFT, Digests, Entry, Extent, Typed
+from flyweight.foundation.tensor import CodecSpec, Layout, TensorSpec
 from flyweight.sources import Source
-from flyweight.tensor import CodecSpec, Layout, TensorSpec
 
 __all__ = ["Directory", "Stored", "permitted", "read_directory"]
 

@@ -24,15 +24,15 @@ from flyweight.containers.squizd.blocks import (
     layout,
     mask_spec,
 )
-from flyweight.containers.squizd.header import Header, Layer
-from flyweight.containers.squizd.report import Report
-from flyweight.cursor import Cursor, check_shape
-from flyweight.dtypes import DType
-from flyweight.errors import FlyweightError, LimitError, MalformedError
-from flyweight.limits import MAX_RANK, MAX_TENSORS_PER_FILE
-from flyweight.manifest import Entry, Extent
+from flyweight.containers.squizd.broken_rules import Report
+from flyweight.containers.squizd.squizd_header import Header, Layer
+from flyweight.foundation.cursor import Cursor, check_shape
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError, LimitError, MalformedError
+from flyweight.foundation.limits import MAX_RANK, MAX_TENSORS_PER_FILE
+from flyweight.foundation.manifest import Entry, Extent
+from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec
 from flyweight.sources import Source
-from flyweight.tensor import RAW, CodecSpec, Layout, TensorSpec
 
 __all__ = ["Scales", "Tables", "read_tables", "walk"]
 

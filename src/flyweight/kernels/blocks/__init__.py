@@ -1,6 +1,6 @@
 """Blocks of ggml: decoding, nearest encoding, and encoding that searches for scales."""
 
-from flyweight.ggml_types import GGML_TYPES, ggml_types_with
+from flyweight.foundation.ggml_types import GGML_TYPES, ggml_types_with
 from flyweight.kernels.blocks.decode import *
 from flyweight.kernels.blocks.nearest import *
 from flyweight.kernels.blocks.search import *

@@ -7,7 +7,7 @@ from functools import wraps
 
 import numpy as np
 
-from flyweight.ggml_types import GGML_TYPES
+from flyweight.foundation.ggml_types import GGML_TYPES
 from flyweight.kernels.blocks.layout import E2M1_VALUES, IQ4_VALUES, f16_field, half_e8m0, planes_of
 from flyweight.kernels.checks import U8, Array, check, check_values
 from flyweight.kernels.registry import kernel

@@ -7,7 +7,7 @@ from functools import wraps
 
 import numpy as np
 
-from flyweight.ggml_types import GGML_TYPES
+from flyweight.foundation.ggml_types import GGML_TYPES
 from flyweight.kernels.blocks.layout import E2M1_VALUES, E8M0_NAN, F16_NAN, half_e8m0, to_planes
 from flyweight.kernels.checks import U8, Array, check, check_numbers
 from flyweight.kernels.registry import kernel

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flyweight.ggml_types import GGML_TYPES, ggml_types_with
+from flyweight.foundation.ggml_types import GGML_TYPES, ggml_types_with
 from flyweight.kernels.checks import F32, U8, Array, check
 from flyweight.kernels.registry import kernel
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flyweight.ggml_types import GGML_TYPES, ggml_types_with
+from flyweight.foundation.ggml_types import GGML_TYPES, ggml_types_with
 from flyweight.kernels.checks import F16, F32, U8, U16, U32, Array, is_bf16
 from flyweight.kernels.products.stored_matrix import rows_of
 from flyweight.kernels.registry import _native

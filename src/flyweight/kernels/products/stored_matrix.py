@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from flyweight.ggml_types import GGML_TYPES
+from flyweight.foundation.ggml_types import GGML_TYPES
 from flyweight.kernels.checks import Array
 from flyweight.kernels.registry import definition
 from flyweight.kernels.streams.float_casts import widened

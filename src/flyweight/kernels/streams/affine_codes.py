@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flyweight.dtypes import DType
+from flyweight.foundation.dtypes import DType
 from flyweight.kernels.checks import F32, U8, Array, check, check_group, check_numbers, check_stream, check_values
 from flyweight.kernels.registry import kernel
 from flyweight.kernels.streams.bit_streams import _pack_bits, _unpack_bits

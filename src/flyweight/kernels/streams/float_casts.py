@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, cast
 
 import numpy as np
 
-from flyweight.dtypes import DType
+from flyweight.foundation.dtypes import DType
 from flyweight.kernels.checks import F32, U16, Array, check
 from flyweight.kernels.registry import Kernel, kernel
 

@@ -1,7 +1,7 @@
 """Dialects: how checkpoints name their tensors and settings. A dialect is a module (see `contract`) and a line in the table."""
 
+from flyweight.foundation.lazy_table import Table
 from flyweight.models.dialects.contract import Dialect
-from flyweight.table import Table
 
 __all__ = ["DIALECTS"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from flyweight.dtypes import DType
-from flyweight.manifest import Extent, Manifest, Typed
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.manifest import Extent, Manifest, Typed
 from flyweight.models.family import Family
 from flyweight.models.model_config import Config
 from flyweight.models.transform import Renamed, Stored

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flyweight import strict_json
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.manifest import Manifest, Typed
+from flyweight.foundation import strict_json
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.manifest import Manifest, Typed
 from flyweight.models import rope_scaling
 from flyweight.models.checked_record import Record, shown
 from flyweight.models.dialects import gguf_scaling, gguf_tokenizer, kept_metadata

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.manifest import Entry, Extent, Manifest, Typed
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.manifest import Entry, Extent, Manifest, Typed
+from flyweight.foundation.tensor import RAW
 from flyweight.models.checked_record import Record
 from flyweight.models.dialects.gguf_form import GgufForm
 from flyweight.models.model_config import Config
 from flyweight.models.rope_scaling import DIVISORS, LLAMA3, Scaling, divisors, longrope_attention
-from flyweight.tensor import RAW
 
 __all__ = ["TENSORS", "added_tensors", "read", "read_tensors", "shortest", "write"]
 

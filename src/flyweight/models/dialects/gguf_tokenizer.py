@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from itertools import repeat
 from typing import Any
 
-from flyweight import strict_json
-from flyweight.errors import UnsupportedError
-from flyweight.manifest import Typed
+from flyweight.foundation import strict_json
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.manifest import Typed
 from flyweight.models.checked_record import Record
 from flyweight.models.dialects.contract import Templates, Text
 from flyweight.models.tokenizers.pre_tokenizers import named

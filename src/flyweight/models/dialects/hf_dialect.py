@@ -10,10 +10,10 @@ import re
 from functools import partial
 from typing import Any
 
-from flyweight import strict_json
-from flyweight.dtypes import DType
-from flyweight.errors import MalformedError, UnsupportedError
-from flyweight.manifest import DRAFT, Manifest, Typed
+from flyweight.foundation import strict_json
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.manifest import DRAFT, Manifest, Typed
 from flyweight.models.checked_record import Record
 from flyweight.models.dialects.contract import Blueprint, Files, Read, Templates, Text, TokenizerTable, Translation
 from flyweight.models.families import FAMILIES

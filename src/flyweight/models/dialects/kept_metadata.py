@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from flyweight.errors import MalformedError
-from flyweight.limits import MAX_ARRAY_DEPTH, MAX_ARRAY_ITEMS, MAX_METADATA_KEYS
-from flyweight.manifest import Numbers, Typed
+from flyweight.foundation.errors import MalformedError
+from flyweight.foundation.limits import MAX_ARRAY_DEPTH, MAX_ARRAY_ITEMS, MAX_METADATA_KEYS
+from flyweight.foundation.manifest import Numbers, Typed
 
 __all__ = ["from_json", "to_json"]
 

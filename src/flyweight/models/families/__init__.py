@@ -1,7 +1,7 @@
 """The model families: a file and a line each. Where a dialect has one name for several families, the first line is meant."""
 
+from flyweight.foundation.lazy_table import Table
 from flyweight.models.family import Family
-from flyweight.table import Table
 
 __all__ = ["FAMILIES"]
 

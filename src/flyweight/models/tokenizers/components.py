@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from math import ceil, prod
 from typing import Any, NamedTuple
 
-from flyweight.errors import LimitError, MalformedError, UnsupportedError
+from flyweight.foundation.errors import LimitError, MalformedError, UnsupportedError
 from flyweight.models.checked_record import Record
 
 __all__ = ["MAX_TOKENS", "TextCost", "check_decoder", "check_sizes", "text_cost"]

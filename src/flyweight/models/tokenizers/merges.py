@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flyweight.errors import LimitError
+from flyweight.foundation.errors import LimitError
 from flyweight.models.tokenizers.vocabulary import TokenType
 
 __all__ = ["merges_from_scores", "scores_from_merges"]

@@ -22,7 +22,7 @@ from functools import reduce
 from operator import mul
 from typing import NamedTuple, NoReturn
 
-from flyweight.errors import LimitError, UnsupportedError
+from flyweight.foundation.errors import LimitError, UnsupportedError
 
 __all__ = ["Pattern", "read_pattern"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from flyweight.errors import UnsupportedError
+from flyweight.foundation.errors import UnsupportedError
 
 __all__ = [
     "BYTE_LEVEL_DECODER",

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flyweight import strict_json
-from flyweight.cursor import utf8
+from flyweight.foundation import strict_json
+from flyweight.foundation.cursor import utf8
 from flyweight.models.checked_record import Record
 from flyweight.models.dialects.contract import Templates
 from flyweight.models.tokenizers import tokenizer_json

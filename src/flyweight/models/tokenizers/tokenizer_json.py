@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flyweight.errors import MalformedError, UnsupportedError
+from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.models.checked_record import Record
 from flyweight.models.tokenizers.merges import merges_from_scores, scores_from_merges
 from flyweight.models.tokenizers.pre_tokenizers import BYTE_LEVEL_DECODER, SPACE_FORMS, SpaceForm, named, recognise, space_form

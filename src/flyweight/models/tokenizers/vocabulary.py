@@ -9,7 +9,7 @@ from enum import IntEnum
 from math import isfinite
 from typing import Any, NamedTuple
 
-from flyweight.errors import MalformedError
+from flyweight.foundation.errors import MalformedError
 
 __all__ = [
     "BYTE_LEVEL",

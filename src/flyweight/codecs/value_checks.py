@@ -1,0 +1,47 @@
+"""What codecs check of their parameters and of what they are to store, each rule stated once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from flyweight.codecs.codec import Codec
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.tensor import TensorSpec
+
+__all__ = ["FLOATS", "require_f32", "require_finite", "require_integers", "require_one_of"]
+
+FLOATS = {"f32": DType.F32, "f16": DType.F16, "bf16": DType.BF16}
+"""The types that scales, factors and tables may have."""
+
+
+def require_integers(codec: Codec, *names: str, least: int = 0, most: int = 2**31 - 1, zero: str = "") -> None:
+    """ValueError unless these parameters are integers in a range; `zero` says what a 0 stands for, where that is special."""
+    for name in names:
+        value = getattr(codec, name)
+        if type(value) is not int or not least <= value <= most:
+            special = f" (0: {zero})" if zero else ""
+            raise ValueError(f"{name} must be an integer from {least} to {most}{special}, not {value!r}")
+
+
+def require_one_of(codec: Codec, **known: Collection[object]) -> None:
+    """ValueError unless each of these parameters is one of the values named for it. 1 is not true, and 4.0 not 4."""
+    for name, values in known.items():
+        value = getattr(codec, name)
+        if type(value) not in set(map(type, values)) or value not in values:
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, values))}, not {value!r}")
+
+
+def require_f32(codec: Codec, spec: TensorSpec, least_rank: int = 1) -> None:
+    """UnsupportedError unless a tensor is of f32, to which the codec decodes, and not a scalar."""
+    if len(spec.shape) < least_rank or spec.dtype is not DType.F32:
+        rank = f" of rank {least_rank} or more" if least_rank else ""
+        raise UnsupportedError(f"{codec.name} decodes to f32{rank}, not to {spec}", code="E_SPEC")
+
+
+def require_finite(are: bool | np.bool) -> None:
+    """UnsupportedError unless all weights are finite: no code stands for another."""
+    if not are:
+        raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")

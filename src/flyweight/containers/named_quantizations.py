@@ -1,0 +1,41 @@
+"""Named quantizations of one format, as data: the pipeline makes recipes of them (`pipeline.recipe`)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flyweight.foundation.tensor import CodecSpec
+
+__all__ = ["Floor", "MaskRule", "Preset", "PresetRule"]
+
+
+class Floor(NamedTuple):
+    """How near a tensor must stay to its source, and the codec for one that does not."""
+
+    cosine: float
+    otherwise: CodecSpec
+
+
+class PresetRule(NamedTuple):
+    """Tensors whose names match a pattern get this codec; parameters that are left out have their defaults."""
+
+    patterns: tuple[str, ...]
+    codec: CodecSpec
+    floor: Floor | None = None
+
+
+class MaskRule(NamedTuple):
+    """A mask over whatever the rules choose for the matrices of these names: a bit for each `block` weights of a row."""
+
+    patterns: tuple[str, ...]
+    block: int
+    sparsity: float = 0.0
+
+
+class Preset(NamedTuple):
+    """Rules in order, the first that matches decides. Without any the name means what it means everywhere."""
+
+    rules: tuple[PresetRule, ...] = ()
+    protect: bool = True
+    """Whether what is dense by default (embeddings, output head, norms, biases) stays as it is, and not only vectors."""
+    masks: MaskRule | None = None

@@ -1,0 +1,105 @@
+"""Measuring an artefact against its source, for `flyweight.foundation.accuracy_gate`.
+
+The tokens are those of a text, or such as the source says itself: windows that begin with its first token (BOS) and go on as
+it would, drawn at temperature 1 with fixed seeds. That needs no corpus and no tokenizer, and asks about the text the model is
+used for: its own. Both models compute with f32 activations and an f32 cache, so nothing but the weights differs.
+
+On drawn text  E[ln perplexity ratio] = KL(source ‖ artefact)  token by token: the ratio is the same figure, only noisier.
+On a text of others it is one more.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from math import exp
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from blake3 import blake3
+
+from flyweight.evaluate import statistics
+from flyweight.evaluate.evaluation import evaluate
+from flyweight.evaluate.predict import predictor
+from flyweight.evaluate.windows import read_text, windows_of
+from flyweight.foundation.accuracy_gate import LEAST_WINDOWS, Gate, Interval, Verdict
+from flyweight.foundation.errors import MalformedError, ResourceError, UnsupportedError
+from flyweight.runtime import Model, Sampler, open_model
+from flyweight.runtime.batch import Batch
+
+__all__ = ["drawn_windows", "measure"]
+
+Array = np.ndarray[Any, Any]
+
+_MOST = 700.0
+"""The logarithm of the largest ratio that is told apart from a larger one."""
+
+
+def measure(
+    source: Path | str,
+    artefact: Path | str,
+    gate: Gate,
+    *,
+    text: Path | str | None = None,
+    threads: int | None = None,
+    max_ram: int | None = None,
+) -> Verdict:
+    """What it costs to take the artefact for its source. What cannot be run is a verdict too, one that does not pass."""
+    found = Verdict(gate, text="own" if text is None else "file", source=Path(source).name)
+    written = None if text is None else read_text(Path(text))
+    try:
+        return _measured(source, artefact, found, written, threads, max_ram)
+    except (UnsupportedError, MalformedError, ResourceError) as error:
+        return replace(found, reason=error.message)
+
+
+def _measured(
+    source: Path | str, artefact: Path | str, found: Verdict, written: str | None, threads: int | None, max_ram: int | None
+) -> Verdict:
+    with ExitStack() as opened:
+
+        def load(path: Path | str) -> Model:
+            share = max_ram // 2 if max_ram else None
+            model = open_model(path, kv="f32", int8=False, threads=threads, max_ram=share, allow_ungated=True)
+            return opened.enter_context(model)
+
+        theirs, ours = load(source), load(artefact)
+        length = min(found.limits.window, theirs.context, ours.context)
+        if written is None:
+            windows = drawn_windows(theirs, found.limits.tokens // length, length)
+        else:
+            windows = windows_of(theirs.tokenizer.encode(written, special=False), length, found.limits.tokens)
+            if len(windows) < LEAST_WINDOWS:
+                raise UnsupportedError(f"the text has {len(windows)} windows of {length} tokens, fewer than {LEAST_WINDOWS}")
+        scores = evaluate(windows, predictor(ours), predictor(theirs))
+    assert scores.reference_surprise is not None
+    assert scores.divergence is not None
+    change = statistics.mean(scores.surprise - scores.reference_surprise)
+    kl = statistics.mean(scores.divergence)
+    return replace(
+        found,
+        kl=Interval(kl.value, kl.low, kl.high),
+        perplexity_ratio=Interval(*(exp(min(log, _MOST)) for log in (change.value, change.low, change.high))),
+        predicted=scores.surprise.size,
+        tokens_digest=blake3(np.ascontiguousarray(windows, "<i8").tobytes()).hexdigest(),
+    )
+
+
+def drawn_windows(model: Model, count: int, length: int) -> Array:
+    """int64 (count, length): texts a model says when it is asked nothing, each from its first token on, all at once."""
+    draws = [Sampler(temperature=1.0, seed=number) for number in range(count)]
+    batch = Batch([model.cache() for _ in draws])
+    windows = np.empty((count, length), np.int64)
+    windows[:, 0] = _first_token(model)
+    for at in range(1, length):
+        logits = model.decoder.forward(windows[:, at - 1], batch, every=True)
+        windows[:, at] = [draw(row) for draw, row in zip(draws, logits, strict=True)]
+    return windows
+
+
+def _first_token(model: Model) -> int:
+    """BOS, where the settings name one: a window begins with it; else token 0."""
+    settings, metadata = model.decoder.config.settings, model.checkpoint.manifest
+    first = metadata.value("tokenizer.ggml.bos_token_id", settings.get("bos_token_id"))
+    return first if type(first) is int and 0 <= first < model.decoder.vocabulary else 0

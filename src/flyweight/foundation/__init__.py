@@ -1,0 +1,1 @@
+"""What reads, carries and refuses bytes and tables: the modules that everything else stands on."""

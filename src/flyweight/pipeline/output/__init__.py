@@ -1,0 +1,1 @@
+"""Where an output is written: staged, journalled, resumed, published, replaced."""

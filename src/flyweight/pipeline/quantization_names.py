@@ -1,0 +1,30 @@
+"""The recipe that a name of `--quant` stands for: a format may mean something of its own by it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from flyweight.containers.abilities import HasPresets
+from flyweight.containers.container import Container
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.pipeline.recipe import Masks, Recipe, Rule, choice, preset
+
+__all__ = ["recipe_for"]
+
+
+def recipe_for(container: Container, quant: str, extras: Any = None) -> Recipe:
+    """The recipe of a quantization by name, for what `extras` ask of this format."""
+    if not isinstance(container, HasPresets):
+        return preset(quant)
+    own = container.preset(quant, extras)
+    if own is None or not own.rules:
+        try:
+            recipe = preset(quant)
+        except UnsupportedError as error:
+            error.hint = f"{error.hint}; for {container.title}: {', '.join(container.quants)}"
+            raise
+    else:
+        rules = (Rule(r.patterns, replace(choice(r.codec.name, r.codec.params), floor=r.floor)) for r in own.rules)
+        recipe = Recipe(quant, tuple(rules), own.protect, matrices_only=not own.protect)
+    return replace(recipe, masks=Masks(*own.masks)) if own and own.masks else recipe

@@ -1,0 +1,21 @@
+"""`nearest`: the codec's own encoder.
+
+For the K types, iq4_xs and iq4_nl of ggml that is a search, and importance weighs its columns. For every other codec the grid
+follows from the extremes of the values and each value takes its nearest code: whatever the weights, no other code of that
+grid has less error, so they change nothing.
+"""
+
+from __future__ import annotations
+
+from flyweight.codecs import Array, Codec, Parts
+from flyweight.foundation.tensor import TensorSpec
+from flyweight.quantizers.quantizer import Quantizer
+
+__all__ = ["nearest"]
+
+
+def _fill(array: Array, codec: Codec, spec: TensorSpec, importance: Array | None) -> Parts:
+    return codec.encode_weighted(spec, array, importance)
+
+
+nearest = Quantizer("nearest", lambda _: True, _fill)

@@ -1,0 +1,1 @@
+"""Text for models: chat templates, tokenizers, and tokens as text that can be shown."""
