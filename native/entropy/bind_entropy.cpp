@@ -32,6 +32,22 @@ const uint8_t* require_contexts(const Contexts& contexts, size_t count, const Ta
 }
 
 template <auto Kernel, typename Word>
+void rans_decode_floats(Matrix<const uint32_t> states, Matrix<const uint16_t> words, Matrix<const uint64_t> ends, Matrix<const uint32_t> table,
+                        Bytes low, size_t chunk, Matrix<Word> out, Matrix<uint32_t> finals, Matrix<uint64_t> taken) {
+    const size_t count = out.shape(1);
+    require_shape(out, 1, count);
+    require_shape(low, count, sizeof(Word) - 1);
+    require_shape(words, 1, words.shape(1));
+    require_shape(table, 1, rans_slots);
+    require_chunks(states, count, chunk, rans_states);
+    require_chunks(finals, count, chunk, rans_states);
+    require_one_each(ends, count, chunk);
+    require_one_each(taken, count, chunk);
+    run(Kernel, states.data(), words.data(), words.shape(1), ends.data(), table.data(), low.data(), chunk, out.data(), count, finals.data(),
+        taken.data());
+}
+
+template <auto Kernel, typename Word>
 void delta_count(Matrix<const Word> base, Matrix<const Word> tuned, int mantissa, Matrix<uint64_t> counts) {
     require_shape(base, 1, base.shape(1));
     require_shape(tuned, 1, base.shape(1));
@@ -106,6 +122,8 @@ void bind_entropy(nb::module_& module) {
     }, "states", "words", "ends", "contexts", "tables", "chunk", "out", "finals", "taken");
 
 #define X(bits)                                                                                                                         \
+    define(module, "rans_decode_floats", rans_decode_floats<&Entropy::rans_decode_floats_##bits, uint##bits##_t>, "states", "words", "ends", \
+           "table", "low", "chunk", "out", "finals", "taken");                                                                               \
     define(module, "delta_count", delta_count<&Entropy::delta_count_##bits, uint##bits##_t>, "base", "tuned", "mantissa", "counts");    \
     define(module, "delta_split", delta_split<&Entropy::delta_split_##bits, uint##bits##_t>, "base", "tuned", "chunk", "symbols", "low", \
            "sizes");                                                                                                                    \

@@ -70,8 +70,8 @@ struct Ranks {
 };
 constexpr Ranks ranks;
 
-// A step of all states. Reads 32 words from `words` on, and returns how many were taken.
-inline size_t rans_step_all(__m256i (&states)[4], const uint32_t* tables, const uint8_t* contexts, const uint16_t* words, uint8_t* out) {
+// A step of all states. Reads 32 words from `next` on, and moves it behind those that were taken; the symbols in order.
+inline __m256i rans_step_all(__m256i (&states)[4], const uint32_t* tables, const uint8_t* contexts, const uint16_t*& next) {
     const __m256i slots = _mm256_set1_epi32(rans_slots - 1), below = _mm256_set1_epi32(rans_least - 1), one = _mm256_set1_epi32(1);
     __m256i entries[4];
     FLYWEIGHT_UNROLLED
@@ -83,7 +83,6 @@ inline size_t rans_step_all(__m256i (&states)[4], const uint32_t* tables, const 
         }
         entries[i] = _mm256_i32gather_epi32(reinterpret_cast<const int*>(tables), place, 4);
     }
-    const uint16_t* next = words;
     FLYWEIGHT_UNROLLED
     for (int i = 0; i < 4; ++i) {
         const __m256i frequency = _mm256_add_epi32(_mm256_and_si256(_mm256_srli_epi32(entries[i], 12), slots), one);
@@ -99,16 +98,57 @@ inline size_t rans_step_all(__m256i (&states)[4], const uint32_t* tables, const 
     }
     for (__m256i& entry : entries) entry = _mm256_srli_epi32(entry, 24);
     const __m256i packed = _mm256_packus_epi16(_mm256_packus_epi32(entries[0], entries[1]), _mm256_packus_epi32(entries[2], entries[3]));
-    const __m256i ordered = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), ordered);
-    return size_t(next - words);
+    return _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 #endif
 
+// Where symbols go: as they are, or as the upper byte of words whose other bytes are stored, `low`, and whose bits are moved by one so
+// that the sign of a float is its lowest.
+struct Symbols {
+    uint8_t* out;
+
+    void put(size_t at, uint8_t symbol) const { out[at] = symbol; }
+#ifdef __AVX2__
+    void put_all(size_t at, __m256i symbols) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + at), symbols); }
+#endif
+};
+
+template <typename Word>
+struct Floats {
+    const uint8_t* low;
+    Word* out;
+
+    void put(size_t at, uint8_t symbol) const {
+        constexpr size_t bytes = sizeof(Word) - 1;
+        Word word = Word(Word(symbol) << 8 * bytes);
+        for (size_t i = 0; i < bytes; ++i) word |= Word(Word(low[bytes * at + i]) << 8 * i);
+        out[at] = Word(word >> 1 | word << (8 * sizeof(Word) - 1));
+    }
+#ifdef __AVX2__
+    void put_all(size_t at, __m256i symbols) const {
+        if constexpr (sizeof(Word) == 2) {
+            const __m256i rest = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(low + at));
+            const __m256i even = _mm256_unpacklo_epi8(rest, symbols), odd = _mm256_unpackhi_epi8(rest, symbols);
+            store(at, _mm256_permute2x128_si256(even, odd, 0x20));
+            store(at + 16, _mm256_permute2x128_si256(even, odd, 0x31));
+        } else {
+            alignas(32) uint8_t each[rans_states];
+            _mm256_store_si256(reinterpret_cast<__m256i*>(each), symbols);
+            for (size_t i = 0; i < rans_states; ++i) put(at + i, each[i]);
+        }
+    }
+    void store(size_t at, __m256i words) const {
+        const __m256i moved = _mm256_or_si256(_mm256_srli_epi16(words, 1), _mm256_slli_epi16(words, 15));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + at), moved);
+    }
+#endif
+};
+
 // `finals` and `taken` say how each chunk ended: of chunks as they were written, every state is 2¹⁶ and every word is taken. A word
 // behind the last is zero.
-void rans_decode(const uint32_t* states, const uint16_t* words, size_t total, const uint64_t* ends, const uint8_t* contexts,
-                 const uint32_t* tables, size_t chunk, uint8_t* out, size_t count, uint32_t* finals, uint64_t* taken) {
+template <typename Output>
+inline void decode_chunks(const uint32_t* states, const uint16_t* words, size_t total, const uint64_t* ends, const uint8_t* contexts,
+                          const uint32_t* tables, size_t chunk, Output out, size_t count, uint32_t* finals, uint64_t* taken) {
     size_t start = 0;
     for (size_t first = 0; first < count; first += chunk, states += rans_states, finals += rans_states, start = size_t(*ends++)) {
         const size_t length = chunk_length(count, chunk, first);
@@ -118,16 +158,30 @@ void rans_decode(const uint32_t* states, const uint16_t* words, size_t total, co
 #ifdef __AVX2__
         __m256i wide[4];
         __builtin_memcpy(wide, finals, sizeof wide);
-        for (; length - at >= rans_states && next <= total && total - next >= rans_states; at += rans_states)
-            next += rans_step_all(wide, tables, context ? context + at : nullptr, words + next, out + first + at);
+        for (; length - at >= rans_states && next <= total && total - next >= rans_states; at += rans_states) {
+            const uint16_t* read = words + next;
+            out.put_all(first + at, rans_step_all(wide, tables, context ? context + at : nullptr, read));
+            next = size_t(read - words);
+        }
         __builtin_memcpy(finals, wide, sizeof wide);
 #endif
         for (; at < length; ++at) {
             const uint32_t* table = tables + (context ? context[at] * rans_slots : 0);
-            out[first + at] = rans_step(finals[at % rans_states], table, words, total, next);
+            out.put(first + at, rans_step(finals[at % rans_states], table, words, total, next));
         }
         *taken++ = uint64_t(next - start);
     }
+}
+
+void rans_decode(const uint32_t* states, const uint16_t* words, size_t total, const uint64_t* ends, const uint8_t* contexts,
+                 const uint32_t* tables, size_t chunk, uint8_t* out, size_t count, uint32_t* finals, uint64_t* taken) {
+    decode_chunks(states, words, total, ends, contexts, tables, chunk, Symbols{out}, count, finals, taken);
+}
+
+template <typename Word>
+void rans_decode_floats(const uint32_t* states, const uint16_t* words, size_t total, const uint64_t* ends, const uint32_t* table,
+                        const uint8_t* low, size_t chunk, Word* out, size_t count, uint32_t* finals, uint64_t* taken) {
+    decode_chunks(states, words, total, ends, nullptr, table, chunk, Floats<Word>{low, out}, count, finals, taken);
 }
 
 }  // namespace

@@ -115,7 +115,8 @@ void delta_join(const Word* base, const uint8_t* symbols, const uint8_t* low, si
 }  // namespace
 
 #define KERNELS_OF_Entropy(X)                                                        \
-    X(rans_encode, rans_encode) X(rans_decode, rans_decode)                          \
+    X(rans_encode, rans_encode) X(rans_decode, rans_decode) \
+    X(rans_decode_floats_16, rans_decode_floats<uint16_t>) X(rans_decode_floats_32, rans_decode_floats<uint32_t>) \
     X(delta_count_16, delta_count<uint16_t>) X(delta_count_32, delta_count<uint32_t>)    \
     X(delta_split_16, delta_split<uint16_t>) X(delta_split_32, delta_split<uint32_t>)    \
     X(delta_contexts_16, delta_contexts<uint16_t>) X(delta_contexts_32, delta_contexts<uint32_t>) \

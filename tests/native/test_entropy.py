@@ -68,6 +68,22 @@ def decode(fenced, isa, states, stream, ends, contexts, frequencies, chunk, symb
             assert np.array_equal(found[0], symbols)
             assert (found[1] == 1 << 16).all()
             assert np.array_equal(found[2], np.diff(ends, prepend=np.uint64(0)))
+        if contexts is None:
+            decode_floats(fenced, states, words, ends, tables, chunk, found)
+
+
+def decode_floats(fenced, states, words, ends, table, chunk, symbols: list[np.ndarray]) -> None:
+    count = symbols[0].shape[1]
+    for dtype in (np.uint16, np.uint32):
+        bits = 8 * np.dtype(dtype).itemsize
+        low = fenced((count, bits // 8 - 1), np.uint8, np.random.default_rng(count).integers(0, 256, (count, bits // 8 - 1)))
+        found = [fenced((1, count), dtype), *(fenced(array.shape, array.dtype) for array in symbols[1:])]
+        wanted = [np.zeros_like(array) for array in found]
+        kernels.rans_decode_floats(states, words, ends, table, low, chunk, *found)
+        kernels.definition("rans_decode_floats")(states, words, ends, table, low, chunk, *wanted)
+        for a, b in zip(found, wanted, strict=True):
+            assert np.array_equal(a, b)
+        assert np.array_equal(found[0][0] >> (bits - 9) & 0xFF, symbols[0][0]), "the byte below the sign"
 
 
 WORDS = {"bf16": (np.uint16, 7), "f16": (np.uint16, 10), "f32": (np.uint32, 23)}

@@ -23,6 +23,7 @@ CODECS: Table[type[Codec]] = Table(
         "hqq": "hqq:Hqq",
         **{name: f"ggml:{name.upper()}" for name in ggml_types_with("decode")},
         "lossless": "lossless:Lossless",
+        "lossless_small": "lossless_small:LosslessSmall",
         "sparse": "sparse:Sparse",
         "fp8": "floats:Fp8",
         "mxfp4_split": "floats:Mxfp4Split",

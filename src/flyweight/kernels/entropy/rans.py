@@ -1,7 +1,7 @@
 """Asymmetric numeral systems (rANS): symbols in little more than their entropy, decoded 32 at a time.
 
-Symbols are bytes. A table has a frequency for each, 4096 in all; a context says which of up to 16 tables codes a symbol, and both
-sides know it. Chunks of symbols are independent. Symbol i of a chunk belongs to state i mod 32 of 32 bits, s ≥ 2¹⁶:
+Symbols are bytes. A table has a frequency for each of them, 4096 in all. A context, known to both sides, says which of up to
+16 tables codes a symbol. Chunks of symbols are independent. Symbol i of a chunk belongs to state i mod 32 of 32 bits, s ≥ 2¹⁶:
 
     slot     s mod 4096; the symbol is the one whose frequencies [start, start + frequency) hold it
     decoded  s ← frequency · (s div 4096) + slot − start; below 2¹⁶, s ← 2¹⁶ · s + the chunk's next word of 16 bits
@@ -17,14 +17,14 @@ import numpy as np
 from flyweight.kernels.checks import U8, U16, U32, U64, Array, check
 from flyweight.kernels.registry import kernel
 
-__all__ = ["RANS_CONTEXTS", "RANS_SLOTS", "RANS_STATES", "rans_decode", "rans_encode", "rans_tables"]
+__all__ = ["RANS_CONTEXTS", "RANS_SLOTS", "RANS_STATES", "rans_decode", "rans_decode_floats", "rans_encode", "rans_tables"]
 
 RANS_STATES, RANS_SYMBOLS, RANS_CONTEXTS, RANS_BITS, RANS_SLOTS = 32, 256, 16, 12, 4096
 RANS_LEAST = 1 << 16
 
 
 def rans_tables(frequencies: Array) -> Array:
-    """For each slot of each table: symbol << 24 | frequency − 1 << 12 | slot − start. ValueError if a table has not 4096 slots."""
+    """For each slot: symbol << 24 | frequency − 1 << 12 | slot − start. ValueError unless every table fills its slots."""
     check("frequencies", frequencies, U16, (None, RANS_SYMBOLS))
     if len(frequencies) > RANS_CONTEXTS or (frequencies.sum(1, dtype=np.int64) != RANS_SLOTS).any():
         raise ValueError(f"there are at most {RANS_CONTEXTS} tables, and the frequencies of each are {RANS_SLOTS} in all")
@@ -70,9 +70,9 @@ def _rans_encode(
         after = (state // frequency << RANS_BITS) + state % frequency + starts[table[step], symbol[step]]
         state = np.where(coded, after, state)
     states[...] = state
-    for at, taken in enumerate(emitted):
-        counts[0, at] = len(taken)
-        words[at, chunk - len(taken) :] = taken[::-1]
+    counts[0] = [len(own) for own in emitted]
+    for own, row in zip(emitted, words, strict=True):
+        row[chunk - len(own) :] = own[::-1]
 
 
 @kernel
@@ -103,6 +103,18 @@ def _rans_decode(
         out[0, at * chunk : at * chunk + length] = whole[at, :length]
 
 
+@kernel
+def _rans_decode_floats(
+    states: Array, words: Array, ends: Array, table: Array, low: Array, chunk: int, out: Array, finals: Array, taken: Array
+) -> None:
+    symbols = np.empty(out.shape, np.uint8)
+    _rans_decode.definition(states, words, ends, None, table, chunk, symbols, finals, taken)
+    moved = symbols[0].astype(out.dtype) << 8 * low.shape[1]
+    for at in range(low.shape[1]):
+        moved |= low[:, at].astype(out.dtype) << 8 * at
+    out[0] = moved >> 1 | moved << (8 * out.itemsize - 1)
+
+
 def _check_chunks(count: int, chunk: int, states: Array, contexts: Array | None, tables: int) -> int:
     if chunk < 1:
         raise ValueError(f"a chunk has at least one symbol, not {chunk}")
@@ -117,10 +129,24 @@ def _check_chunks(count: int, chunk: int, states: Array, contexts: Array | None,
     return chunks
 
 
+def _check_coded(chunks: int, words: Array, ends: Array, finals: Array, taken: Array) -> None:
+    check("words", words, U16, (1, None))
+    check_ends(ends, chunks, words.shape[1])
+    check("finals", finals, U32, (chunks, RANS_STATES), written=True)
+    check("taken", taken, U64, (1, chunks), written=True)
+
+
+def check_ends(ends: Array, chunks: int, total: int) -> None:
+    """Where chunks end that lie behind one another: never before the one before, and within `total`."""
+    check("ends", ends, U64, (1, chunks))
+    if chunks and (ends[0, -1] > total or (ends[0, 1:] < ends[0, :-1]).any()):
+        raise ValueError("the chunks do not lie behind one another")
+
+
 def rans_encode(
     symbols: Array, contexts: Array | None, frequencies: Array, chunk: int, states: Array, words: Array, counts: Array
 ) -> None:
-    """Symbols in chunks. Row c of `words`, u16 (chunks, chunk), ends with the counts[0, c] words of chunk c, in the order they are read.
+    """Symbols in chunks. Row c of `words`, u16 (chunks, chunk), ends with the counts[0, c] words of chunk c, as they are read.
 
     symbols, contexts: u8 (1, n); without contexts all is coded by the first table. frequencies: u16 (tables, 256), above 0 for
     every symbol that occurs. states: u32 (chunks, 32). counts: u64 (1, chunks).
@@ -145,12 +171,23 @@ def rans_decode(
     each chunk ended: as it was written, every state is 2¹⁶ and all its words are taken. A word behind the last is read as zero.
     """
     check("out", out, U8, (1, None), written=True)
-    check("words", words, U16, (1, None))
     check("tables", tables, U32, (None, RANS_SLOTS))
     chunks = _check_chunks(out.shape[1], chunk, states, contexts, len(tables))
-    check("ends", ends, U64, (1, chunks))
-    if (np.diff(ends[0], prepend=np.uint64(0)).view(np.int64) < 0).any() or (chunks and ends[0, -1] > words.shape[1]):
-        raise ValueError("the chunks do not lie behind one another")
-    check("finals", finals, U32, (chunks, RANS_STATES), written=True)
-    check("taken", taken, U64, (1, chunks), written=True)
+    _check_coded(chunks, words, ends, finals, taken)
     _rans_decode.run(states, words, ends, contexts, tables, chunk, out, finals, taken)
+
+
+def rans_decode_floats(
+    states: Array, words: Array, ends: Array, table: Array, low: Array, chunk: int, out: Array, finals: Array, taken: Array
+) -> None:
+    """Words of 16 or 32 bits, (1, n). Moved up by one bit, the sign last, their upper byte is coded by one table. The other
+    bytes, least significant first, are rows of `low`. All else is as `rans_decode` has it.
+    """
+    if not isinstance(out, np.ndarray) or out.dtype not in (U16, U32):
+        raise TypeError(f"out must be words of 16 or 32 bits, not {getattr(out, 'dtype', type(out).__name__)}")
+    check("out", out, out.dtype, (1, None), written=True)
+    check("low", low, U8, (out.shape[1], out.itemsize - 1))
+    check("table", table, U32, (1, RANS_SLOTS))
+    chunks = _check_chunks(out.shape[1], chunk, states, None, 1)
+    _check_coded(chunks, words, ends, finals, taken)
+    _rans_decode_floats.run(states, words, ends, table, low, chunk, out, finals, taken)

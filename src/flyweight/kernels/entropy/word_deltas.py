@@ -1,4 +1,4 @@
-"""Differences of words of 16 and 32 bits, in the order of the floats they are: a class for the entropy coder, and bits as they are.
+"""Differences of words of 16 and 32 bits, in the order of the floats they are: a symbol to be coded, and bits as they are.
 
     o(w)     ~w where the sign is set, else w with the sign set: floats in order are integers in order, −0 just below +0
     d        o(tuned) − o(base), modulo 2^bits; −d where the base is negative, so that d > 0 is a magnitude that grows
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from flyweight.kernels.checks import U8, U64, Array, check
-from flyweight.kernels.entropy.rans import RANS_SYMBOLS
+from flyweight.kernels.entropy.rans import RANS_SYMBOLS, check_ends
 from flyweight.kernels.registry import kernel
 
 __all__ = ["delta_contexts", "delta_count", "delta_join", "delta_split"]
@@ -113,7 +113,7 @@ def _check_mantissa(mantissa: Any, words: Array) -> None:
 def _chunks(words: Array, chunk: int) -> int:
     if chunk < 1:
         raise ValueError(f"a chunk has at least one word, not {chunk}")
-    return -(-words.shape[1] // chunk)
+    return int(-(-words.shape[1] // chunk))
 
 
 def delta_count(base: Array, tuned: Array, mantissa: int, counts: Array) -> None:
@@ -149,7 +149,7 @@ def delta_contexts(base: Array, map: Array, mantissa: int, contexts: Array) -> N
 
 
 def delta_join(base: Array, symbols: Array, low: Array, ends: Array, chunk: int, out: Array, used: Array) -> None:
-    """The tuned words. The low bits of the chunks, u8 (1, total), end at `ends`, u64 (1, chunks); bits behind the last are zero.
+    """The tuned words. The low bits of the chunks, u8 (1, total), end at `ends`, u64 (1, chunks); a bit behind them is zero.
 
     used, u64 (1, chunks): the bytes of low bits that each chunk took, as many as it has if they are as they were written.
     """
@@ -157,9 +157,7 @@ def delta_join(base: Array, symbols: Array, low: Array, ends: Array, chunk: int,
     check("symbols", symbols, U8, base.shape)
     check("low", low, U8, (1, None))
     chunks = _chunks(base, chunk)
-    check("ends", ends, U64, (1, chunks))
-    if (np.diff(ends[0], prepend=np.uint64(0)).view(np.int64) < 0).any() or (chunks and ends[0, -1] > low.shape[1]):
-        raise ValueError("the chunks do not lie behind one another")
+    check_ends(ends, chunks, low.shape[1])
     _check_words("out", out, base, written=True)
     check("used", used, U64, (1, chunks), written=True)
     _delta_join.run(base, symbols, low, ends, chunk, out, used)
