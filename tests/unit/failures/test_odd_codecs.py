@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import flyweight
-from every_codec import INSTANCES, named, plausible
 from flyweight.codecs import Codec, codec_for
 from flyweight.containers import CONTAINERS
 from flyweight.containers.abilities import adapted
@@ -19,8 +18,9 @@ from flyweight.foundation.errors import FlyweightError, UnsupportedError
 from flyweight.foundation.manifest import Entry, Manifest, Typed
 from flyweight.foundation.tensor import EncodedTensor, TensorSpec
 from flyweight.runtime.linear import Linear, decoded_rows, form_of
-from materialise import materialise
-from toys import write_files
+from support.every_codec import INSTANCES, named, plausible
+from support.materialise import materialise
+from support.toys import write_files
 
 SHAPES = [(1, 1), (1, 32), (1, 256), (32, 1), (2, 33), (3, 100), (5, 64), (256, 256), (7, 512)]
 

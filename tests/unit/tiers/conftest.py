@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import flyweight
-from tier_models import FORMS, become
-from toys import CONFIG, toy_llama_files, write_files
+from support.tier_models import FORMS, become
+from support.toys import CONFIG, toy_llama_files, write_files
 
 
 @pytest.fixture(scope="module")
