@@ -14,11 +14,10 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError
 from flyweight.foundation.tensor import TensorSpec
 from pages import ROOT
+from pages.markdown import table
 from support.every_codec import ENCODERS, same_bits, weights
 
-__all__ = ["PAGE", "page"]
-
-PAGE = ROOT / "docs" / "formats" / "odd-values.md"
+PAGE = "docs/formats/odd-values.md"
 MARK = "<!-- tables -->\n"
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (257,), (512,), (0, 512), (4, 0), (1, 1), (3, 257), (5, 512), (2, 3, 512))
 ODD_VALUES = {
@@ -86,14 +85,13 @@ def _small(values: np.ndarray, decoded: np.ndarray) -> str:
     return "rounded" if decoded.any() else "zero"
 
 
-def _cells(judges: Mapping[str, Callable[[Codec], str]]) -> list[str]:
+def outcomes(judges: Mapping[str, Callable[[Codec], str]]) -> str:
     """A row for every kind of codec, the outcomes of all its parameters joined."""
-    lines = ["| codec | " + " | ".join(judges) + " |", "|---" * (len(judges) + 1) + "|"]
+    rows = []
     for kind in (kind for kind in CODECS if kind.encodes):
         tried = [codec for codec in ENCODERS if codec.name == kind.name]
-        cells = (" or ".join(sorted({judge(codec) for codec in tried})) for judge in judges.values())
-        lines.append(f"| {kind.name} | " + " | ".join(cells) + " |")
-    return lines
+        rows.append([kind.name, *(" or ".join(sorted({judge(codec) for codec in tried})) for judge in judges.values())])
+    return table(("codec", *judges), rows)
 
 
 def tables() -> str:
@@ -104,18 +102,13 @@ def tables() -> str:
     return "\n".join(
         [
             "## Values\n",
-            *_cells(values | whole),
+            outcomes(values | whole),
             "\n## Shapes\n",
-            *_cells(shapes),
+            outcomes(shapes),
             f"\nNothing is encoded as {silent}: `E_NO_ENCODER`.\n",
         ]
     )
 
 
-def page() -> str:
-    """The page with its tables made anew."""
-    return PAGE.read_text("utf-8").split(MARK)[0] + MARK + "\n" + tables()
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+def written() -> dict[str, str]:
+    return {PAGE: (ROOT / PAGE).read_text("utf-8").split(MARK)[0] + MARK + "\n" + tables()}

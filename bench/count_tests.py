@@ -1,11 +1,9 @@
-"""Counts what is tested and writes the figures into docs/testing.md.
+"""Counts what is tested; `python -m pages testing` writes the figures into docs/testing.md.
 
-    python tools/count_tests.py              collect the tests, count cases, rewrite the tables
-    python tools/count_tests.py --points     run tests/crash besides and count the points at which a run was stopped (minutes)
-    python tools/count_tests.py --page       rewrite the tables from what was counted before
+    python -m bench.count_tests              collect the tests, count cases
+    python -m bench.count_tests --points     run tests/crash besides and count the points at which a run was stopped (minutes)
 
-What was counted is in docs/testing.json; executions of the fuzzers are in tests/fuzz/executions.json, which `--record` adds to.
-A table stands between `<!-- name -->` and `<!-- /name -->`; everything else on the page is written by hand and has no figures.
+Executions of the fuzzers are in tests/fuzz/executions.json, which their `--record` adds to.
 """
 
 from __future__ import annotations
@@ -23,8 +21,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bench import record, recorded
+
 ROOT = Path(__file__).parents[1]
-TESTS, PAGE, COUNTED = ROOT / "tests", ROOT / "docs/testing.md", ROOT / "docs/testing.json"
+TESTS = ROOT / "tests"
 FOLDERS = {
     "architecture": "the shape of the tree",
     "unit": "what each part does, with examples",
@@ -122,7 +122,6 @@ def points() -> Figures:
 
 
 def count(*, with_points: bool) -> Figures:
-    before: Figures = json.loads(COUNTED.read_text()) if COUNTED.exists() else {}
     commit = subprocess.run(["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
     return {
         "date": datetime.now(UTC).date().isoformat(),
@@ -130,88 +129,14 @@ def count(*, with_points: bool) -> Figures:
         "tests": {name: collected(name) for name in FOLDERS if name != "conformance"}
         | {"conformance": conformance_functions()},
         **structure(),
-        "points": points() if with_points else before.get("points", {}),
+        "points": points() if with_points else recorded("testing").get("points", {}),
     }
-
-
-# The page --------------------------------------------------------------------------------------
-
-
-def table(heading: list[str], rows: list[list[object]]) -> str:
-    """Markdown; numbers with separators, to the right."""
-    numeric = [all(isinstance(row[at], int) for row in rows) for at in range(len(heading))]
-    written = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
-    rule = ["---:" if number else "---" for number in numeric]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (heading, rule, *written))
-
-
-def summary(counted: Figures) -> str:
-    lines = counted["lines"]
-    return (
-        f"Counted on {counted['date']} at {counted['commit']}: {sum(counted['tests'].values()):,} tests of "
-        f"{lines['tests']:,} lines, for {lines['code']:,} lines of Python and {lines['native']:,} of C++; "
-        f"{counted['codecs']} codecs, {counted['containers']} containers, {counted['kernels']} kernels "
-        f"({', '.join(counted['instruction_sets'])} on the machine that counted)."
-    )
-
-
-def tests_table(counted: Figures) -> str:
-    rows: list[list[object]] = [[f"`tests/{name}`", what, counted["tests"][name]] for name, what in FOLDERS.items()]
-    return table(["folder", "what", "tests"], rows)
-
-
-def hostile_table(counted: Figures) -> str:
-    rows: list[list[object]] = [[name, cases] for name, cases in counted["hostile"].items()]
-    return table(["format", "named hostile files"], [*rows, ["all", sum(counted["hostile"].values())]])
-
-
-def points_table(counted: Figures) -> str:
-    kinds = {"kill": "SIGKILL at a call of the write path", "error": "ENOSPC or EIO from a call of the write path"}
-    found: list[list[object]] = [[text, counted["points"][kind]] for kind, text in kinds.items() if kind in counted["points"]]
-    return table(["what happens", "points in one run of the tests"], found) if found else "Not counted yet."
-
-
-def fuzz_table(rows: list[Figures]) -> str:
-    """Executions of each target, all runs added up."""
-    sums: dict[tuple[str, str], list[Any]] = {}
-    for row in rows:
-        line = sums.setdefault((row["target"], row["engine"]), [0, 0, 0, 0, ""])
-        for at, key in enumerate(("executions", "cpu_seconds", "findings")):
-            line[at] += row[key] or 0
-        line[3] = max(line[3], row.get("edges") or 0)
-        line[4] = max(line[4], f"{row['date']}, {row['commit']}")
-    listed: list[list[object]] = [
-        [target, engine, executions, round(seconds / 60), f"{edges:,}" if edges else "", findings, last]
-        for (target, engine), (executions, seconds, findings, edges, last) in sums.items()
-    ]
-    heading = ["target", "engine", "executions", "CPU minutes", "edges", "findings", "last run"]
-    return table(heading, listed) if listed else "No run is recorded yet."
-
-
-def page(text: str, counted: Figures, runs: list[Figures]) -> str:
-    """The page with every table made anew."""
-    tables = {
-        "summary": summary(counted), "tests": tests_table(counted), "hostile": hostile_table(counted),
-        "points": points_table(counted), "fuzz": fuzz_table(runs),
-        "corpus": f"{counted['corpus']['inputs']:,} inputs in {counted['corpus']['bytes'] / 1000:,.0f} KB for "
-                  f"{counted['targets']} targets; {counted['verbs']} verbs with their options.",
-    }  # fmt: skip
-    for name, made in tables.items():
-        pattern = re.compile(f"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        assert pattern.search(text), f"the page has no place for '{name}'"
-        text = pattern.sub(lambda found, made=made: f"{found[1]}{made}\n{found[2]}", text)
-    return text
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", action="store_true", help="run the crash tests and count their points")
-    parser.add_argument("--page", action="store_true", help="count nothing anew")
-    given = parser.parse_args()
-    if not given.page:
-        COUNTED.write_text(json.dumps(count(with_points=given.points), indent=2) + "\n")
-    runs = json.loads((TESTS / "fuzz/executions.json").read_text())
-    PAGE.write_text(page(PAGE.read_text(), json.loads(COUNTED.read_text()), runs))
+    record("testing", count(with_points=parser.parse_args().points))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""What the codecs of quality.json cost a whole model: perplexity, KL divergence, same likeliest token.
+"""What the codecs of `weights` cost a whole model: perplexity, KL divergence, same likeliest token.
 
-    python tools/quality_model.py MODEL TEXT docs/quality.json [--windows 4 --context 512 --peers PYTHON]
+    python -m bench.quality.model MODEL TEXT [--windows 4 --context 512 --peers PYTHON]
 
-Adds `model` to every row of quality.json that has none for this text, one at a time, and saves after each: a run that is
+Adds `model` to every recorded row that has none for this text, one at a time, and records after each: a run that is
 stopped continues. Default quantizers come first, and those of about 4.5 bits, where the choice matters most. The weights are
-those of MODEL with permuted channels (`tools/permute.py`). The seven matrices of every layer go through the codec and back;
-the embedding, which is also the output, goes through q8_0; norms stay f32. Rows have 576 or 1536 columns; a codec that takes
-only multiples of 256 sees 2304 at a time, as on the rest of the page.
+those of MODEL with permuted channels (`permute`). The seven matrices of every layer go through the codec and back; the
+embedding, which is also the output, goes through q8_0; norms stay f32. Rows have 576 or 1536 columns; a codec that takes only
+multiples of 256 sees 2304 at a time, as on the rest of the page.
 All products are f32, activations and cache too, so that nothing but the weights differs from the reference.
 
 PYTHON is an interpreter with llama-cpp-python. It quantizes the same weights into GGUF files, which our own runtime reads: one
@@ -16,7 +16,6 @@ evaluator for all. Without one those rows are left out.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import time
 from collections.abc import Iterator
@@ -25,9 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from permute import permute
 
 import flyweight
+from bench import record, recorded
+from bench.quality.permute import permuted_beside
 from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.codecs import CODECS, Codec
 from flyweight.evaluate import Predictor, evaluate, windows_of
@@ -159,16 +159,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("text", type=Path)
-    parser.add_argument("report", type=Path)
     parser.add_argument("--windows", type=int, default=4)
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--peers", help="an interpreter with llama-cpp-python")
     given = parser.parse_args()
-    report = json.loads(given.report.read_text("utf-8"))
+    report = recorded("quality")
 
-    permuted = given.model.parent / "permuted"
-    if not permuted.exists():
-        permute(given.model, permuted)
+    permuted = permuted_beside(given.model)
     judge = Judge(permuted, given.text, given.context, given.windows)
     asked = judge.text(given.text)
     if report.get("asked") != asked:
@@ -177,9 +174,7 @@ def main() -> None:
             row.pop("model", None)
 
     def save(label: str, figures: dict[str, Any]) -> None:
-        staged = given.report.with_suffix(".part")
-        staged.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        staged.replace(given.report)
+        record("quality", report)
         print(f"{time.strftime('%H:%M:%S')} {label:52} KL {figures['kl_mean']['value']:.5f}", flush=True)
 
     for name, file in peer_files(permuted, given.peers) if given.peers else ():

@@ -1,17 +1,13 @@
-"""The page and charts of quality.json, in the same folder.
-
-python tools/quality_page.py docs/quality.json
-"""
+"""docs/quality.md and its charts: bits per weight against error, and what a whole model makes of it."""
 
 from __future__ import annotations
 
-import json
-import sys
 from math import log10
-from pathlib import Path
 from typing import Any
 
-from quality_chart import Point, chart
+from bench import recorded
+from pages.chart import Point, chart
+from pages.markdown import table
 
 Row = dict[str, Any]
 
@@ -54,12 +50,17 @@ def model_chart(rows: list[Row], peers: dict[str, Row]) -> str:
     return chart(points, "KL divergence, nats (less is better: up)", ticks, "bits per weight of the whole file")
 
 
-def figures_of(figures: Row) -> str:
-    perplexity, change = figures["perplexity"], figures["perplexity_change"]
-    kl, same = figures["kl_mean"], figures["same_top"]
+FIGURES = ("perplexity", "change", "KL, nats", "KL 99.9 %", "same top")
+
+
+def figures_of(figures: Row) -> tuple[str, ...]:
+    change, kl = figures["perplexity_change"], figures["kl_mean"]
     return (
-        f"{perplexity['value']:.4g} | {change['value']:+.3g} ± {change['error']:.2g} "
-        f"| {kl['value']:.3g} ± {kl['error']:.1g} | {figures['kl_99_9']['value']:.2g} | {100 * same['value']:.1f} %"
+        f"{figures['perplexity']['value']:.4g}",
+        f"{change['value']:+.3g} ± {change['error']:.2g}",
+        f"{kl['value']:.3g} ± {kl['error']:.1g}",
+        f"{figures['kl_99_9']['value']:.2g}",
+        f"{100 * figures['same_top']['value']:.1f} %",
     )
 
 
@@ -69,16 +70,17 @@ def model_part(report: Row) -> str:
         return ""
     asked = report["asked"]
     rows = [
-        (row["model"]["file_bits_per_weight"], f"`{row['codec']}` | {told(row)} | {quantizer_of(row)}", row["model"])
+        (row["model"]["file_bits_per_weight"], (f"`{row['codec']}`", told(row), quantizer_of(row)), row["model"])
         for row in measured
     ]
     rows += [
-        (figures["file_bits_per_weight"], f"**llama.cpp {name}** | its mixture | its own", figures)
+        (figures["file_bits_per_weight"], (f"**llama.cpp {name}**", "its mixture", "its own"), figures)
         for name, figures in report["peers"].items()
     ]
     rows.sort(key=lambda row: (row[0], row[2]["kl_mean"]["value"]))
-    table = "\n".join(f"| {bits:.3f} | {what} | {figures_of(figures)} |" for bits, what, figures in rows)
-    runtime = "\n".join(f"| {name} | {figures_of(figures)} |" for name, figures in report["runtime"].items())
+    heading = ("bits/weight, file", "codec", "parameters", "quantizer", *FIGURES)
+    forms = table(heading, ((f"{bits:.3f}", *what, *figures_of(figures)) for bits, what, figures in rows))
+    runtime = table(("", *FIGURES), ((name, *figures_of(figures)) for name, figures in report["runtime"].items()))
     reference = measured[0]["model"]["reference_perplexity"]["value"]
     missing = len(report["results"]) - len(measured)
     note = f" {missing} rows of the table above have not been run through the model." if missing else ""
@@ -99,31 +101,32 @@ groups, but clips the few largest weights by most of their size, and the model i
 
 ![bits per weight of the file against KL divergence](quality-model.svg)
 
-| bits/weight, file | codec | parameters | quantizer | perplexity | change | KL, nats | KL 99.9 % | same top |
-|---|---|---|---|---|---|---|---|---|
-{table}
+{forms}
 
 ### Activations and cache
 
 The demo model as it is (Q4_1), on the same tokens, beside itself with f32 activations and an f32 cache. int8 activations
 have one scale for every 32 columns, as llama.cpp's have.
 
-| | perplexity | change | KL, nats | KL 99.9 % | same top |
-|---|---|---|---|---|---|
 {runtime}
 """
 
 
 def page(report: Row) -> str:
-    rows = "\n".join(
-        f"| {row['bits_per_weight']:.3f} | `{row['codec']}` | {told(row)} | {quantizer_of(row)} "
-        f"| {100 * row['relative_error']:.3f} % | {row['snr_db']} | {row['encode_mb_per_s']} |"
-        for row in report["results"]
-    )
+    codecs = table(
+        ("bits/weight", "codec", "parameters", "quantizer", "relative error", "SNR, dB", "MB/s"),
+        (
+            (
+                f"{row['bits_per_weight']:.3f}", f"`{row['codec']}`", told(row), quantizer_of(row),
+                f"{100 * row['relative_error']:.3f} %", row["snr_db"], f"{row['encode_mb_per_s']}",
+            )
+            for row in report["results"]
+        ),
+    )  # fmt: skip
     return f"""# Quality: bits per weight against error
 
-`make quality` writes this page, [quality.json](quality.json) and the charts. {report["date"]}, {report["processor"]}, kernels
-{report["kernels"]}.
+`make quality` writes this page and the charts, from [quality.json](../bench/results/quality.json). {report["date"]},
+{report["processor"]}, kernels {report["kernels"]}.
 
 ## What is left of the weights
 
@@ -135,20 +138,13 @@ function, other groups), 2304 to a row. Error: root mean square relative to the 
 MB/s of float32 encoded on one thread, of a machine that may have been busy. No importance weights. Least square error is a
 proxy for what a model does with the weights, which the second part measures.
 
-| bits/weight | codec | parameters | quantizer | relative error | SNR, dB | MB/s |
-|---|---|---|---|---|---|---|
-{rows}
+{codecs}
 {model_part(report)}"""
 
 
-def main(path: Path) -> None:
-    report = json.loads(path.read_text("utf-8"))
-    path.with_suffix(".md").write_text(page(report), encoding="utf-8")
-    path.with_suffix(".svg").write_text(weights_chart(report["results"]), encoding="utf-8")
+def written() -> dict[str, str]:
+    report = recorded("quality")
+    files = {"docs/quality.md": page(report), "docs/quality.svg": weights_chart(report["results"])}
     if any("model" in row for row in report["results"]):
-        drawn = model_chart(report["results"], report["peers"])
-        path.with_name(f"{path.stem}-model.svg").write_text(drawn, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+        files["docs/quality-model.svg"] = model_chart(report["results"], report["peers"])
+    return files

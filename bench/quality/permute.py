@@ -1,6 +1,6 @@
 """The same function with its channels in another order: a checkpoint whose old quantization no longer shows.
 
-    python tools/permute.py MODEL OUT        any llama checkpoint → a Hugging Face directory of f32
+    python -m bench.quality.permute MODEL OUT        any llama checkpoint → a Hugging Face directory of f32
 
 A model that exists only as decoded 4-bit groups makes a quantizer with the same groups look perfect. Reordering the residual
 channels everywhere, the MLP channels of each layer and the value channels of each head leaves every logit as it was but for
@@ -87,6 +87,14 @@ def permute(model: Path, out: Path) -> None:
             if ".safetensors" not in file.name:
                 shutil.copy(file, made)
         made.rename(out)
+
+
+def permuted_beside(model: Path) -> Path:
+    """The permuted form of a model, in the same folder; made when it is first wanted."""
+    out = model.parent / "permuted"
+    if not out.exists():
+        permute(model, out)
+    return out
 
 
 if __name__ == "__main__":

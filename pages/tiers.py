@@ -1,15 +1,12 @@
-"""docs/tiers.md from the last run of bench/tiers.py.
-
-python tools/tiers_page.py bench/results/tiers.json docs/tiers.md
-"""
+"""docs/tiers.md: the tiers of a model beside other ways to load it."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
+
+from bench import recorded
+from pages.markdown import spread, table
 
 READING = """\
 - **Load** is from the call that loads to the logits of one token; Python and imports are up by then (for transformers they take
@@ -42,19 +39,15 @@ READING = """\
 """
 COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "way": lambda row: f"{row['who']}, {row['form']}",
-    "cold ms": lambda row: figure(row["cold"]),
+    "cold ms": lambda row: spread(row["cold"]),
     "boot ms": lambda row: f"{row['boot']['median']:,.0f}" if "boot" in row else "",
-    "warm ms": lambda row: figure(row["warm"]),
+    "warm ms": lambda row: spread(row["warm"]),
     "disk MB": lambda row: f"{row['disk'] / 1e6:,.0f}",
     "private MB": lambda row: f"{row['private']['median']:,.0f}",
     "resident MB": lambda row: f"{row['resident']['median']:,.0f}",
     "cold / disk speed": lambda row: of_disk(row),
     "perplexity": lambda row: f"{row['perplexity']:.2f}" if "perplexity" in row else "",
 }
-
-
-def figure(held: Mapping[str, float]) -> str:
-    return f"{held['median']:,.0f} [{held['min']:,.0f}–{held['max']:,.0f}]"
 
 
 def of_disk(row: Mapping[str, Any]) -> str:
@@ -70,21 +63,16 @@ def page(report: Mapping[str, Any]) -> Iterator[str]:
     yield READING
     for name, rows in report["models"].items():
         yield f"## {name}\n"
-        yield f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
-        yield from (f"| {' | '.join(cell(row) for cell in COLUMNS.values())} |" for row in rows.values())
-        yield ""
+        yield table(tuple(COLUMNS), ([cell(row) for cell in COLUMNS.values()] for row in rows.values())) + "\n"
     if report["results"]:
-        yield "## Targets\n\n| | | reached | | beside | target |\n|---|---|---|---|---|---|"
-        for row in report["results"]:
-            beside = ", ".join(f"{ratio:.3f}× {who}" for who, ratio in row["ratios"].items())
-            reached = figure(row["figures"][row["ours"]])
-            yield f"| {row['verdict']} | {row['name']} | {reached} | {row['unit']} | {beside} | {row['target']} |"
+        yield "## Targets\n"
+        yield table(("", "", "reached", "", "beside", "target"), map(target_of, report["results"]))
 
 
-def main() -> None:
-    source, target = map(Path, sys.argv[1:])
-    target.write_text("\n".join(page(json.loads(source.read_text("utf-8")))) + "\n", encoding="utf-8")
+def target_of(row: Mapping[str, Any]) -> tuple[str, ...]:
+    beside = ", ".join(f"{ratio:.3f}× {who}" for who, ratio in row["ratios"].items())
+    return row["verdict"], row["name"], spread(row["figures"][row["ours"]]), row["unit"], beside, row["target"]
 
 
-if __name__ == "__main__":
-    main()
+def written() -> dict[str, str]:
+    return {"docs/tiers.md": "\n".join(page(recorded("tiers"))) + "\n"}

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from peers import quantizer
 
+from bench.kernels.peers import quantizer
 from flyweight import kernels
 from flyweight.bench.harness import Case, Work, main
 

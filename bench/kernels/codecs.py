@@ -1,7 +1,7 @@
 """Bits, error and speed of codecs and quantizers on one matrix, on one thread. MB/s of the weights that go in or come out.
 
-python bench/codecs.py                                 N(0, 0.02)
-WEIGHTS=file.bin COLUMNS=5120 python bench/codecs.py   the bf16 words of a file, little-endian, in rows of that length
+python -m bench.kernels.codecs                                 N(0, 0.02)
+WEIGHTS=file.bin COLUMNS=5120 python -m bench.kernels.codecs   the bf16 words of a file, little-endian, in rows of that length
 
 Weights are f32, for lossless and the quantizers bf16. Beside the encoders stands the shortest way to much the same bytes in
 NumPy and ml_dtypes.

@@ -1,6 +1,6 @@
 """What palettes cost in error on a real model, beside affine grids: the table of docs/formats/palette.md, as Markdown.
 
-    python bench/palette_error.py .models/SmolLM2-135M-Instruct.Q4_1.gguf
+    python -m bench.quality.palette_error .models/SmolLM2-135M-Instruct.Q4_1.gguf
 
 Every sixth matrix. The columns of each are permuted at random, because the model was quantised in groups of 32 columns that
 a grid with groups of 32 or 64 would find again.

@@ -13,8 +13,8 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from peers import quantizer, quantizer_of_bf16
 
+from bench.kernels.peers import quantizer, quantizer_of_bf16
 from flyweight import kernels
 from flyweight.bench.harness import Case, main
 from flyweight.codecs import codec_for

@@ -9,10 +9,10 @@
     resident    growth of the resident set, MB (RSS): mapped pages counted
     perplexity  4 windows of 512 tokens
 
-on SmolLM2-135M (channels permuted: tools/permute.py) and on a model of the shape of Qwen2.5-1.5B. Every way has processes of
-its own, all ways by turns; one that takes over a minute is run once. `first` is what its first token needs of its files; how
-long the disk takes for that is measured beside it (page_cache.py). The rows of llama.cpp need --llama, a Python with
-llama-cpp-python.
+on SmolLM2-135M (channels permuted: bench/quality/permute.py) and on a model of the shape of Qwen2.5-1.5B. Every way has
+processes of its own, all ways by turns; one that takes over a minute is run once. `first` is what its first token needs of its
+files; how long the disk takes for that is measured beside it (page_cache.py). The rows of llama.cpp need --llama, a Python
+with llama-cpp-python.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
-from engines import LLAMA, MLX, TRANSFORMERS, llama_python
-from large_model import large_model
-from page_cache import BACK, back, ballast, drop, drop_everything, files_of, nbytes_of, read_ms, write_rate
-
 import flyweight
+from bench import record
+from bench.models.engines import LLAMA, MLX, TRANSFORMERS, llama_python
+from bench.models.large_model import large_model
+from bench.models.page_cache import BACK, back, ballast, drop, drop_everything, files_of, nbytes_of, read_ms, write_rate
+from bench.quality.permute import permuted_beside
 from flyweight.bench import headline, machine
 from flyweight.bench.running import FLYWEIGHT, MEMORY, Contender, row, show, spread
 from flyweight.checkpoint import Checkpoint
@@ -45,7 +46,6 @@ from flyweight.runtime.read_ahead import joined
 from flyweight.runtime.tensors import Tensors
 from flyweight.tiers import TIERS, open_best, prune
 
-RESULTS = Path(__file__).parent / "results"
 PLACE = Path(".bench/tiers")
 SMALL, LARGE = "SmolLM2-135M", "1.5B shape"
 CONTEXT, WINDOWS = 512, 4
@@ -202,13 +202,7 @@ def made(place: Path, source: Path, **how: Any) -> Path:
 
 def small_model(gguf: Path) -> Path:
     """SmolLM2 in bf16: what is known of it is its 4-bit groups, which the permutation hides."""
-    sys.path.append(str(Path(__file__).parent.parent / "tools"))
-    from permute import permute
-
-    permuted = gguf.parent / "permuted"
-    if not permuted.exists():
-        permute(gguf, permuted)
-    return made(PLACE / SMALL / "native", permuted, dtype="bf16", to="hf")
+    return made(PLACE / SMALL / "native", permuted_beside(gguf), dtype="bf16", to="hf")
 
 
 def ways(source: Path, place: Path, peers: str, llama: str | None) -> list[Way]:
@@ -422,8 +416,7 @@ def main() -> None:
                     results += builds(PLACE / name / "int4", about["limits"]["copy"]["median"])
     print(*map(show, results), sep="\n")
     report |= {"load_average": max(report["load_average"], os.getloadavg()[0]), "models": models, "results": results}
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "tiers.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    record("tiers", report)
 
 
 if __name__ == "__main__":

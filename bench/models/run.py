@@ -16,20 +16,17 @@ transformers where this Python has it.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
-from engines import LLAMA, TRANSFORMERS, llama_python
-
 import flyweight
+from bench import record
+from bench.models.engines import LLAMA, TRANSFORMERS, llama_python
 from flyweight.bench import headline, machine
 from flyweight.bench.running import FIGURES, Contender, compare, row, show
 from flyweight.runtime.model import usable_cores
-
-RESULTS = Path(__file__).parent / "results"
 
 QUANTIZE = """
 import os, sys
@@ -144,9 +141,7 @@ def main() -> None:
             "load_average": load,
             "results": results,
         }
-        RESULTS.mkdir(exist_ok=True)
-        name = f"run-{options.model.stem}.json" if options.as_stored else "run.json"
-        (RESULTS / name).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        record(f"run-{options.model.stem}" if options.as_stored else "run", report)
 
 
 if __name__ == "__main__":

@@ -11,20 +11,18 @@ The others load the same weights where they are installed: transformers, mlx-lm 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from importlib.util import find_spec
 from pathlib import Path
 
-from engines import LLAMA, MLX, TRANSFORMERS, llama_python
-from large_model import large_model
-
 import flyweight
+from bench import record
+from bench.models.engines import LLAMA, MLX, TRANSFORMERS, llama_python
+from bench.models.large_model import large_model
 from flyweight.bench import headline, machine
 from flyweight.bench.running import FLYWEIGHT, MEMORY, Contender, compare, row, show
 from flyweight.runtime.model import usable_cores
 
-RESULTS = Path(__file__).parent / "results"
 UNITS = {"open": "ms", "first forward": "ms", "ready": "ms", "added": "MB"}
 TARGETS = {"ready": "at most 350 ms", "added": "at most 160 MB"}
 
@@ -79,8 +77,7 @@ def main() -> None:
     results = [row(name, UNITS[name], "flyweight", figures, TARGETS.get(name, "")) for name, figures in found.items()]
     print(*map(show, results), sep="\n")
     report = {**about, "title": title, "runs": options.runs, "threads": options.threads, "results": results}
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "load.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    record("load", report)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """What each codec and quantizer costs and keeps: bits per weight against error, over a real model's weights.
 
-    python tools/quality.py MODEL.gguf docs/quality.json
+    python -m bench.quality.weights MODEL.gguf
 
-`tools/quality_model.py` adds what a whole model makes of it, `tools/quality_page.py` writes the page.
+`bench/quality/model.py` adds what a whole model makes of it, `python -m pages quality` writes the page.
 
 Every codec in CODECS that encodes and is not exact, under every quantizer in QUANTIZERS that fills it. Codecs with
 parameters are tried with those in SETTINGS, others as they are: a new codec needs no line here to appear.
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 import sys
 import time
 from collections.abc import Iterator
@@ -27,7 +26,9 @@ from typing import Any
 import numpy as np
 
 import flyweight
+from bench import record, recorded
 from flyweight import kernels
+from flyweight.bench.harness import processor
 from flyweight.codecs import CODECS, Codec
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
@@ -127,17 +128,12 @@ def label(row: dict[str, Any]) -> str:
     return f"{row['codec']} {inner} {row['quantizer']}".replace("  ", " ")
 
 
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
-
-
 SAME = ("codec", "params", "quantizer", "bits_per_weight", "relative_error")
 MEASURED_ON_THE_MODEL = ("asked", "peers", "runtime")
 
 
 def with_model(report: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
-    """The report with what `quality_model.py` measured before, for the rows whose size and error are still the same."""
+    """The report with what `model` measured before, for the rows whose size and error are still the same."""
     known = {json.dumps([row[key] for key in SAME]): row["model"] for row in before.get("results", ()) if "model" in row}
     for row in report["results"]:
         key = json.dumps([row[key] for key in SAME])
@@ -145,7 +141,7 @@ def with_model(report: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]
     return report | {key: before[key] for key in MEASURED_ON_THE_MODEL if key in before}
 
 
-def main(model: Path, into: Path) -> None:
+def main(model: Path) -> None:
     with flyweight.open(model) as checkpoint:
         tensors = [
             np.ascontiguousarray(matrix, np.float32).reshape(-1, COLUMNS)
@@ -161,9 +157,8 @@ def main(model: Path, into: Path) -> None:
         "weights": sum(values.size for values in tensors),
         "results": sorted(results(tensors), key=lambda row: (row["bits_per_weight"], row["relative_error"])),
     }
-    before = json.loads(into.read_text("utf-8")) if into.exists() else {}
-    into.write_text(json.dumps(with_model(report, before), indent=1) + "\n", encoding="utf-8")
+    record("quality", with_model(report, recorded("quality")))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

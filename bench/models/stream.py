@@ -12,14 +12,12 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-from large_model import large_model
-
+from bench import record
+from bench.models.large_model import large_model
 from flyweight.bench import headline, machine
 from flyweight.bench.running import row, show, spread
 
-RESULTS = Path(__file__).parent / "results"
 CONTEXT = 64
 
 CHILD = """
@@ -75,9 +73,8 @@ def main() -> None:
     ]
     for result in results:
         print(show(result))
-    RESULTS.mkdir(exist_ok=True)
     report = {**about, "title": title, "runs": options.runs, "results": results}
-    (RESULTS / "stream.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    record("stream", report)
 
 
 if __name__ == "__main__":

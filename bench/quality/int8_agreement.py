@@ -1,6 +1,6 @@
 """What eight bits keep of a real model: the cosine of every tensor, and the first token of twenty prompts.
 
-    python bench/int8_agreement.py .models/SmolLM2-135M-Instruct.Q4_1.gguf
+    python -m bench.quality.int8_agreement .models/SmolLM2-135M-Instruct.Q4_1.gguf
 
 The source, decoded to f32, becomes an npy-dir of `int8` (a scale a row) and of `int8-g64`. Of every quantised tensor the cosine
 with its source should be 0.99995, that is 1 − cosine at most 50 millionths. The source answers with f32 activations and an f32
@@ -10,7 +10,6 @@ cache; the directories with the same (--exact) and as they run by default, int8 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -19,12 +18,12 @@ from typing import Any
 import numpy as np
 
 import flyweight
+from bench import record
 from flyweight.bench import machine
 from flyweight.checkpoint import open_checkpoint
 from flyweight.pipeline.conversion_report import Drift
 from flyweight.runtime.model import open_model
 
-RESULTS = Path(__file__).parent / "results" / "int8_agreement.json"
 FORMS = ("int8", "int8-g64")
 MOST_LOST = 50
 """Millionths of 1 − cosine."""
@@ -86,7 +85,6 @@ def result(name: str, unit: str, figures: list[float], target: str, met: bool, *
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE")
     options = parser.parse_args()
     results = []
     with tempfile.TemporaryDirectory() as folder:
@@ -113,7 +111,7 @@ def main() -> None:
         for name, value in {**line.get("missed", {}), **line.get("differing", {})}.items():
             sys.stdout.write(f"        {name!r}: {value}\n")
     report = {**machine(), "title": "What eight bits keep of a real model", "least_margin": min(margins), "results": results}
-    options.json.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    record("int8_agreement", report)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,25 @@
 """What the forms of a SQUIZD file cost a real model: size, perplexity, KL divergence, load time, tokens per second.
 
-    python tools/squizd_table.py MODEL TEXT docs/squizd.json [--windows 4 --context 512]
+    python -m bench.quality.squizd_forms MODEL TEXT [--windows 4 --context 512]
 
-The weights are those of MODEL with permuted channels (`tools/permute.py`). Each form is made by the command a user would type,
-judged with f32 activations against the f32 source, and then run as its own process for the clock. Rows are kept in the JSON and
-saved one by one, so that a stopped run continues; the tables go into docs/squizd.md. `permuted.Q4_K_M.gguf`, if `make quality`
-made it with llama.cpp, stands beside them.
+The weights are those of MODEL with permuted channels (`permute`). Each form is made by the command a user would type, judged
+with f32 activations against the f32 source, and then run as its own process for the clock. Rows are recorded one by one, so
+that a stopped run continues; `python -m pages squizd` writes the page. `permuted.Q4_K_M.gguf`, if `make quality` made it with
+llama.cpp, stands beside them.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from permute import permute
-from quality_model import Judge
-
+from bench import record, recorded
+from bench.quality.model import Judge
+from bench.quality.permute import permuted_beside
+from bench.quality.verb import flyweight
+from flyweight.bench.harness import processor
 from flyweight.checkpoint import open_checkpoint
 from flyweight.runtime.tensors import Tensors
 
@@ -59,11 +57,6 @@ FORMS: dict[str, list[str]] = {
 }
 
 
-def flyweight(*arguments: str | Path) -> Any:
-    command = [sys.executable, "-m", "flyweight", *map(str, arguments), "--json"]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout)
-
-
 def judged(judge: Judge, form: Path) -> dict[str, Any]:
     """What a file says, and what it takes."""
     with open_checkpoint(form) as checkpoint:
@@ -76,49 +69,32 @@ def judged(judge: Judge, form: Path) -> dict[str, Any]:
 
 def timed(form: Path) -> dict[str, Any]:
     """How fast it starts and runs: the best of three processes."""
-    runs = [flyweight("run", form, PROMPT, "--max-tokens", "64") for _ in range(3)]
+    runs = [flyweight("run", form, PROMPT, "--max-tokens", "64").document for _ in range(3)]
     return {
         "load_ms": round(min(run["load_ms"] for run in runs), 1),
         "decode_tokens_per_s": round(max(run["decode_tokens_per_s"] for run in runs), 1),
     }
 
 
-READING = """\
-- **Default of INT4: 64 weights a scale, filled by `edge`.** A scale takes 16 bytes, so 32, 64, 128 weights cost 8, 6, 5 bits
-  each. Going from 32 to 64 saves a quarter of the bytes for a quarter more divergence; on to 128 it is a sixth for as much
-  again. From 64 on `edge` diverges least but for 96; at 32 and 96 `clip` does (`--recipe`).
-- **llama.cpp's Q4_K_M is nearer to the source at equal size**, and must be: 2 of 6 bits of INT4 are ids and f32 pairs, where
-  Q4_K spends half a bit on scales; and rows of 576 are no multiple of 256, so that on this model most of Q4_K_M is really
-  Q5_0, Q6_K and Q8_0.
-- **TCA_TBE** is exact: what diverges is the rounding of the f32 source to bf16.
-- **ASTC 4×4** takes 8 bits, as INT4 with 32 weights a scale does, and is nearer; 6×6 is too coarse for weights.
-- **INT2 and dropped blocks** destroy a model of this size. They are here because the format has them."""
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("text", type=Path)
-    parser.add_argument("report", type=Path)
     parser.add_argument("--windows", type=int, default=4)
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--no-clock", dest="clock", action="store_false", help="leave load time and speed to a later run")
     given = parser.parse_args()
-    permuted = given.model.parent / "permuted"
-    if not permuted.exists():
-        permute(given.model, permuted)
+    permuted = permuted_beside(given.model)
     judge = Judge(permuted, given.text, given.context, given.windows)
-    report: dict[str, Any] = json.loads(given.report.read_text("utf-8")) if given.report.exists() else {}
+    report = recorded("squizd")
     asked = judge.text(given.text)
     if report.get("asked") != asked:
         report = {"asked": asked, "forms": {}, "sub_blocks": {}, "peers": {}}
-    report |= {"date": time.strftime("%Y-%m-%d"), "machine": platform.processor() or platform.machine()}
+    report |= {"date": time.strftime("%Y-%m-%d"), "machine": processor()}
 
     def save(table: str, label: str, figures: dict[str, Any]) -> None:
         report[table][label] = figures
-        staged = given.report.with_suffix(".part")
-        staged.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        staged.replace(given.report)
+        record("squizd", report)
         kl, bits = figures["kl_mean"]["value"], figures["file_bits_per_weight"]
         print(f"{time.strftime('%H:%M:%S')} {label:44} {bits:6.3f} bits  KL {kl:.5f}", flush=True)
 
@@ -139,42 +115,6 @@ def main() -> None:
     peer, label = permuted.with_suffix(".Q4_K_M.gguf"), "llama.cpp Q4_K_M"
     if peer.exists() and label not in report["peers"]:
         save("peers", label, judged(judge, peer) | (timed(peer) if given.clock else {}))
-    given.report.with_suffix(".md").write_text(page(report), encoding="utf-8")
-
-
-def page(report: dict[str, Any]) -> str:
-    asked = report["asked"]
-    lines = ["# SQUIZD on a real model", ""]
-    lines += [
-        f"SmolLM2-135M-Instruct, channels permuted; {asked['predicted_tokens']:,} predicted tokens of {asked['text']},",
-        f"windows of {asked['context']}, f32 activations; KL in nats a token against f32. Load and speed: `flyweight run`,",
-        f"best of 3, {report['machine']}, {report['date']}. Made by `make squizd`.",
-        "",
-    ]
-    lines += [*READING.splitlines(), ""]
-    for title, key in (
-        ("Forms", "forms"),
-        ("llama.cpp beside them", "peers"),
-        ("INT4: sub-block length and quantizer", "sub_blocks"),
-    ):
-        if report[key]:
-            lines += [f"## {title}", "", *_table(report[key]), ""]
-    return "\n".join(lines)
-
-
-def _table(rows: dict[str, Any]) -> list[str]:
-    lines = [
-        "| form | MB | bits/weight of the file | perplexity | KL | same top-1 | load ms | tokens/s |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for label, row in rows.items():
-        cells = [
-            label, f"{row['bytes'] / 1e6:.1f}", f"{row['file_bits_per_weight']:.2f}", f"{row['perplexity']['value']:.2f}",
-            f"{row['kl_mean']['value']:.4f}", f"{100 * row['same_top']['value']:.1f} %",
-            *(f"{row[key]:.0f}" if key in row else "" for key in ("load_ms", "decode_tokens_per_s")),
-        ]  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from peers import dequantizer, gguf_py
 
+from bench.kernels.peers import dequantizer, gguf_py
 from flyweight import kernels
 from flyweight.bench import Case, main
 from flyweight.codecs import ggml
