@@ -15,7 +15,7 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.manifest import Entry, Manifest, Typed
 from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import MemoryBundle, open_bundle
-from materialise import from_bundle, materialise
+from support.materialise import from_bundle, materialise
 
 METADATA = {
     "general.architecture": Typed("str", "llama"),

@@ -26,7 +26,7 @@ from flyweight.foundation.manifest import Entry, Manifest
 from flyweight.foundation.tensor import RAW, EncodedTensor, TensorSpec
 from flyweight.quantizers import QUANTIZERS
 from flyweight.sources import Bundle, open_bundle
-from materialise import materialise
+from support.materialise import materialise
 
 mx.set_default_device(mx.cpu)
 

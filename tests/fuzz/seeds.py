@@ -12,13 +12,9 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
-import sample_files
-from chat_templates import TEMPLATES
-from every_codec import INSTANCES, plausible
 from flyweight import models
 from flyweight.codecs import codec_for
 from flyweight.containers import CONTAINERS
@@ -29,12 +25,15 @@ from flyweight.foundation.errors import FlyweightError
 from flyweight.foundation.manifest import Entry, Manifest, Typed
 from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from fuzz.framing import Files, Input
-from materialise import Payload, materialise
-from squizd_files import FLAG, KINDS, NAME, archive, bare, int4, layered, member, npcl, table, written
-from squizd_files import manifest as squizd_manifest
-from tiny_models import TINY, as_gguf, hf_manifest, no_read
-from unit.test_tokenizer import bpe, pieces
-from unit.test_tokenizer import files as tokenizer_files
+from support import GOLDEN, sample_files
+from support.chat_templates import TEMPLATES
+from support.every_codec import INSTANCES, plausible
+from support.materialise import Payload, materialise
+from support.squizd_files import FLAG, KINDS, NAME, archive, bare, int4, layered, member, npcl, table, written
+from support.squizd_files import manifest as squizd_manifest
+from support.tiny_models import TINY, as_gguf, hf_manifest, no_read
+from support.tokenizers import bpe, pieces
+from support.tokenizers import files as tokenizer_files
 
 try:
     from compression import zstd
@@ -45,7 +44,7 @@ __all__ = ["LARGEST", "SEEDS", "SQUIZD_BARE", "SQUIZD_WHOLE", "seeds"]
 
 LARGEST = 12 << 10
 """Larger files are not more interesting, only slower."""
-_GOLDEN = Path(__file__).parents[1] / "golden/npydir"
+NPY_DIRS = GOLDEN / "npydir"
 
 
 # Containers -----------------------------------------------------------------------------------
@@ -119,7 +118,7 @@ def _models(dialect: str) -> Iterator[Input]:
 
 def _golden() -> Iterator[Input]:
     """Directories that the public tool wrote, cut to a tensor or two each."""
-    for folder in sorted(path for path in _GOLDEN.iterdir() if path.is_dir()):
+    for folder in sorted(path for path in NPY_DIRS.iterdir() if path.is_dir()):
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
         names = json.loads(files["manifest.json"])
         for kept in list(names.items())[:3]:

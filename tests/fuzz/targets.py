@@ -40,8 +40,8 @@ from flyweight.sources.zstd import ZstdSource
 from fuzz.framing import Input
 from fuzz.oracle import check_container, promise
 from fuzz.seeds import SQUIZD_WHOLE
-from raw_files import safetensors_file, tensor_json
-from squizd_files import NAME
+from support.raw_files import safetensors_file, tensor_json
+from support.squizd_files import NAME
 
 __all__ = ["TARGETS", "Target"]
 

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from every_codec import ENCODERS, INSTANCES, by_name, dtypes, named, noise, plausible, same_bits, settle, weights
 from flyweight.codecs import Codec, Grid, codec_for, take_rows
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
 from flyweight.foundation.tensor import CodecSpec, EncodedTensor, TensorSpec, has_rows
 from flyweight.kernels import KERNELS
+from support.every_codec import ENCODERS, INSTANCES, by_name, dtypes, named, noise, plausible, same_bits, settle, weights
 
 GRIDS = [codec for codec in INSTANCES if codec.grid_spec]
 SHAPES = [(3, 512), (2, 3, 256), (256,), (0, 256), (4, 0)]

@@ -32,7 +32,7 @@ import numpy as np
 
 from flyweight import kernels
 
-__all__ = ["Case", "Work", "headline", "line", "machine", "main", "measure", "rate", "run", "verdict"]
+__all__ = ["Case", "Work", "headline", "line", "machine", "main", "measure", "processor", "rate", "run", "verdict"]
 
 Work = Callable[[], object]
 _GOAL = re.compile(r"(?P<most>at most )?(?P<bound>\d+(\.\d+)?)(× (?P<peer>.+)| of (?P<limit>\w+)| MB/s| MB| ms| tokens/s)")
@@ -163,10 +163,10 @@ def headline(about: dict[str, Any]) -> str:
 
 
 def main(title: str, cases: Callable[[], Iterable[Case]], runs: int = 9) -> None:
-    """The command line of a bench script: run the cases, print lines, write the figures beside it in results/."""
+    """The command line of a bench script: run the cases, print lines, write the figures into results/ beside its folder."""
     script = Path(sys.argv[0])
     parser = argparse.ArgumentParser(description=title)
-    place = script.parent / "results" / f"{script.stem}.json"
+    place = script.parents[1] / "results" / f"{script.stem}.json"
     parser.add_argument("--json", type=Path, metavar="FILE", help=f"where the figures go (default {place}, of a whole run)")
     parser.add_argument("--runs", type=int, default=runs, help=f"runs per contender (default {runs})")
     parser.add_argument("--only", metavar="TEXT", default="", help="only cases whose name contains this")

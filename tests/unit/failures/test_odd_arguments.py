@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import flyweight
-from command_line import flyweight as command
-from command_line import invocations
 from flyweight.foundation.limits import MAX_SIZE, parse_size
-from toys import write_toy_llama
+from support.command_line import flyweight as command
+from support.command_line import invocations
+from support.toys import write_toy_llama
 
 
 def _archive(path: Path, member: str) -> None:

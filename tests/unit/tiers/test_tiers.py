@@ -23,8 +23,8 @@ from flyweight.runtime.linear import form_of
 from flyweight.runtime.tensors import Tensors
 from flyweight.tiers import build, listing, open_best, open_model_from, prune, state_of
 from flyweight.tiers.keeping import leftovers
-from tier_models import FORMS, Q, arrays, command, equal, everything, home_of, values
-from toys import CONFIG, safetensors_bytes, toy_llama_files, write_files
+from support.tier_models import FORMS, Q, arrays, command, equal, everything, home_of, values
+from support.toys import CONFIG, safetensors_bytes, toy_llama_files, write_files
 
 
 @pytest.mark.parametrize("ask", [listing, lambda path: prune(path, tiers=["cache"]), lambda path: build(path, "cache")])

@@ -24,7 +24,7 @@ from flyweight.pipeline.quantization_names import recipe_for
 from flyweight.tiers import TIERS, build, digests, open_best, open_model_from, state_of, tier_named
 from flyweight.tiers.keeping import leftovers
 from flyweight.tiers.sentinel import read_sentinel
-from tier_models import Q, arrays, command, equal, everything, home_of, other_model, values
+from support.tier_models import Q, arrays, command, equal, everything, home_of, other_model, values
 
 # What may not be run ------------------------------------------------------------------------------
 
