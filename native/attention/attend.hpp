@@ -18,35 +18,34 @@ constexpr float least_float = -0x1.fffffep127f, infinite = __builtin_inff();
 
 // A single query ---------------------------------------------------------------------------------
 
-using F4 = float __attribute__((vector_size(16)));
 
 // The sums of four registers' lanes.
-inline F4 sum4(F8 a, F8 b, F8 c, F8 d) {
+inline F32x4 sum4(F32x8 a, F32x8 b, F32x8 c, F32x8 d) {
 #ifdef __AVX2__
     const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(__m256(a), __m256(b)), _mm256_hadd_ps(__m256(c), __m256(d)));
-    return F4(_mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
+    return F32x4(_mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
 #else
-    return F4{sum8(a), sum8(b), sum8(c), sum8(d)};
+    return F32x4{sum8(a), sum8(b), sum8(c), sum8(d)};
 #endif
 }
 
 // scores[h · one_chunk + key] = q_h · k for H heads, N keys at a time.
 template <class Stored, int H, int N>
 inline void dots(const float* q, const typename Stored::Element* keys, size_t head, float* scores) {
-    F8 sums[H][N];
+    F32x8 sums[H][N];
 #pragma GCC unroll 16
-    for (int i = 0; i < H * N; ++i) sums[i / N][i % N] = F8{};
+    for (int i = 0; i < H * N; ++i) sums[i / N][i % N] = F32x8{};
     for (size_t d = 0; d < head; d += 8)
 #pragma GCC unroll 4
         for (int n = 0; n < N; ++n) {
-            const F8 key = Stored::eight(keys + n * head + d);
+            const F32x8 key = Stored::eight(keys + n * head + d);
 #pragma GCC unroll 4
             for (int h = 0; h < H; ++h) sums[h][n] = fused(load8(q + h * head + d), key, sums[h][n]);
         }
 #pragma GCC unroll 4
     for (int h = 0; h < H; ++h)
         if constexpr (N == 4) {
-            const F4 four = sum4(sums[h][0], sums[h][1], sums[h][2], sums[h][3]);
+            const F32x4 four = sum4(sums[h][0], sums[h][1], sums[h][2], sums[h][3]);
             __builtin_memcpy(scores + h * one_chunk, &four, sizeof four);
         } else {
             scores[h * one_chunk] = sum8(sums[h][0]);
@@ -56,16 +55,16 @@ inline void dots(const float* q, const typename Stored::Element* keys, size_t he
 // acc_h = Σ weight · value over the keys, N registers of a head at a time.
 template <class Stored, int H, int N>
 inline void weigh(const float* weights, const typename Stored::Element* values, size_t count, size_t head, float* acc, size_t apart) {
-    F8 sums[H][N];
+    F32x8 sums[H][N];
 #pragma GCC unroll 16
-    for (int i = 0; i < H * N; ++i) sums[i / N][i % N] = F8{};
+    for (int i = 0; i < H * N; ++i) sums[i / N][i % N] = F32x8{};
     for (size_t key = 0; key < count; ++key) {
-        F8 weight[H];
+        F32x8 weight[H];
 #pragma GCC unroll 4
         for (int h = 0; h < H; ++h) weight[h] = all8(weights[h * one_chunk + key]);
 #pragma GCC unroll 4
         for (int n = 0; n < N; ++n) {
-            const F8 value = Stored::eight(values + key * head + 8 * n);
+            const F32x8 value = Stored::eight(values + key * head + 8 * n);
 #pragma GCC unroll 4
             for (int h = 0; h < H; ++h) sums[h][n] = fused(weight[h], value, sums[h][n]);
         }
@@ -86,16 +85,16 @@ void one_chunk_of(const Attention& a, const float* q, const typename Stored::Ele
     for (int h = 0; h < H; ++h) {
         float* row = scores + h * one_chunk;
         for (size_t i = count; i < padded; ++i) row[i] = -infinite;
-        F8 peak = all8(least_float), sum = {};
+        F32x8 peak = all8(least_float), sum = {};
         for (size_t i = 0; i < padded; i += 8) {
             if (a.cap > 0) store8(row + i, capped(load8(row + i), a.cap));
             if (a.cap > 0 && i + 8 > count)
                 for (size_t j = count; j < padded; ++j) row[j] = -infinite;
-            peak = F8(greatest(Eight(load8(row + i)), Eight(peak)));
+            peak = greatest(load8(row + i), peak);
         }
-        const float top = over_lanes(peak, [](F8 x, F8 y) { return F8(greatest(Eight(x), Eight(y))); });
+        const float top = over_lanes(peak, [](F32x8 x, F32x8 y) { return greatest(x, y); });
         for (size_t i = 0; i < padded; i += 8) {
-            const F8 weight = decay8(load8(row + i) - all8(top));
+            const F32x8 weight = decay8(load8(row + i) - all8(top));
             store8(row + i, weight);
             sum += weight;
         }
@@ -132,11 +131,11 @@ void combine(const Attention& a, const float* partials) {
         float top = least_float;
         for (size_t c = 0; c < chunks; ++c) top = greatest(partials[c * next], top);
         float* out = a.out + h * head;
-        F8 sum = {};
-        for (size_t d = 0; d < head; d += 8) store8(out + d, F8{});
+        F32x8 sum = {};
+        for (size_t d = 0; d < head; d += 8) store8(out + d, F32x8{});
         for (size_t c = 0; c < chunks; ++c) {
             const float* partial = partials + c * next;
-            const F8 factor = decay8(all8(partial[0]) - all8(top));
+            const F32x8 factor = decay8(all8(partial[0]) - all8(top));
             sum = fused(factor, all8(partial[1]), sum);
             for (size_t d = 0; d < head; d += 8) store8(out + d, fused(factor, load8(partial + 8 + d), load8(out + d)));
         }
@@ -148,19 +147,19 @@ void combine(const Attention& a, const float* partials) {
 
 // c[i][lane] = Σ_k a[i · row + k · column] · b[k][lane] (+ c · factor), for M rows of 8·V lanes.
 template <int V, int M, bool Add>
-inline void product(const float* a, size_t row, size_t column, size_t depth, const float* b, const F8* factor, float* c) {
-    F8 sums[M][V];
+inline void product(const float* a, size_t row, size_t column, size_t depth, const float* b, const F32x8* factor, float* c) {
+    F32x8 sums[M][V];
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m)
 #pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) sums[m][v] = Add ? load8(c + (m * V + v) * 8) * factor[v] : F8{};
+        for (int v = 0; v < V; ++v) sums[m][v] = Add ? load8(c + (m * V + v) * 8) * factor[v] : F32x8{};
     for (size_t k = 0; k < depth; ++k, a += column, b += 8 * V) {
-        F8 lanes[V];
+        F32x8 lanes[V];
 #pragma GCC unroll 8
         for (int v = 0; v < V; ++v) lanes[v] = load8(b + 8 * v);
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m) {
-            const F8 by = all8(a[m * row]);
+            const F32x8 by = all8(a[m * row]);
 #pragma GCC unroll 8
             for (int v = 0; v < V; ++v) sums[m][v] = fused(by, lanes[v], sums[m][v]);
         }
@@ -178,7 +177,7 @@ inline const float* widened(const typename Stored::Element* from, size_t count, 
         if (count == padded) return from;
     if (static_cast<const void*>(from) != buffer)
         for (size_t i = 0; i < count * head; i += 8) store8(buffer + i, Stored::eight(from + i));
-    for (size_t i = count * head; i < padded * head; i += 8) store8(buffer + i, F8{});
+    for (size_t i = count * head; i < padded * head; i += 8) store8(buffer + i, F32x8{});
     return buffer;
 }
 
@@ -206,10 +205,10 @@ void attend_tile(const Attention& a, const Tile& t) {
     constexpr size_t lanes = 8 * V;
     constexpr int M = V == 1 ? 8 : V < 4 ? 4 : 2;  // running sums enough to keep the processor busy, few enough for its registers
     const size_t head = a.head, group = a.group(), rows = (t.high - t.low) * group, queries = a.heads * head;
-    F8 top[V], sum[V], factor[V];
+    F32x8 top[V], sum[V], factor[V];
     I32x8 position[V] = {};
     for (int v = 0; v < V; ++v) {
-        top[v] = all8(least_float), sum[v] = F8{};
+        top[v] = all8(least_float), sum[v] = F32x8{};
         for (int i = 0; i < 8; ++i) {
             const size_t row = size_t(8 * v + i) < rows ? size_t(8 * v + i) : rows - 1;
             position[v][i] = int32_t(t.low + row / group);
@@ -220,7 +219,7 @@ void attend_tile(const Attention& a, const Tile& t) {
         const float* q = a.qkv + (t.low + row / group - a.start) * a.stride() + (t.kv * group + row % group) * head;
         for (size_t d = 0; d < head; ++d) t.q[d * lanes + lane] = q[d];
     }
-    for (size_t i = 0; i < head * lanes; i += 8) store8(t.acc + i, F8{});
+    for (size_t i = 0; i < head * lanes; i += 8) store8(t.acc + i, F32x8{});
 
     const size_t from = a.first_key(t.low);
     for (size_t block = from / key_block * key_block; block < t.high; block += key_block) {
@@ -229,28 +228,28 @@ void attend_tile(const Attention& a, const Tile& t) {
         for (size_t key = 0; key < padded; key += M)
             product<V, M, false>(keys + key * head, head, 1, head, t.q, nullptr, t.scores + key * lanes);
 
-        F8 before[V];
+        F32x8 before[V];
         for (int v = 0; v < V; ++v) before[v] = top[v];
         const bool all_seen = block + padded <= t.low + 1 && block >= a.first_key(t.high - 1);
         const int32_t window = int32_t(a.window < (1u << 30) ? a.window : 1u << 30);
         for (size_t key = 0; key < padded; ++key)
             for (int v = 0; v < V; ++v) {
                 float* at = t.scores + key * lanes + 8 * v;
-                F8 score = load8(at);
+                F32x8 score = load8(at);
                 if (a.cap > 0) score = capped(score, a.cap);
                 if (!all_seen) {
                     const int32_t here = int32_t(block + key);
                     const I32x8 unseen = I32x8(position[v] < here) | I32x8(position[v] - window >= here);
-                    score = F8(I32x8(score) & ~unseen | I32x8(all8(-infinite)) & unseen);
+                    score = F32x8(I32x8(score) & ~unseen | I32x8(all8(-infinite)) & unseen);
                 }
                 if (a.cap > 0 || !all_seen) store8(at, score);
-                top[v] = F8(greatest(Eight(score), Eight(top[v])));
+                top[v] = greatest(score, top[v]);
             }
         for (int v = 0; v < V; ++v) factor[v] = decay8(before[v] - top[v]), sum[v] *= factor[v];
         for (size_t key = 0; key < padded; ++key)
             for (int v = 0; v < V; ++v) {
                 float* at = t.scores + key * lanes + 8 * v;
-                const F8 weight = decay8(load8(at) - top[v]);
+                const F32x8 weight = decay8(load8(at) - top[v]);
                 store8(at, weight);
                 sum[v] += weight;
             }
@@ -290,13 +289,13 @@ void attend_block(const Attention& a, size_t first, size_t last, float* workspac
 
 }  // namespace
 
-#define FLYWEIGHT_ATTENTION(X)                                                                                        \
-    X(append_f32, append<StoredF32>) X(block_f32, attend_block<StoredF32>) X(one_f32, attend_one<StoredF32>)          \
-    X(append_f16, append<StoredF16>) X(block_f16, attend_block<StoredF16>) X(one_f16, attend_one<StoredF16>)          \
-    X(append_int8, append<StoredInt8>) X(block_int8, attend_block<StoredInt8>) X(one_int8, attend_one<StoredInt8>)    \
-    X(combine, combine)                                                                                               \
-    X(close_groups, close_groups)                                                                                     \
-    X(keep_tail, keep_tail)                                                                                           \
-    X(rms_norm, rms_norm)                                                                                             \
+#define KERNELS_OF_AttentionKernels(X)                                                                             \
+    X(append_f32, append<StoredF32>) X(block_f32, attend_block<StoredF32>) X(one_f32, attend_one<StoredF32>)       \
+    X(append_f16, append<StoredF16>) X(block_f16, attend_block<StoredF16>) X(one_f16, attend_one<StoredF16>)       \
+    X(append_int8, append<StoredInt8>) X(block_int8, attend_block<StoredInt8>) X(one_int8, attend_one<StoredInt8>) \
+    X(combine, combine)                                                                                            \
+    X(close_groups, close_groups)                                                                                  \
+    X(keep_tail, keep_tail)                                                                                        \
+    X(rms_norm, rms_norm)                                                                                          \
     X(softcap, softcap)
-FLYWEIGHT_TABLE(AttentionKernels, FLYWEIGHT_ATTENTION)
+FLYWEIGHT_TABLE(AttentionKernels)

@@ -11,11 +11,11 @@ using flyweight::Attention;
 using flyweight::key_group;
 
 // Eight bytes as floats.
-inline F8 codes8(const uint8_t* at) {
+inline F32x8 codes8(const uint8_t* at) {
 #ifdef __AVX2__
-    return F8(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)))));
+    return F32x8(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)))));
 #else
-    F8 lanes;
+    F32x8 lanes;
     for (int i = 0; i < 8; ++i) lanes[i] = float(int(at[i]));
     return lanes;
 #endif
@@ -54,7 +54,7 @@ struct StoredF32 {
         __builtin_memcpy(a.keys + row * a.head * 4, key, a.head * 4);
         __builtin_memcpy(a.values + row * a.head * 4, value, a.head * 4);
     }
-    static F8 eight(const float* at) { return load8(at); }
+    static F32x8 eight(const float* at) { return load8(at); }
     static const float* keys(const Attention& a, size_t kv, size_t first, size_t, float*) {
         return reinterpret_cast<const float*>(a.keys) + (kv * a.context + first) * a.head;
     }
@@ -69,7 +69,7 @@ struct StoredF16 {
         f32_to_f16(key, a.head, reinterpret_cast<uint16_t*>(a.keys) + row * a.head);
         f32_to_f16(value, a.head, reinterpret_cast<uint16_t*>(a.values) + row * a.head);
     }
-    static F8 eight(const uint16_t* at) { return f16x8(reinterpret_cast<const uint8_t*>(at)); }
+    static F32x8 eight(const uint16_t* at) { return f16x8(at); }
     static const uint16_t* keys(const Attention& a, size_t kv, size_t first, size_t, float*) {
         return reinterpret_cast<const uint16_t*>(a.keys) + (kv * a.context + first) * a.head;
     }
@@ -93,7 +93,7 @@ struct StoredInt8 {
         a.value_grid[2 * row] = grid.low, a.value_grid[2 * row + 1] = grid.step;
         for (size_t i = 0; i < a.head; ++i) a.values[row * a.head + i] = grid.code(value[i]);
     }
-    static F8 eight(const float* at) { return load8(at); }
+    static F32x8 eight(const float* at) { return load8(at); }
     // `first` to `first + count` lie in groups that are closed for the query, or all in its own.
     static const float* keys(const Attention& a, size_t kv, size_t first, size_t count, float* buffer) {
         for (size_t i = 0; i < count; ++i) {

@@ -5,7 +5,7 @@
 
 namespace {
 
-inline F8 capped(F8 x, float cap) { return all8(cap) * tanh8(x / all8(cap)); }
+inline F32x8 capped(F32x8 x, float cap) { return all8(cap) * tanh8(x / all8(cap)); }
 
 void softcap(float* x, size_t count, float cap) {
     size_t i = 0;

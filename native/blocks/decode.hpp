@@ -1,31 +1,26 @@
 // Blocks to f32, or rounded to bf16 (some in ways of their own: decode_bf16.hpp). The layouts are in docs/formats/ggml-blocks.md.
 #pragma once
 
-#include "ggml_types.hpp"
+#include "blocks/layout.hpp"
 #include "kernel.hpp"
-#include "simd/f16.hpp"
-#include "simd/lanes.hpp"
 #include "simd/outputs.hpp"
 
 namespace {
-
-constexpr int8_t iq4_levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-constexpr int8_t e2m1_levels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // doubled
 
 // 32 elements a block: byte i of the codes holds elements i (low) and i + 16 (high) --------------
 
 template <typename Out>
 inline void q4_0(const uint8_t* block, Out out) {
     const float d = load_f16(block);
-    const U8 q = load(block + 2);
-    store_scaled(out, I8(q & 15) - 8, d);
-    store_scaled(out + 16, I8(q >> 4) - 8, d);
+    const U8x16 q = load(block + 2);
+    store_scaled(out, I8x16(q & 15) - 8, d);
+    store_scaled(out + 16, I8x16(q >> 4) - 8, d);
 }
 
 template <typename Out>
 inline void q4_1(const uint8_t* block, Out out) {
     const float d = load_f16(block), m = load_f16(block + 2);
-    const U8 q = load(block + 4);
+    const U8x16 q = load(block + 4);
     store_scaled_plus(out, q & 15, d, m);
     store_scaled_plus(out + 16, q >> 4, d, m);
 }
@@ -33,22 +28,22 @@ inline void q4_1(const uint8_t* block, Out out) {
 template <typename Out>
 inline void q5_0(const uint8_t* block, Out out) {
     const float d = load_f16(block);
-    const U8 q = load(block + 6);  // less 16: a clear fifth bit extends the sign
-    store_scaled(out, I8(q & 15 | where_clear(load_u16(block + 2), 0xf0)), d);
-    store_scaled(out + 16, I8(q >> 4 | where_clear(load_u16(block + 4), 0xf0)), d);
+    const U8x16 q = load(block + 6);  // less 16: a clear fifth bit extends the sign
+    store_scaled(out, I8x16(q & 15 | where_clear(load_u16(block + 2), 0xf0)), d);
+    store_scaled(out + 16, I8x16(q >> 4 | where_clear(load_u16(block + 4), 0xf0)), d);
 }
 
 template <typename Out>
 inline void q5_1(const uint8_t* block, Out out) {
     const float d = load_f16(block), m = load_f16(block + 2);
-    const U8 q = load(block + 8);
+    const U8x16 q = load(block + 8);
     store_scaled_plus(out, q & 15 | where_set(load_u16(block + 4), 16), d, m);
     store_scaled_plus(out + 16, q >> 4 | where_set(load_u16(block + 6), 16), d, m);
 }
 
 template <int Count, typename Out>
 inline void scaled_bytes(float d, const uint8_t* q, Out out) {
-    for (int i = 0; i < Count; i += 16) store_scaled(out + i, I8(load(q + i)), d);
+    for (int i = 0; i < Count; i += 16) store_scaled(out + i, I8x16(load(q + i)), d);
 }
 
 template <typename Out>
@@ -59,13 +54,9 @@ inline void q8_1(const uint8_t* block, Out out) { scaled_bytes<32>(load_f16(bloc
 
 template <typename Out>
 inline void scaled_levels(float d, const int8_t (&levels)[16], const uint8_t* codes, Out out) {
-    const U8 q = load(codes);
+    const U8x16 q = load(codes);
     store_scaled(out, look_up(levels, q & 15), d);
     store_scaled(out + 16, look_up(levels, q >> 4), d);
-}
-
-inline float half_e8m0(uint8_t exponent) {  // 2^(exponent - 128), subnormal below 2
-    return float_of(exponent < 2 ? uint32_t(0x00200000) << exponent : uint32_t(exponent - 1) << 23);
 }
 
 template <typename Out>
@@ -81,9 +72,9 @@ inline void q2_k(const uint8_t* block, Out out) {
     const float d = load_f16(block + 80), dmin = load_f16(block + 82);
     const uint8_t* sub = block;  // a scale and a minimum for every 16 elements
     for (int run = 16; run < 80; run += 32) {
-        U8 q[2] = {load(block + run), load(block + run + 16)};
+        U8x16 q[2] = {load(block + run), load(block + run + 16)};
         for (int plane = 0; plane < 4; ++plane)
-            for (U8& codes : q) {
+            for (U8x16& codes : q) {
                 store_scaled_plus(out, codes & 3, d * float(*sub & 15), -(dmin * float(*sub >> 4)));
                 codes >>= 2, ++sub, out += 16;
             }
@@ -93,15 +84,15 @@ inline void q2_k(const uint8_t* block, Out out) {
 template <typename Out>
 inline void q3_k(const uint8_t* block, Out out) {
     const float d = load_f16(block + 108);
-    U8 third[2] = {load(block), load(block + 16)};
+    U8x16 third[2] = {load(block), load(block + 16)};
     int group = 0;
     for (int run = 32; run < 96; run += 32) {
-        U8 q[2] = {load(block + run), load(block + run + 16)};
+        U8x16 q[2] = {load(block + run), load(block + run + 16)};
         for (int plane = 0; plane < 4; ++plane)
             for (int half = 0; half < 2; ++half, ++group, out += 16) {
                 const int low = block[96 + group % 8] >> (group / 8 * 4) & 15;
                 const int high = block[104 + group % 4] >> (group / 4 * 2) & 3;
-                store_scaled(out, I8((q[half] & 3) | (third[half] & 1) << 2) - 4, d * float((low | high << 4) - 32));
+                store_scaled(out, I8x16((q[half] & 3) | (third[half] & 1) << 2) - 4, d * float((low | high << 4) - 32));
                 q[half] >>= 2, third[half] >>= 1;
             }
     }
@@ -122,7 +113,7 @@ inline void q4_k(const uint8_t* block, Out out) {
     for (int run = 0; run < 4; ++run, out += 64) {
         const ScaleAndMin low(block + 4, 2 * run), high(block + 4, 2 * run + 1);
         for (int i = 0; i < 32; i += 16) {
-            const U8 q = load(block + 16 + 32 * run + i);
+            const U8x16 q = load(block + 16 + 32 * run + i);
             store_scaled_plus(out + i, q & 15, d * low.scale, -(dmin * low.min));
             store_scaled_plus(out + 32 + i, q >> 4, d * high.scale, -(dmin * high.min));
         }
@@ -132,11 +123,11 @@ inline void q4_k(const uint8_t* block, Out out) {
 template <typename Out>
 inline void q5_k(const uint8_t* block, Out out) {
     const float d = load_f16(block), dmin = load_f16(block + 2);
-    U8 fifth[2] = {load(block + 16), load(block + 32)};
+    U8x16 fifth[2] = {load(block + 16), load(block + 32)};
     for (int run = 0; run < 4; ++run, out += 64) {
         const ScaleAndMin low(block + 4, 2 * run), high(block + 4, 2 * run + 1);
         for (int half = 0; half < 2; ++half) {
-            const U8 q = load(block + 48 + 32 * run + 16 * half);
+            const U8x16 q = load(block + 48 + 32 * run + 16 * half);
             store_scaled_plus(out + 16 * half, q & 15 | (fifth[half] & 1) << 4, d * low.scale, -(dmin * low.min));
             store_scaled_plus(out + 32 + 16 * half, q >> 4 | (fifth[half] & 2) << 3, d * high.scale, -(dmin * high.min));
             fifth[half] >>= 2;
@@ -149,12 +140,12 @@ inline void q6_k(const uint8_t* block, Out out) {
     const float d = load_f16(block + 208);
     const uint8_t* sub = block + 192;  // a scale for every 16 elements
     for (int run = 0; run < 2; ++run) {
-        U8 low[4], high[2];
+        U8x16 low[4], high[2];
         for (int i = 0; i < 4; ++i) low[i] = load(block + 64 * run + 16 * i);
         for (int i = 0; i < 2; ++i) high[i] = load(block + 128 + 32 * run + 16 * i);
         for (int group = 0; group < 8; ++group, ++sub, out += 16) {
-            U8 &four = low[group % 4], &two = high[group % 2];
-            store_scaled(out, I8(four & 15 | (two & 3) << 4) - 32, d * float(int(int8_t(*sub))));
+            U8x16 &four = low[group % 4], &two = high[group % 2];
+            store_scaled(out, I8x16(four & 15 | (two & 3) << 4) - 32, d * float(int(int8_t(*sub))));
             four >>= 4, two >>= 2;
         }
     }
@@ -193,8 +184,8 @@ void decode(const uint8_t* __restrict blocks, size_t count, T* __restrict out) {
 
 }  // namespace
 
-#define FLYWEIGHT_BLOCK_DECODER(type, X)           \
-    X(decode_##type, decode<block_##type, float>)  \
+#define FLYWEIGHT_BLOCK_DECODER(type, X)          \
+    X(decode_##type, decode<block_##type, float>) \
     X(decode_##type##_bf16, decode<block_##type, uint16_t>)
-#define FLYWEIGHT_BLOCK_DECODERS(X) FLYWEIGHT_GGML_DECODE(FLYWEIGHT_BLOCK_DECODER, X)
-FLYWEIGHT_TABLE(BlockDecoders, FLYWEIGHT_BLOCK_DECODERS)
+#define KERNELS_OF_BlockDecoders(X) FLYWEIGHT_GGML_DECODE(FLYWEIGHT_BLOCK_DECODER, X)
+FLYWEIGHT_TABLE(BlockDecoders)

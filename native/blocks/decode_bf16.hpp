@@ -3,7 +3,7 @@
 // A scale is an f16, or the product of one with six bits; times a code of five bits it is exact.
 #pragma once
 
-#include "decode.hpp"
+#include "blocks/decode.hpp"
 
 #ifdef __AVX2__
 
@@ -12,17 +12,17 @@ namespace {
 inline Crossed masked(Crossed bytes, uint8_t bits) { return _mm256_and_si256(bytes, _mm256_set1_epi8(char(bits))); }
 
 inline void put_nibbles(ToBf16 out, Crossed codes, float scale, float plus) {
-    const Eight even = exact_product_plus(even_codes, scale, plus), odd = exact_product_plus(even_codes + 1.0f, scale, plus);
+    const F32x8 even = exact_product_plus(even_codes, scale, plus), odd = exact_product_plus(even_codes + 1.0f, scale, plus);
     Bf16Table(even, odd).put(out, codes);
 }
 
 inline void put_scaled_plus(ToBf16 out, Crossed codes, float scale, float plus, bool numbers) {
-    put_crossed(out, codes, numbers, [=](Eight code) { return exact_product_plus(code, scale, plus); });
+    put_crossed(out, codes, numbers, [=](F32x8 code) { return exact_product_plus(code, scale, plus); });
 }
 
 inline void q4_0(const uint8_t* block, ToBf16 out) {
     const float d = load_f16(block);
-    constexpr Eight even = even_codes - 8.0f, odd = even_codes - 7.0f;
+    constexpr F32x8 even = even_codes - 8.0f, odd = even_codes - 7.0f;
     Bf16Table(even * d, odd * d).put(out, crossed_nibbles(load(block + 2)));
 }
 
@@ -33,7 +33,7 @@ inline void q4_1(const uint8_t* block, ToBf16 out) {
 inline void q5_0(const uint8_t* block, ToBf16 out) {
     const float d = load_f16(block);
     const Crossed codes = _mm256_or_si256(crossed_nibbles(load(block + 6)), crossed_bits(load_u32(block + 2), 0, 0xf0));
-    put_crossed<Place::top>(out, codes, tame(d), [d](Eight code) { return code * (d * 0x1p-24f); });
+    put_crossed<Place::top>(out, codes, tame(d), [d](F32x8 code) { return code * (d * 0x1p-24f); });
 }
 
 inline void q5_1(const uint8_t* block, ToBf16 out) {

@@ -4,85 +4,89 @@
 // definition. So the vector types of the compiler do, on every instruction set.
 #pragma once
 
-#include "nearest.hpp"
+#include "blocks/layout.hpp"
+#include "kernel.hpp"
 
 namespace {
 
-using F8 = float __attribute__((vector_size(32)));
 
 constexpr float moves[3] = {0.0f, -1.0f, 1.0f};  // around a rounded ratio
 
-constexpr F8 all(float value) { return F8{} + value; }
+inline F32x8 choose(I32x8 which, F32x8 a, F32x8 b) { return which ? a : b; }
 
-inline F8 choose(decltype(F8{} < F8{}) which, F8 a, F8 b) { return which ? a : b; }
+inline F32x8 inverse8(F32x8 a) { return choose(a != 0.0f, 1.0f / choose(a != 0.0f, a, all8(1.0f)), F32x8{}); }
 
-inline F8 larger(F8 a, F8 b) { return choose(a > b, a, b); }
-
-inline F8 magnitude(F8 a) { return choose(a < 0.0f, -a, a); }
-
-inline F8 inverse8(F8 a) { return choose(a != 0.0f, all(1.0f) / choose(a != 0.0f, a, all(1.0f)), F8{}); }
-
-inline F8 ratio8(F8 a, F8 b) { return choose(b > 0.0f, a / choose(b > 0.0f, b, all(1.0f)), F8{}); }
+inline F32x8 ratio8(F32x8 a, F32x8 b) { return choose(b > 0.0f, a / choose(b > 0.0f, b, all8(1.0f)), F32x8{}); }
 
 inline float ratio(float a, float b) { return b > 0.0f ? a / b : 0.0f; }
 
-inline F8 clamped(F8 a, float low, float high) { return choose(a > low, choose(a < high, a, all(high)), all(low)); }
+inline F32x8 clamped(F32x8 a, float low, float high) { return least(greatest(a, all8(low)), all8(high)); }
 
 // To nearest even, held within low..high; NaN gives low.
-inline F8 nearest(F8 a, float low, float high) { return clamped(a, low, high) + 0x1.8p23f - 0x1.8p23f; }
+inline F32x8 nearest(F32x8 a, float low, float high) { return clamped(a, low, high) + 0x1.8p23f - 0x1.8p23f; }
 
 // Over the groups of a block, by halves.
 template <int Halves>
-inline float over_groups(const F8 (&terms)[Halves]) {
-    F8 t = terms[0];
+inline float over_groups(const F32x8 (&terms)[Halves]) {
+    F32x8 t = terms[0];
     if (Halves == 2) t = t + terms[Halves - 1];
     const float four[4] = {t[0] + t[4], t[1] + t[5], t[2] + t[6], t[3] + t[7]};
     return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-// The 256 values of a block, scaled by 1 / unit, and their weights: [half][element], a group to a lane.
-template <int Groups>
-struct Block {
-    static constexpr int halves = Groups / 8, size = 256 / Groups;
-    F8 x[halves][size], weight[halves][size];
-    float unit = 1.0f;
+// Values of a block are searched in units of a power of two, so that the largest has a magnitude of 1 to 2.
+struct Unit {
+    float unit = 1.0f, inverse = 1.0f;
+    float peak = 0.0f;  // in units; 0 where the block counts as zeros, as no f16 scale is small enough for it
 
     // False for a block with a NaN, an infinity or a value of 2^40 and more.
-    bool load(const float* __restrict values, const float* __restrict weights) {
-        uint32_t peak = 0;
-        for (int i = 0; i < 256; ++i) {
+    bool find(const float* values, size_t count) {
+        uint32_t most = 0;
+        for (size_t i = 0; i < count; ++i) {
             const uint32_t magnitude = bits_of(values[i]) & 0x7fffffff;
-            peak = magnitude > peak ? magnitude : peak;
+            most = magnitude > most ? magnitude : most;
         }
-        if (peak >= bits_of(0x1p40f)) return false;
-        const bool ordinary = peak >= bits_of(0x1p-40f);
-        if (ordinary) unit = float_of(peak & infinity);
-        const float scale = 1.0f / unit;
-        for (int h = 0; h < halves; ++h)
-            for (int i = 0; i < size; ++i)
-                for (int lane = 0; lane < 8; ++lane) {
-                    const int at = (h * 8 + lane) * size + i;
-                    x[h][i][lane] = ordinary ? values[at] * scale : 0.0f;
-                    weight[h][i][lane] = weights[at];
-                }
+        if (most >= bits_of(0x1p40f)) return false;
+        if (most >= bits_of(0x1p-40f)) unit = float_of(most & infinity), inverse = 1.0f / unit, peak = float_of(most) * inverse;
         return true;
     }
+
+    F32x8 scaled(F32x8 values) const { return peak > 0.0f ? values * inverse : F32x8{}; }
 
     // A scale as f16 will hold it: at most 65504, and zero only if it is zero.
     float narrow(float scale) const {
         float wide = scale * unit;
         wide = wide > -65504.0f ? wide : -65504.0f;
         wide = wide < 65504.0f ? wide : 65504.0f;
-        uint8_t field[2];
-        store_f16(field, wide);
-        const float half = load_f16(field);
+        const float half = f16_value(f16_bits(wide));
         const float least = scale > 0.0f ? 0x1p-24f : scale < 0.0f ? -0x1p-24f : 0.0f;
-        return (half != 0.0f ? half : least) * (1.0f / unit);
+        return (half != 0.0f ? half : least) * inverse;
     }
 
     bool overflows(float scale) const { return __builtin_fabsf(scale * unit) >= 65520.0f; }
+};
 
-    void store_codes(int half, int i, F8 codes, uint8_t* out) const {
+// The 256 values of a block and their weights: [half][element], a group to a lane.
+template <int Groups>
+struct Block : Unit {
+    static constexpr int halves = Groups / 8, size = 256 / Groups;
+    F32x8 x[halves][size], weight[halves][size];
+
+    bool load(const float* __restrict values, const float* __restrict weights) {
+        if (!find(values, 256)) return false;
+        for (int h = 0; h < halves; ++h)
+            for (int i = 0; i < size; ++i) {
+                for (int lane = 0; lane < 8; ++lane) {
+                    const int at = (h * 8 + lane) * size + i;
+                    x[h][i][lane] = values[at];
+                    weight[h][i][lane] = weights[at];
+                }
+                x[h][i] = scaled(x[h][i]);
+            }
+        return true;
+    }
+
+    void store_codes(int half, int i, F32x8 codes, uint8_t* out) const {
         for (int lane = 0; lane < 8; ++lane) out[(half * 8 + lane) * size + i] = uint8_t(int(codes[lane]));
     }
 };
@@ -92,20 +96,20 @@ struct Block {
 // The whole numbers from Low to High.
 template <int Low, int High>
 struct Uniform {
-    static F8 value(F8 x) { return nearest(x, Low, High); }
-    static F8 code(F8 x) { return value(x) - float(Low); }
+    static F32x8 value(F32x8 x) { return nearest(x, Low, High); }
+    static F32x8 code(F32x8 x) { return value(x) - float(Low); }
 };
 
 // The sixteen levels of iq4_xs; the lower of two equally near.
 struct Iq4 {
-    static F8 value(F8 x) {
-        F8 level = all(iq4_levels[0]);
-        for (int i = 0; i < 15; ++i) level = level + choose(x > middle(i), all(float(iq4_levels[i + 1] - iq4_levels[i])), F8{});
+    static F32x8 value(F32x8 x) {
+        F32x8 level = all8(iq4_levels[0]);
+        for (int i = 0; i < 15; ++i) level = level + choose(x > middle(i), all8(float(iq4_levels[i + 1] - iq4_levels[i])), F32x8{});
         return level;
     }
-    static F8 code(F8 x) {
-        F8 code{};
-        for (int i = 0; i < 15; ++i) code = code + choose(x > middle(i), all(1.0f), F8{});
+    static F32x8 code(F32x8 x) {
+        F32x8 code{};
+        for (int i = 0; i < 15; ++i) code = code + choose(x > middle(i), all8(1.0f), F32x8{});
         return code;
     }
     static constexpr float middle(int i) { return 0.5f * float(iq4_levels[i] + iq4_levels[i + 1]); }
@@ -116,22 +120,22 @@ struct CentredSearch {
     Block<Groups> block;
     static constexpr int halves = Block<Groups>::halves, size = Block<Groups>::size;
 
-    F8 scale[halves];
+    F32x8 scale[halves];
     float d = 0.0f;
-    F8 loss[halves], step[halves], xq[halves], qq[halves];  // of the best steps
+    F32x8 loss[halves], step[halves], xq[halves], qq[halves];  // of the best steps
     uint8_t codes[256];
 
     struct Fit {
-        F8 xq, qq;
+        F32x8 xq, qq;
     };
 
-    Fit fit(int half, F8 inverse) const {
+    Fit fit(int half, F32x8 inverse) const {
         Fit sums{};
         FLYWEIGHT_UNROLLED
         for (int i = 0; i < size; ++i) {
-            const F8 x = block.x[half][i];
-            const F8 q = Grid::value(x * inverse);
-            const F8 weighted = block.weight[half][i] * q;
+            const F32x8 x = block.x[half][i];
+            const F32x8 q = Grid::value(x * inverse);
+            const F32x8 weighted = block.weight[half][i] * q;
             sums.xq = i ? sums.xq + weighted * x : weighted * x;
             sums.qq = i ? sums.qq + weighted * q : weighted * q;
         }
@@ -139,12 +143,12 @@ struct CentredSearch {
     }
 
     void find_scale(int half) {
-        F8 peak{}, best{}, best_scale{};
-        for (int i = 0; i < size; ++i) peak = larger(magnitude(block.x[half][i]), peak);
-        const F8 reach = inverse8(peak);
-        const auto offer = [&](F8 inverse) {
+        F32x8 peak{}, best{}, best_scale{};
+        for (int i = 0; i < size; ++i) peak = greatest(F32x8(magnitudes(block.x[half][i])), peak);
+        const F32x8 reach = inverse8(peak);
+        const auto offer = [&](F32x8 inverse) {
             const Fit sums = fit(half, inverse);
-            const F8 tried = ratio8(sums.xq, sums.qq), gain = tried * sums.xq;
+            const F32x8 tried = ratio8(sums.xq, sums.qq), gain = tried * sums.xq;
             best_scale = choose(gain > best, tried, best_scale);
             best = choose(gain > best, gain, best);
         };
@@ -158,13 +162,13 @@ struct CentredSearch {
 
     float find_steps(float d) {
         for (int half = 0; half < halves; ++half) {
-            const F8 middle = nearest(scale[half] * inverse8(all(d)), Least, Greatest);
-            loss[half] = all(float_of(infinity));
-            step[half] = xq[half] = qq[half] = F8{};
+            const F32x8 middle = nearest(scale[half] * inverse8(all8(d)), Least, Greatest);
+            loss[half] = all8(float_of(infinity));
+            step[half] = xq[half] = qq[half] = F32x8{};
             for (const float move : moves) {
-                const F8 tried = clamped(middle + move, Least, Greatest), v = d * tried;
+                const F32x8 tried = clamped(middle + move, Least, Greatest), v = d * tried;
                 const Fit sums = fit(half, inverse8(v));
-                const F8 lost = v * (v * sums.qq - (sums.xq + sums.xq));
+                const F32x8 lost = v * (v * sums.qq - (sums.xq + sums.xq));
                 const auto better = lost < loss[half];
                 loss[half] = choose(better, lost, loss[half]);
                 step[half] = choose(better, tried, step[half]);
@@ -188,7 +192,7 @@ struct CentredSearch {
             if (lost < least) least = lost, d = tried;
         }
         find_steps(d);
-        F8 a[halves], b[halves];
+        F32x8 a[halves], b[halves];
         for (int half = 0; half < halves; ++half) {
             a[half] = step[half] * xq[half];
             b[half] = step[half] * step[half] * qq[half];
@@ -197,7 +201,7 @@ struct CentredSearch {
         d = block.narrow(refit != 0.0f ? refit : d);
         find_steps(d);
         for (int half = 0; half < halves; ++half) {
-            const F8 inverse = inverse8(d * step[half]);
+            const F32x8 inverse = inverse8(d * step[half]);
             for (int i = 0; i < size; ++i)
                 block.store_codes(half, i, Grid::code(block.x[half][i] * inverse), codes);
         }
@@ -216,23 +220,23 @@ struct RangeSearch {
     Block<Groups> block;
     static constexpr int halves = Block<Groups>::halves, size = Block<Groups>::size;
 
-    F8 w[halves], wx[halves];  // Σ weight, Σ weight · x
-    F8 scale[halves], minimum[halves];
+    F32x8 w[halves], wx[halves];  // Σ weight, Σ weight · x
+    F32x8 scale[halves], minimum[halves];
     float d = 0.0f, dmin = 0.0f;
-    F8 loss[halves], sc[halves], mn[halves], q[halves], qq[halves], xq[halves];  // of the best pairs
+    F32x8 loss[halves], sc[halves], mn[halves], q[halves], qq[halves], xq[halves];  // of the best pairs
     uint8_t codes[256];
 
     struct Fit {
-        F8 q, qq, xq;
+        F32x8 q, qq, xq;
     };
 
-    Fit fit(int half, F8 inverse, F8 low) const {
+    Fit fit(int half, F32x8 inverse, F32x8 low) const {
         Fit sums{};
         FLYWEIGHT_UNROLLED
         for (int i = 0; i < size; ++i) {
-            const F8 x = block.x[half][i];
-            const F8 code = nearest((x - low) * inverse, 0, Top);
-            const F8 weighted = block.weight[half][i] * code;
+            const F32x8 x = block.x[half][i];
+            const F32x8 code = nearest((x - low) * inverse, 0, Top);
+            const F32x8 weighted = block.weight[half][i] * code;
             sums.q = i ? sums.q + weighted : weighted;
             sums.qq = i ? sums.qq + weighted * code : weighted * code;
             sums.xq = i ? sums.xq + weighted * x : weighted * x;
@@ -241,13 +245,13 @@ struct RangeSearch {
     }
 
     // Σ weight · (x − s·q + m)², less Σ weight · x².
-    F8 loss_of(int half, F8 s, F8 m, const Fit& sums) const {
+    F32x8 loss_of(int half, F32x8 s, F32x8 m, const Fit& sums) const {
         return s * (s * sums.qq - (sums.xq + sums.xq) - (m + m) * sums.q) + m * (m * w[half] + (wx[half] + wx[half]));
     }
 
     void find_scale(int half) {
-        const F8(&x)[size] = block.x[half];
-        F8 low = x[0], high = x[0];
+        const F32x8(&x)[size] = block.x[half];
+        F32x8 low = x[0], high = x[0];
         w[half] = block.weight[half][0];
         wx[half] = block.weight[half][0] * x[0];
         for (int i = 1; i < size; ++i) {
@@ -256,38 +260,38 @@ struct RangeSearch {
             w[half] = w[half] + block.weight[half][i];
             wx[half] = wx[half] + block.weight[half][i] * x[i];
         }
-        low = choose(low < 0.0f, low, F8{});
-        const F8 reach = inverse8(high - low);
-        F8 best = all(float_of(infinity)), best_s{}, best_m{};
-        const auto offer = [&](F8 inverse, F8 from) {
+        low = choose(low < 0.0f, low, F32x8{});
+        const F32x8 reach = inverse8(high - low);
+        F32x8 best = all8(float_of(infinity)), best_s{}, best_m{};
+        const auto offer = [&](F32x8 inverse, F32x8 from) {
             const Fit sums = fit(half, inverse, from);
-            F8 s = ratio8(w[half] * sums.xq - wx[half] * sums.q, w[half] * sums.qq - sums.q * sums.q);
-            F8 m = ratio8(s * sums.q - wx[half], w[half]);
+            F32x8 s = ratio8(w[half] * sums.xq - wx[half] * sums.q, w[half] * sums.qq - sums.q * sums.q);
+            F32x8 m = ratio8(s * sums.q - wx[half], w[half]);
             s = choose(m > 0.0f, s, ratio8(sums.xq, sums.qq));
-            m = choose(m > 0.0f, m, F8{});
-            const F8 lost = loss_of(half, s, m, sums);
+            m = choose(m > 0.0f, m, F32x8{});
+            const F32x8 lost = loss_of(half, s, m, sums);
             best_s = choose(lost < best, s, best_s);
             best_m = choose(lost < best, m, best_m);
             best = choose(lost < best, lost, best);
         };
         for (const float trial : Trials) offer(reach * trial, low);
         for (int again = 0; again < 2; ++again) offer(inverse8(best_s), -best_m);
-        scale[half] = larger(best_s, F8{});
+        scale[half] = greatest(best_s, F32x8{});
         minimum[half] = best_m;
     }
 
     // `tries`: how many of the moves are tried on the minimum.
     float find_steps(float d, float dmin, int tries) {
         for (int half = 0; half < halves; ++half) {
-            const F8 at_s = nearest(scale[half] * inverse8(all(d)), 0, Greatest);
-            const F8 at_m = nearest(minimum[half] * inverse8(all(dmin)), 0, Greatest);
-            loss[half] = all(float_of(infinity));
-            sc[half] = mn[half] = q[half] = qq[half] = xq[half] = F8{};
+            const F32x8 at_s = nearest(scale[half] * inverse8(all8(d)), 0, Greatest);
+            const F32x8 at_m = nearest(minimum[half] * inverse8(all8(dmin)), 0, Greatest);
+            loss[half] = all8(float_of(infinity));
+            sc[half] = mn[half] = q[half] = qq[half] = xq[half] = F32x8{};
             for (int i = 0; i < 3 * tries; ++i) {
-                const F8 s_tried = clamped(at_s + moves[i / tries], 0, Greatest), m_tried = clamped(at_m + moves[i % tries], 0, Greatest);
-                const F8 s = d * s_tried, m = dmin * m_tried;
+                const F32x8 s_tried = clamped(at_s + moves[i / tries], 0, Greatest), m_tried = clamped(at_m + moves[i % tries], 0, Greatest);
+                const F32x8 s = d * s_tried, m = dmin * m_tried;
                 const Fit sums = fit(half, inverse8(s), -m);
-                const F8 lost = loss_of(half, s, m, sums);
+                const F32x8 lost = loss_of(half, s, m, sums);
                 const auto better = lost < loss[half];
                 loss[half] = choose(better, lost, loss[half]);
                 sc[half] = choose(better, s_tried, sc[half]);
@@ -302,7 +306,7 @@ struct RangeSearch {
 
     // The d and dmin of least loss for the codes found.
     void refit() {
-        F8 ss[halves], sm[halves], mm[halves], sx[halves], mx[halves];
+        F32x8 ss[halves], sm[halves], mm[halves], sx[halves], mx[halves];
         for (int h = 0; h < halves; ++h) {
             ss[h] = sc[h] * sc[h] * qq[h];
             sm[h] = sc[h] * mn[h] * q[h];
@@ -340,7 +344,7 @@ struct RangeSearch {
         refit();
         find_steps(d, dmin, 3);
         for (int half = 0; half < halves; ++half) {
-            const F8 inverse = inverse8(d * sc[half]), from = dmin * mn[half];
+            const F32x8 inverse = inverse8(d * sc[half]), from = dmin * mn[half];
             for (int i = 0; i < size; ++i)
                 block.store_codes(half, i, nearest((block.x[half][i] + from) * inverse, 0, Top), codes);
         }

@@ -1,8 +1,8 @@
 // f32 to blocks of the K types and iq4_xs: what the search found, in the layouts of docs/formats/ggml-blocks.md.
 #pragma once
 
-#include "search.hpp"
-#include "search_one.hpp"
+#include "blocks/search.hpp"
+#include "blocks/search_one.hpp"
 
 namespace {
 
@@ -102,8 +102,8 @@ constexpr double iq4_nl_trials[] = {97, 103, 109, 115, 121, 127, 133, 139}, q8_k
 
 inline void to_iq4_nl(const float* values, const float* weights, uint8_t* block) {
     OneScale<32, Iq4, iq4_nl_trials> search;
-    if (!search.load(values, weights) || search.block_overflows()) return store_void<ggml::iq4_nl>(block);
-    const float d = search.narrowed();
+    if (!search.run(values, weights) || search.overflows(search.scale)) return store_void<ggml::iq4_nl>(block);
+    const float d = search.narrow(search.scale);
     uint8_t codes[32];
     search.codes(d, codes);
     store_f16(block, d * search.unit);
@@ -113,7 +113,7 @@ inline void to_iq4_nl(const float* values, const float* weights, uint8_t* block)
 inline void to_q8_k(const float* values, const float* weights, uint8_t* block) {
     OneScale<256, Uniform<-127, 127>, q8_k_trials> search;
     for (size_t i = 0; i < ggml::q8_k::bytes; ++i) block[i] = 0;
-    if (!search.load(values, weights)) return store_u32(block, 0x7fc00000);
+    if (!search.run(values, weights)) return store_u32(block, 0x7fc00000);
     uint8_t codes[256];
     search.codes(search.scale, codes);
     store_u32(block, bits_of(search.scale * search.unit));
@@ -137,5 +137,5 @@ void search(const float* values, size_t count, const float* weights, size_t rows
 }  // namespace
 
 #define FLYWEIGHT_SEARCH_ENCODER(type, X) X(encode_##type, search<ggml::type, to_##type>)
-#define FLYWEIGHT_SEARCH_ENCODERS(X) FLYWEIGHT_GGML_SEARCH(FLYWEIGHT_SEARCH_ENCODER, X)
-FLYWEIGHT_TABLE(SearchEncoders, FLYWEIGHT_SEARCH_ENCODERS)
+#define KERNELS_OF_SearchEncoders(X) FLYWEIGHT_GGML_SEARCH(FLYWEIGHT_SEARCH_ENCODER, X)
+FLYWEIGHT_TABLE(SearchEncoders)

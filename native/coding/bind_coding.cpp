@@ -111,10 +111,10 @@ void bind_coding(nb::module_& module) {
     define(module, "sign_encode", sign_encode<&Coding::sign_encode##suffix, T>, "values", "packed", "sums");
     X(, float) X(_bf16, uint16_t)
 #undef X
-#define X(bits)                                                                                              \
-    define(module, "mark_" #bits, mark<&Masks::mark_##bits, uint##bits##_t>, "words", "keep", "mask");      \
-    define(module, "gather_" #bits, gather<&Masks::gather_##bits, uint##bits##_t>, "mask", "words", "out"); \
-    define(module, "expand_" #bits, expand<&Masks::expand_##bits, uint##bits##_t>, "mask", "values", "out");
+#define X(bits)                                                                                  \
+    define(module, "mark", mark<&Masks::mark_##bits, uint##bits##_t>, "words", "keep", "mask");      \
+    define(module, "gather", gather<&Masks::gather_##bits, uint##bits##_t>, "mask", "words", "out"); \
+    define(module, "expand", expand<&Masks::expand_##bits, uint##bits##_t>, "mask", "values", "out");
     X(8) X(16) X(32)
 #undef X
     define(module, "places", places<&Masks::places_u32, uint32_t>, "mask", "columns", "out");

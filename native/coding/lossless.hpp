@@ -61,8 +61,7 @@ inline uint64_t gather_plane(const uint8_t* codes) {
     }
 #else
     for (int i = 0; i < 8; ++i) {
-        uint64_t bytes;
-        __builtin_memcpy(&bytes, codes + 8 * i, sizeof bytes);
+        const auto bytes = load_as<uint64_t>(codes + 8 * i);
         // Each byte is 0 or 1; the product puts byte k's bit at 56 + k, and no two of its terms meet.
         plane |= ((bytes >> Bit & 0x0101010101010101u) * 0x0102040810204080u >> 56) << 8 * i;
     }

@@ -2,34 +2,24 @@
 // are the same everywhere.
 #pragma once
 
-#include <cstddef>
+#include "simd/vectors.hpp"
 
 namespace {
 
 constexpr size_t tile_ranks = 64, tile_columns = 64, tile_rows = 4, tile_lanes = 16;
 
-using TileLanes = float __attribute__((vector_size(32)));
-
-inline TileLanes lanes_at(const float* at) {
-    TileLanes lanes;
-    __builtin_memcpy(&lanes, at, sizeof lanes);
-    return lanes;
-}
 
 // `Rows` rows of a tile, sixteen columns of it. `right` is the tile's own copy: its rows would lie a power of two apart, in
 // the same places of the caches.
 template <size_t Rows>
 inline void add_lanes(const float* left, size_t rank, size_t ranks, const float* right, float* out, size_t columns) {
-    TileLanes low[Rows], high[Rows];
-    for (size_t r = 0; r < Rows; ++r) low[r] = lanes_at(out + r * columns), high[r] = lanes_at(out + r * columns + 8);
+    F32x8 low[Rows], high[Rows];
+    for (size_t r = 0; r < Rows; ++r) low[r] = load8(out + r * columns), high[r] = load8(out + r * columns + 8);
     for (size_t k = 0; k < ranks; ++k, right += tile_columns) {
-        const TileLanes first = lanes_at(right), second = lanes_at(right + 8);
+        const F32x8 first = load8(right), second = load8(right + 8);
         for (size_t r = 0; r < Rows; ++r) low[r] += left[r * rank + k] * first, high[r] += left[r * rank + k] * second;
     }
-    for (size_t r = 0; r < Rows; ++r) {
-        __builtin_memcpy(out + r * columns, &low[r], sizeof low[r]);
-        __builtin_memcpy(out + r * columns + 8, &high[r], sizeof high[r]);
-    }
+    for (size_t r = 0; r < Rows; ++r) store8(out + r * columns, low[r]), store8(out + r * columns + 8, high[r]);
 }
 
 template <size_t Rows>

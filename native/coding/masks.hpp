@@ -79,9 +79,9 @@ void expand(const uint8_t* __restrict mask, size_t rows, size_t nbytes, const Wo
 
 }  // namespace
 
-#define FLYWEIGHT_MASKS(X)                                                                     \
+#define KERNELS_OF_Masks(X)                                                                    \
     X(mark_8, mark<uint8_t>) X(mark_16, mark<uint16_t>) X(mark_32, mark<uint32_t>)             \
     X(gather_8, gather<uint8_t>) X(gather_16, gather<uint16_t>) X(gather_32, gather<uint32_t>) \
     X(expand_8, expand<uint8_t>) X(expand_16, expand<uint16_t>) X(expand_32, expand<uint32_t>) \
     X(places_u32, places<uint32_t>) X(places_i64, places<int64_t>)
-FLYWEIGHT_TABLE(Masks, FLYWEIGHT_MASKS)
+FLYWEIGHT_TABLE(Masks)

@@ -193,5 +193,5 @@ void hqq_round(const float* values, const float* by, size_t size, size_t groups,
 
 }  // namespace
 
-#define FLYWEIGHT_GRIDS(X) X(grid_codes, grid_codes) X(grid_loss, grid_loss) X(grid_sums, grid_sums) X(hqq_codes, hqq_codes) X(hqq_round, hqq_round)
-FLYWEIGHT_TABLE(Grids, FLYWEIGHT_GRIDS)
+#define KERNELS_OF_Grids(X) X(grid_codes, grid_codes) X(grid_loss, grid_loss) X(grid_sums, grid_sums) X(hqq_codes, hqq_codes) X(hqq_round, hqq_round)
+FLYWEIGHT_TABLE(Grids)

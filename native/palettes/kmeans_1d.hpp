@@ -2,8 +2,8 @@
 #pragma once
 
 #include "kernel.hpp"
-
 #include "simd/f16.hpp"
+#include "simd/vectors.hpp"
 
 #ifdef __AVX2__
 #include <immintrin.h>
@@ -11,8 +11,6 @@
 
 namespace {
 
-using F64x4 = double __attribute__((vector_size(32)));
-using I64x4 = int64_t __attribute__((vector_size(32)));
 
 // Of a place as it is compared in lanes; by way of a signed one, for which there is an instruction.
 inline double number(size_t place) { return double(int64_t(place)); }
@@ -24,11 +22,7 @@ struct Place {
     size_t at;
 };
 
-inline F64x4 four(const double* at) {
-    F64x4 lanes;
-    __builtin_memcpy(&lanes, at, sizeof lanes);
-    return lanes;
-}
+inline F64x4 four(const double* at) { return load_as<F64x4>(at); }
 
 // Ascending points, as the running sums of their weight and of weight · value.
 struct Points {

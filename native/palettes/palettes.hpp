@@ -65,10 +65,6 @@ void palette_decode(const uint8_t* codes, size_t count, const float* tables, siz
 
 // Nearest entry ----------------------------------------------------------------------------------
 
-using F32x8 = float __attribute__((vector_size(32)));
-using I32x8 = int32_t __attribute__((vector_size(32)));
-using U8x8 = uint8_t __attribute__((vector_size(8)));
-using F64x2 = double __attribute__((vector_size(16)));
 
 // Few midpoints are all compared, eight values at a time; a comparison that holds is −1.
 inline size_t count_below(const float* __restrict values, size_t count, const float* __restrict midpoints, size_t steps,
@@ -77,8 +73,7 @@ inline size_t count_below(const float* __restrict values, size_t count, const fl
     for (size_t j = 0; j < steps; ++j) middle[j] = midpoints[j] - F32x8{};
     size_t at = 0;
     for (; at + 8 <= count; at += 8) {
-        F32x8 lanes;
-        __builtin_memcpy(&lanes, values + at, sizeof lanes);
+        const F32x8 lanes = load8(values + at);
         I32x8 below = {};
         for (size_t j = 0; j < steps; ++j) below -= middle[j] < lanes;
         const U8x8 codes = __builtin_convertvector(below, U8x8);
@@ -144,8 +139,7 @@ void palette_histogram(const float* values, const float* weights, size_t count, 
         const uint32_t flip = uint32_t(-int32_t(bits >> 31)) | 0x80000000u;  // without a branch: signs are random
         double* bin = out + 2 * size_t((bits ^ flip) >> 13);
         const double mass = weights ? double(weights[i]) : 1.0;
-        F64x2 sums;  // both at once: one load, one store
-        __builtin_memcpy(&sums, bin, sizeof sums);
+        auto sums = load_as<F64x2>(bin);  // both at once: one load, one store
         sums += F64x2{mass, mass * double(values[i])};
         __builtin_memcpy(bin, &sums, sizeof sums);
     }
@@ -153,11 +147,11 @@ void palette_histogram(const float* values, const float* weights, size_t count, 
 
 }  // namespace
 
-#define FLYWEIGHT_PALETTES(X)                          \
+#define KERNELS_OF_Palettes(X)                        \
     X(palette_decode, palette_decode)                 \
     X(palette_nearest, palette_nearest)               \
     X(palette_nearest_vector, palette_nearest_vector) \
     X(palette_histogram, palette_histogram)           \
     X(palette_cuts, palette_cuts)                     \
     X(palette_centres, palette_centres)
-FLYWEIGHT_TABLE(Palettes, FLYWEIGHT_PALETTES)
+FLYWEIGHT_TABLE(Palettes)

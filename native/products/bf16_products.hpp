@@ -45,16 +45,11 @@ void many_bf16(const Weights& w, const Activations& a, size_t first, size_t last
 
 #else
 
-constexpr flyweight::ProductKernel many_bf16 = nullptr;
+constexpr flyweight::ProductKernel many_bf16 = nullptr;  // the processor does not multiply bf16
 
 #endif
 
 }  // namespace
 
-namespace flyweight {
-
-struct Bf16Products {
-    ProductKernel many;  // null where the processor does not multiply bf16
-};
-
-}  // namespace flyweight
+#define KERNELS_OF_Bf16Products(X) X(many, many_bf16)
+FLYWEIGHT_TABLE(Bf16Products)

@@ -26,7 +26,7 @@ using flyweight::Weights;
 constexpr int stretch = 8;
 
 inline I8x32 nibbles(const uint8_t* at) {
-    const U8 q = load(at);
+    const U8x16 q = load(at);
     return join(q, loosely_down(q, 4)) & 15;
 }
 
@@ -35,11 +35,11 @@ struct Codes {
     static constexpr int bits = 4, scale_parts = 0;
     static constexpr Order order = flyweight::halves;
     const uint8_t *row, *at;
-    F8 scales = {}, biases = {};
+    F32x8 scales = {}, biases = {};
 
     Codes(const Weights& w, size_t index) : row(w.codes + index * w.stride), at(row) {}
     const int16_t* times(int) const { return nullptr; }
-    F8 add_bias(const float* sums, const float*, F8 sum) const { return fused(biases, load8(sums), sum); }
+    F32x8 add_bias(const float* sums, const float*, F32x8 sum) const { return fused(biases, load8(sums), sum); }
 };
 
 // Blocks of ggml -------------------------------------------------------------------------------
@@ -57,9 +57,9 @@ struct Blocks32 : Codes, Type {
     }
 
     template <bool Full>
-    F8 some(size_t offset, int chunks) const {
+    F32x8 some(size_t offset, int chunks) const {
         if (Full) return f16_apart(at + offset, Type::bytes);
-        F8 lanes = {};
+        F32x8 lanes = {};
         for (int k = 0; k < chunks; ++k) lanes[k] = load_f16(at + offset + k * Type::bytes);
         return lanes;
     }
@@ -118,7 +118,7 @@ struct q8_0 : Blocks32<ggml::q8_0, 2> {
     static constexpr int bits = 8;
     using Blocks32::Blocks32;
     I8x32 codes(int k) const { return I8x32(load32(packed(k))); }
-    F8 add_bias(const float*, const float*, F8 sum) const { return sum; }
+    F32x8 add_bias(const float*, const float*, F32x8 sum) const { return sum; }
 };
 }  // namespace rows
 
@@ -135,8 +135,8 @@ struct ScaledTwice : Codes, Type {
         constexpr uint32_t six = 0x3f3f3f3f, four = 0x0f0f0f0f, two = 0x30303030;
         const uint64_t low = first & six | uint64_t(second & six) << 32;
         const uint64_t high = (third & four | first >> 2 & two) | uint64_t(third >> 4 & four | second >> 2 & two) << 32;
-        const I8x32 quads = join(U8(U64{low, 0}), U8(U64{high, 0}));
-        F8 wide[4];
+        const I8x32 quads = join(U8x16(U64x2{low, 0}), U8x16(U64x2{high, 0}));
+        F32x8 wide[4];
         widen32<false>(quads, wide);
         scales = all8(load_f16(at)) * wide[0];
         biases = all8(-load_f16(at + 2)) * wide[1];
@@ -179,9 +179,9 @@ struct q6_k : Codes, ggml::q6_k {
 
     const int16_t* times(int k) const { return steps + 2 * k; }
 
-    F8 add_bias(const float*, const float* half_sums, F8 sum) const {
-        const Widened wide(I8(load(at + 192)));
-        const F8 centre = all8(-32) * scales;
+    F32x8 add_bias(const float*, const float* half_sums, F32x8 sum) const {
+        const Widened wide(I8x16(load(at + 192)));
+        const F32x8 centre = all8(-32) * scales;
         sum = fused(centre * wide.low, load8(half_sums), sum);
         return fused(centre * wide.high, load8(half_sums + 8), sum);
     }
@@ -192,10 +192,10 @@ struct q6_k : Codes, ggml::q6_k {
 
 // The scales of `count` chunks from `first`, each as often as its group has chunks. Not inline: it is the same for every form.
 template <class Scale>
-[[gnu::noinline]] F8 spread_scales(const uint8_t* from, size_t first, size_t group_chunks, int count) {
+[[gnu::noinline]] F32x8 spread_scales(const uint8_t* from, size_t first, size_t group_chunks, int count) {
     size_t group = first / group_chunks, left = group_chunks - first % group_chunks;
     if (left >= stretch) return all8(Scale::one(from + group * Scale::bytes));
-    F8 lanes = {};
+    F32x8 lanes = {};
     for (int k = 0; k < count; ++k) {
         lanes[k] = Scale::one(from + group * Scale::bytes);
         if (--left == 0) ++group, left = group_chunks;
@@ -219,11 +219,11 @@ struct Grouped : Codes {
     }
 
     template <bool Full, class Scale>
-    F8 some(const uint8_t* from, size_t which, int chunks) const {
+    F32x8 some(const uint8_t* from, size_t which, int chunks) const {
         const size_t first = stretch * which;
         if (Full && group_chunks == 1) return Scale::eight(from + first * Scale::bytes);
         if (Full && group_chunks == 2) {
-            const F8 four = Scale::four(from + first / 2 * Scale::bytes);
+            const F32x8 four = Scale::four(from + first / 2 * Scale::bytes);
             return __builtin_shufflevector(four, four, 0, 0, 1, 1, 2, 2, 3, 3);
         }
         return spread_scales<Scale>(from, first, group_chunks, Full ? stretch : chunks);
@@ -265,7 +265,7 @@ struct affine8 : Grouped<1, 8, 2> {
 struct symmetric8 : Grouped<1, 8, 1> {
     using Grouped::Grouped;
     I8x32 codes(int k) const { return I8x32(load32(at + 32 * k)); }
-    F8 add_bias(const float*, const float*, F8 sum) const { return sum; }
+    F32x8 add_bias(const float*, const float*, F32x8 sum) const { return sum; }
 };
 }  // namespace rows
 
@@ -289,13 +289,13 @@ struct Tabled : Codes {
 
     // A number of the entries of eight chunks, the first of which is in entry `first`, as so many of its chunks are left.
     template <bool Full, float (*Of)(const uint8_t*)>
-    F8 some(size_t first, size_t left, int chunks) const {
+    F32x8 some(size_t first, size_t left, int chunks) const {
         const auto of = [&](size_t which) { return Of(entry(first + which)); };
         if (left >= stretch) return all8(of(0));
         if (Full && group_chunks == 4) return __builtin_shufflevector(all8(of(0)), all8(of(1)), 0, 0, 0, 0, 8, 8, 8, 8);
-        if (Full && group_chunks == 2) return F8{of(0), of(0), of(1), of(1), of(2), of(2), of(3), of(3)};
-        if (Full && group_chunks == 1) return F8{of(0), of(1), of(2), of(3), of(4), of(5), of(6), of(7)};
-        F8 lanes = {};
+        if (Full && group_chunks == 2) return F32x8{of(0), of(0), of(1), of(1), of(2), of(2), of(3), of(3)};
+        if (Full && group_chunks == 1) return F32x8{of(0), of(1), of(2), of(3), of(4), of(5), of(6), of(7)};
+        F32x8 lanes = {};
         for (int k = 0, which = 0; k < (Full ? stretch : chunks); ++k) {
             lanes[k] = of(which);
             if (--left == 0) ++which, left = group_chunks;
@@ -333,7 +333,7 @@ struct tabled2 : Tabled<4, 0> {
 
 // Weights that are floats or stand for floats --------------------------------------------------
 
-template <size_t Bytes, F8 (*Load)(const uint8_t*)>
+template <size_t Bytes, F32x8 (*Load)(const void*)>
 struct Raw {
     static constexpr bool floats = true, is_signed = false, maskable = true;
     static constexpr int bits = 0, scale_parts = 0;
@@ -344,13 +344,13 @@ struct Raw {
     const uint8_t* entry(size_t) const { return nullptr; }
 
     Raw(const Weights& w, size_t index) : row(w.codes + index * w.stride) {}
-    [[gnu::always_inline]] void values(size_t chunk, F8 (&out)[4]) const {
+    [[gnu::always_inline]] void values(size_t chunk, F32x8 (&out)[4]) const {
         for (int i = 0; i < 4; ++i) out[i] = Load(row + chunk_bytes * chunk + 8 * Bytes * i);
     }
 };
 
 namespace rows {
-using f32 = Raw<4, floats8>;
+using f32 = Raw<4, load_as<F32x8>>;
 using f16 = Raw<2, f16x8>;
 using bf16 = Raw<2, bf16x8>;
 
@@ -362,7 +362,7 @@ struct palette4 {
     const uint8_t *row, *planes;
 
     palette4(const Weights& w, size_t index) : row(w.codes + index * w.stride), planes(w.planes) {}
-    [[gnu::always_inline]] void values(size_t chunk, F8 (&out)[4]) const { look_up32(planes, nibbles(row + 16 * chunk), out); }
+    [[gnu::always_inline]] void values(size_t chunk, F32x8 (&out)[4]) const { look_up32(planes, nibbles(row + 16 * chunk), out); }
 };
 }  // namespace rows
 

@@ -11,11 +11,8 @@ namespace {
 
 // The bits of 64 blocks from `from`, of which there are `blocks` in a row.
 inline uint64_t kept_of(const uint8_t* mask, size_t from, size_t blocks) {
+    if (blocks - from >= 64) return load_as<uint64_t>(mask + from / 8);
     uint64_t kept = 0;
-    if (blocks - from >= 64) {
-        __builtin_memcpy(&kept, mask + from / 8, sizeof kept);
-        return kept;
-    }
     for (size_t byte = 0; 8 * byte < blocks - from; ++byte) kept |= uint64_t(mask[from / 8 + byte]) << 8 * byte;
     return kept & ((uint64_t(1) << (blocks - from)) - 1);
 }
@@ -40,18 +37,18 @@ void masked_tile(const Weights& w, const Activations& a, size_t index, size_t it
     const size_t run_chunks = Run ? Run : Row::floats ? w.block_chunks : w.group_chunks;
     const int8_t* codes = Int8 ? a.codes[Row::order] + item * a.columns : nullptr;
     const float *x = Int8 ? nullptr : a.x[Row::order] + item * a.columns, *scale = a.scale + item * a.runs, *x_sums = a.sums + item * a.runs;
-    F8 sums[N] = {};
+    F32x8 sums[N] = {};
     float biases[N] = {};
 
-    const auto add = [&](size_t chunk, F8 (&run)[N]) {
+    const auto add = [&](size_t chunk, F32x8 (&run)[N]) {
         if constexpr (Int8) {
             const I8x32 own = row.codes(int(chunk));
             for (int n = 0; n < N; ++n) {
-                const F8 dot = dot32<Row::is_signed>(own, codes + n * a.columns + 32 * chunk, nullptr);
+                const F32x8 dot = dot32<Row::is_signed>(own, codes + n * a.columns + 32 * chunk, nullptr);
                 run[n] = fused(all8(scale[n * a.runs + chunk]), dot, run[n]);
             }
         } else {
-            F8 values[4];
+            F32x8 values[4];
             if constexpr (Row::floats) row.values(chunk, values);
             else widen32<Row::is_signed>(row.codes(int(chunk)), values);
             for (int n = 0; n < N; ++n) run[n] += dot8x4(values, x + n * a.columns + 32 * chunk);
@@ -66,7 +63,7 @@ void masked_tile(const Weights& w, const Activations& a, size_t index, size_t it
         const uint8_t* entry = row.entry(chunk / run_chunks);
         for (; chunk < end; entry += Row::entry_bytes) {
             const size_t run_end = Run || chunk + run_chunks <= end ? chunk + run_chunks : end;
-            F8 run[N] = {};
+            F32x8 run[N] = {};
             float own_sum[N] = {};
             for (; chunk < run_end; ++chunk) {
                 add(chunk, run);

@@ -15,10 +15,10 @@ constexpr int most_items = 4;
 
 struct EightRows {
     static constexpr int rows = 8;
-    using Floats = F8;
+    using Floats = F32x8;
     using Whole = __m256i;
     static Floats all(float value) { return all8(value); }
-    static Floats floats(Whole whole) { return F8(_mm256_cvtepi32_ps(whole)); }
+    static Floats floats(Whole whole) { return F32x8(_mm256_cvtepi32_ps(whole)); }
     static Whole repeated(int32_t four) { return _mm256_set1_epi32(four); }
 #ifdef __AVX512VNNI__
     static Whole add_dots(Whole sums, Whole bytes, Whole signed_bytes) { return _mm256_dpbusd_epi32(sums, bytes, signed_bytes); }
@@ -28,23 +28,14 @@ struct EightRows {
 #ifdef __AVX512VNNI__
 struct SixteenRows {
     static constexpr int rows = 16;
-    using Floats = SixteenFloats;
+    using Floats = F32x16;
     using Whole = __m512i;
-    static Floats all(float value) { return SixteenFloats(_mm512_set1_ps(value)); }
-    static Floats floats(Whole whole) { return __builtin_convertvector(SixteenInts(whole), SixteenFloats); }
+    static Floats all(float value) { return F32x16(_mm512_set1_ps(value)); }
+    static Floats floats(Whole whole) { return __builtin_convertvector(I32x16(whole), F32x16); }
     static Whole repeated(int32_t four) { return _mm512_set1_epi32(four); }
     static Whole add_dots(Whole sums, Whole bytes, Whole signed_bytes) { return _mm512_dpbusd_epi32(sums, bytes, signed_bytes); }
 };
 #endif
-
-template <class To>
-inline To taken(const void* at) {
-    To lanes;
-    __builtin_memcpy(&lanes, at, sizeof lanes);
-    return lanes;
-}
-
-inline int32_t four_of(const int8_t* x) { return taken<int32_t>(x); }
 
 // A span of rows: step j of a chunk has its columns 4j … 4j + 3, of one row after the other.
 template <class Side, int Halves>
@@ -108,11 +99,11 @@ template <class Row, class Side, int Steps, int N>
 inline void add_products(const uint8_t (*codes)[4 * Side::rows], const int8_t* x, size_t stride, const int32_t* starts,
                          typename Side::Whole (&whole)[N]) {
     using Whole = typename Side::Whole;
-    for (int n = 0; n < N; ++n) whole[n] = Row::is_signed ? taken<Whole>(starts) : Whole{};
+    for (int n = 0; n < N; ++n) whole[n] = Row::is_signed ? load_as<Whole>(starts) : Whole{};
     for (int step = 0; step < Steps; ++step) {
-        const Whole own = taken<Whole>(codes[step]);
+        const Whole own = load_as<Whole>(codes[step]);
         for (int n = 0; n < N; ++n) {
-            const int32_t four = four_of(x + n * stride + 4 * step);
+            const int32_t four = load_as<int32_t>(x + n * stride + 4 * step);
             if constexpr (Row::is_signed)
                 whole[n] = Side::add_dots(whole[n], Side::repeated(four ^ int32_t(0x80808080)), own);
             else
@@ -134,9 +125,9 @@ inline void add_products(const uint8_t (*codes)[4 * Side::rows], const int8_t* x
     for (int begin = 0; begin < Steps; begin += few) {
         __m256i words[N];
         for (int step = begin; step < begin + few; ++step) {
-            const __m256i own = taken<__m256i>(codes[step]);
+            const __m256i own = load_as<__m256i>(codes[step]);
             for (int n = 0; n < N; ++n) {
-                const __m256i products = _mm256_maddubs_epi16(own, Side::repeated(four_of(x + n * stride + 4 * step)));
+                const __m256i products = _mm256_maddubs_epi16(own, Side::repeated(load_as<int32_t>(x + n * stride + 4 * step)));
                 words[n] = step == begin ? products : _mm256_add_epi16(words[n], products);
             }
         }
@@ -161,7 +152,7 @@ inline void panel_tile(const Panel<Side, 1 + Row::halves>& panel, const Activati
             typename Side::Whole whole[N];
             add_products<Row, Side, steps>(panel.codes[at] + part * steps, x + item * a.columns + 32 * chunk + 4 * part * steps, a.columns,
                                            panel.starts[at], whole);
-            const Floats scale = taken<Floats>(panel.scales[at][part]), bias = taken<Floats>(panel.biases[at][part]);
+            const Floats scale = load_as<Floats>(panel.scales[at][part]), bias = load_as<Floats>(panel.biases[at][part]);
             for (int n = 0; n < N; ++n) {
                 const size_t run = (item + n) * a.runs + chunk;
                 const float sum = parts == 2 ? a.half_sums[2 * run + part] : a.sums[run];
@@ -171,8 +162,8 @@ inline void panel_tile(const Panel<Side, 1 + Row::halves>& panel, const Activati
     for (int n = 0; n < N; ++n) {
         float* at = to.out + (item + n) * to.stride + index;
         Floats values = sums[n];
-        if (to.bias) values += taken<Floats>(to.bias + index);
-        if (to.add) values += taken<Floats>(at);
+        if (to.bias) values += load_as<Floats>(to.bias + index);
+        if (to.add) values += load_as<Floats>(at);
         __builtin_memcpy(at, &values, sizeof values);
     }
 }
@@ -220,5 +211,5 @@ bool takes_signed_codes() {
 }  // namespace
 
 #define FLYWEIGHT_INT8_PANEL(form, X) X(form, panels_of<rows::form>)
-#define FLYWEIGHT_INT8_PANELS(X) X(takes_signed_codes, takes_signed_codes) FLYWEIGHT_FORMS_OF_CODES(FLYWEIGHT_INT8_PANEL, X)
-FLYWEIGHT_TABLE(Int8Panels, FLYWEIGHT_INT8_PANELS)
+#define KERNELS_OF_Int8Panels(X) X(takes_signed_codes, takes_signed_codes) FLYWEIGHT_FORMS_OF_CODES(FLYWEIGHT_INT8_PANEL, X)
+FLYWEIGHT_TABLE(Int8Panels)

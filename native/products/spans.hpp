@@ -47,7 +47,7 @@ constexpr int tile_rows = 16, tile_height = 4, tile_width = 3;
 template <class Row>
 inline void decode_span(const Weights& w, size_t index, size_t first, size_t last, float* out) {
     Row row(w, index);
-    F8 values[4];
+    F32x8 values[4];
     if constexpr (Row::floats) {
         for (size_t chunk = first; chunk < last; ++chunk) {
             row.values(chunk, values);
@@ -60,8 +60,8 @@ inline void decode_span(const Weights& w, size_t index, size_t first, size_t las
             widen32<Row::is_signed>(row.codes(k), values);
             float scale[2], bias[2];
             for (int half = 0; half < 2; ++half) scale_and_bias(row, k, half, scale[half], bias[half]);
-            const F8 s = __builtin_shufflevector(all8(scale[0]), all8(scale[1]), 0, 0, 0, 0, 8, 8, 8, 8);
-            const F8 b = __builtin_shufflevector(all8(bias[0]), all8(bias[1]), 0, 0, 0, 0, 8, 8, 8, 8);
+            const F32x8 s = __builtin_shufflevector(all8(scale[0]), all8(scale[1]), 0, 0, 0, 0, 8, 8, 8, 8);
+            const F32x8 b = __builtin_shufflevector(all8(bias[0]), all8(bias[1]), 0, 0, 0, 0, 8, 8, 8, 8);
             for (int i = 0; i < 4; ++i, out += 8) store8(out, fused(values[i], s, b));
         }
     }
@@ -71,12 +71,12 @@ inline void decode_span(const Weights& w, size_t index, size_t first, size_t las
 template <int Height, int Width>
 [[gnu::noinline]] void f32_tile(const float* weights, size_t row_floats, const float* x, size_t columns, size_t count, size_t item, size_t index,
                      const Products& to) {
-    F8 sums[Height][Width] = {};
+    F32x8 sums[Height][Width] = {};
     for (size_t i = 0; i < count; i += 8) {
-        F8 lanes[Width];
+        F32x8 lanes[Width];
         for (int n = 0; n < Width; ++n) lanes[n] = load8(x + n * columns + i);
         for (int r = 0; r < Height; ++r) {
-            const F8 own = load8(weights + r * row_floats + i);
+            const F32x8 own = load8(weights + r * row_floats + i);
             for (int n = 0; n < Width; ++n) sums[r][n] = fused(own, lanes[n], sums[r][n]);
         }
     }

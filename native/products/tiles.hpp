@@ -10,7 +10,7 @@ namespace {
 
 // A stretch of Rows rows times N products. Scales of rows and activations meet eight chunks at a time.
 template <bool Full, bool Int8, class Row, int Rows, int N>
-[[gnu::always_inline]] inline void add_stretch(Row* row, const Activations& a, size_t item, size_t which, int chunks, F8 (&sums)[Rows][N]) {
+[[gnu::always_inline]] inline void add_stretch(Row* row, const Activations& a, size_t item, size_t which, int chunks, F32x8 (&sums)[Rows][N]) {
     float scale[Rows][N][stretch];
     for (int r = 0; r < Rows; ++r) {
         row[r].template open<Full>(which, chunks);
@@ -28,17 +28,17 @@ template <bool Full, bool Int8, class Row, int Rows, int N>
             const size_t column = 32 * (stretch * which + k);
             if constexpr (Int8) {
                 for (int n = 0; n < N; ++n) {
-                    const F8 dot = dot32<Row::is_signed>(codes, a.codes[Row::order] + (item + n) * a.columns + column, row[r].times(k));
+                    const F32x8 dot = dot32<Row::is_signed>(codes, a.codes[Row::order] + (item + n) * a.columns + column, row[r].times(k));
                     sums[r][n] = fused(all8(scale[r][n][k]), dot, sums[r][n]);
                 }
             } else {
-                F8 values[4];
+                F32x8 values[4];
                 widen32<Row::is_signed>(codes, values);
                 for (int n = 0; n < N; ++n) {
-                    F8 s = all8(scale[r][n][k]);
+                    F32x8 s = all8(scale[r][n][k]);
                     if (const int16_t* times = row[r].times(k)) {  // the first half of a register is the first sixteen columns
                         const float first = times[0], last = times[1];
-                        s *= F8{first, first, first, first, last, last, last, last};
+                        s *= F32x8{first, first, first, first, last, last, last, last};
                     }
                     sums[r][n] = fused(s, dot8x4(values, a.x[Row::order] + (item + n) * a.columns + column), sums[r][n]);
                 }
@@ -47,9 +47,9 @@ template <bool Full, bool Int8, class Row, int Rows, int N>
 }
 
 template <class Row, int Rows, int N>
-[[gnu::always_inline]] inline void add_floats(const Row* row, const Activations& a, size_t item, size_t chunk, F8 (&sums)[Rows][N]) {
+[[gnu::always_inline]] inline void add_floats(const Row* row, const Activations& a, size_t item, size_t chunk, F32x8 (&sums)[Rows][N]) {
     for (int r = 0; r < Rows; ++r) {
-        F8 values[4];
+        F32x8 values[4];
         row[r].values(chunk, values);
         for (int n = 0; n < N; ++n) sums[r][n] += dot8x4(values, a.x[Row::order] + (item + n) * a.columns + 32 * chunk);
     }
@@ -67,7 +67,7 @@ template <class Row, bool Int8, int Rows, int N>
 [[gnu::noinline]] void product_tile(const Weights& w, const Activations& a, size_t index, size_t item, const Products& to) {
     static_assert(Rows <= 2);
     Row row[2] = {Row(w, index), Row(w, index + Rows - 1)};
-    F8 sums[Rows][N] = {};
+    F32x8 sums[Rows][N] = {};
     const size_t chunks = w.columns / 32;
     if constexpr (Row::floats) {
         for (size_t chunk = 0; chunk < chunks; ++chunk) {
@@ -80,7 +80,8 @@ template <class Row, bool Int8, int Rows, int N>
             for (int r = 0; r < Rows; ++r) prefetch<Row::stretch_bytes>(row[r].row + Row::stretch_bytes * which + Rows * w.stride);
             add_stretch<true, Int8>(row, a, item, which, stretch, sums);
         }
-        if (stretch * which < chunks) add_stretch<false, Int8>(row, a, item, which, int(chunks - stretch * which), sums);
+        if constexpr (Row::elements < 32 * stretch)  // else a row is whole stretches
+            if (stretch * which < chunks) add_stretch<false, Int8>(row, a, item, which, int(chunks - stretch * which), sums);
     }
     for (int r = 0; r < Rows; ++r)
         for (int n = 0; n < N; ++n) put(to, item + n, index + r, sum8(sums[r][n]));
@@ -107,10 +108,10 @@ void product(const Weights& w, const Activations& a, size_t first, size_t last, 
 }  // namespace
 
 #define FLYWEIGHT_FLOAT_PRODUCT(form, X) X(form, product<rows::form, false>)
-#define FLYWEIGHT_FLOAT_PRODUCTS(X) \
+#define KERNELS_OF_FloatProducts(X) \
     FLYWEIGHT_FORMS_OF_CODES(FLYWEIGHT_FLOAT_PRODUCT, X) FLYWEIGHT_FORMS_OF_FLOATS(FLYWEIGHT_FLOAT_PRODUCT, X)
-FLYWEIGHT_TABLE(FloatProducts, FLYWEIGHT_FLOAT_PRODUCTS)
+FLYWEIGHT_TABLE(FloatProducts)
 
 #define FLYWEIGHT_INT8_PRODUCT(form, X) X(form, product<rows::form, true>)
-#define FLYWEIGHT_INT8_PRODUCTS(X) FLYWEIGHT_FORMS_OF_CODES(FLYWEIGHT_INT8_PRODUCT, X)
-FLYWEIGHT_TABLE(Int8Products, FLYWEIGHT_INT8_PRODUCTS)
+#define KERNELS_OF_Int8Products(X) FLYWEIGHT_FORMS_OF_CODES(FLYWEIGHT_INT8_PRODUCT, X)
+FLYWEIGHT_TABLE(Int8Products)

@@ -20,21 +20,20 @@ inline uint16_t bf16_of(float value) {
     return uint16_t((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
 }
 
-[[gnu::cold, gnu::noinline]] Bf16x16 bf16_one_by_one(Eight low, Eight high) {
-    Bf16x16 narrow{};
+[[gnu::cold, gnu::noinline]] U16x16 bf16_one_by_one(F32x8 low, F32x8 high) {
+    U16x16 narrow{};
     for (int i = 0; i < 8; ++i) narrow[i] = bf16_of(low[i]), narrow[8 + i] = bf16_of(high[i]);
     return narrow;
 }
 
 // Sixteen at a time. A NaN is rare enough for a branch instead of a blend.
-[[gnu::always_inline]] inline Bf16x16 bf16_of(Eight low, Eight high) {
+[[gnu::always_inline]] inline U16x16 bf16_of(F32x8 low, F32x8 high) {
 #ifdef __AVX2__
-    using Words = uint32_t __attribute__((vector_size(32)));
-    const Words a = Words(low), b = Words(high);
-    const Words upper[2] = {(a + 0x7fff + (a >> 16 & 1)) >> 16, (b + 0x7fff + (b >> 16 & 1)) >> 16};
+    const U32x8 a = U32x8(low), b = U32x8(high);
+    const U32x8 upper[2] = {(a + 0x7fff + (a >> 16 & 1)) >> 16, (b + 0x7fff + (b >> 16 & 1)) >> 16};
     const __m256 nan = _mm256_cmp_ps(__m256(low), __m256(high), _CMP_UNORD_Q);
     if (__builtin_expect(_mm256_testz_ps(nan, nan), 1))
-        return Bf16x16(_mm256_permute4x64_epi64(_mm256_packus_epi32(__m256i(upper[0]), __m256i(upper[1])), 0xd8));
+        return U16x16(_mm256_permute4x64_epi64(_mm256_packus_epi32(__m256i(upper[0]), __m256i(upper[1])), 0xd8));
 #endif
     return bf16_one_by_one(low, high);
 }
@@ -42,16 +41,16 @@ inline uint16_t bf16_of(float value) {
 #ifdef __AVX2__
 // The same for values that lie by turns in two registers. Upper and lower halves are rounded sixteen at a time: the highest bit of
 // a lower half carries, once what lies below an even upper half is made less by one (so that 8000, the middle, does not).
-[[gnu::always_inline]] inline Bf16x16 bf16_of_turns(Eight even, Eight odd, bool numbers) {
+[[gnu::always_inline]] inline U16x16 bf16_of_turns(F32x8 even, F32x8 odd, bool numbers) {
     const __m256i a = __m256i(even), b = __m256i(odd);
     const __m256 nan = _mm256_cmp_ps(__m256(even), __m256(odd), _CMP_UNORD_Q);
     if (__builtin_expect(numbers || _mm256_testz_ps(nan, nan), 1)) {
         const __m256i upper = _mm256_blend_epi16(_mm256_srli_epi32(a, 16), b, 0xaa);
         const __m256i lower = _mm256_blend_epi16(a, _mm256_slli_epi32(b, 16), 0xaa);
         const __m256i is_even = _mm256_andnot_si256(upper, _mm256_set1_epi16(1));
-        return Bf16x16(_mm256_add_epi16(upper, _mm256_srli_epi16(_mm256_subs_epu16(lower, is_even), 15)));
+        return U16x16(_mm256_add_epi16(upper, _mm256_srli_epi16(_mm256_subs_epu16(lower, is_even), 15)));
     }
-    const Bf16x16 narrow = bf16_one_by_one(even, odd);
+    const U16x16 narrow = bf16_one_by_one(even, odd);
     return __builtin_shufflevector(narrow, narrow, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
 }
 #endif
@@ -60,7 +59,7 @@ void f32_to_bf16(const float* __restrict values, size_t count, uint16_t* __restr
     size_t i = 0;
 #ifdef __AVX2__
     for (; i + 16 <= count; i += 16) {
-        const Bf16x16 narrow = bf16_of(load_floats(values + i), load_floats(values + i + 8));
+        const U16x16 narrow = bf16_of(load8(values + i), load8(values + i + 8));
         __builtin_memcpy(out + i, &narrow, sizeof narrow);
     }
 #endif

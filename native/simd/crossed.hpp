@@ -17,7 +17,7 @@ namespace {
 using Crossed = __m256i;
 
 // Byte i holds code i (low) and code i + 16 (high).
-inline Crossed crossed_nibbles(U8 q) {
+inline Crossed crossed_nibbles(U8x16 q) {
     const __m256i twice = _mm256_permute4x64_epi64(_mm256_castsi128_si256(__m128i(q)), 0x50);
     return _mm256_and_si256(_mm256_srlv_epi64(twice, _mm256_setr_epi64x(0, 4, 0, 4)), _mm256_set1_epi8(15));
 }
@@ -57,7 +57,7 @@ struct CrossedStream {
         uint64_t parts[2] = {};
         __builtin_memcpy(parts, packed, Bits > 2 ? 8 : 4 * Bits);
         if (Bits > 2) __builtin_memcpy(parts + 1, packed + 8, 4 * Bits - 8);
-        const __m256i bytes = _mm256_broadcastsi128_si256(__m128i(U64{parts[0], parts[1]}));
+        const __m256i bytes = _mm256_broadcastsi128_si256(__m128i(U64x2{parts[0], parts[1]}));
         const auto moved = [&](int odd) {
             const __m256i pairs = _mm256_shuffle_epi8(bytes, _mm256_load_si256(reinterpret_cast<const __m256i*>(from[odd])));
             return _mm256_mullo_epi16(pairs, _mm256_load_si256(reinterpret_cast<const __m256i*>(times[odd])));
@@ -75,7 +75,7 @@ class Bf16Table {
 
 public:
     // The values of the codes 0, 2 … 14 and of the codes 1, 3 … 15.
-    [[gnu::always_inline]] Bf16Table(Eight even, Eight odd) {
+    [[gnu::always_inline]] Bf16Table(F32x8 even, F32x8 odd) {
         const __m256i words = __m256i(bf16_of_turns(even, odd, false));
         const __m256i bytes = _mm256_packus_epi16(_mm256_and_si256(words, _mm256_set1_epi16(0xff)), _mm256_srli_epi16(words, 8));
         low = _mm256_permute4x64_epi64(bytes, 0x88);
@@ -85,12 +85,12 @@ public:
     template <typename Out>
     [[gnu::always_inline]] void put(Out out, Crossed codes) const {
         const __m256i lower = _mm256_shuffle_epi8(low, codes), upper = _mm256_shuffle_epi8(high, codes);
-        out.put(Bf16x16(_mm256_unpacklo_epi8(lower, upper)));
-        (out + 16).put(Bf16x16(_mm256_unpackhi_epi8(lower, upper)));
+        out.put(U16x16(_mm256_unpacklo_epi8(lower, upper)));
+        (out + 16).put(U16x16(_mm256_unpackhi_epi8(lower, upper)));
     }
 };
 
-constexpr Eight even_codes = {0, 2, 4, 6, 8, 10, 12, 14};
+constexpr F32x8 even_codes = {0, 2, 4, 6, 8, 10, 12, 14};
 
 // Where a byte goes in the 32 bits that become a float: to the bottom, or (signed) to the top, which makes it 2^24 times as large.
 enum class Place { bottom = 0, top = 3 };
@@ -106,9 +106,9 @@ struct ByTurns {
                     from[half][odd][i] = uint8_t(i % 4 == int(place) ? 8 * half + i % 16 / 4 * 2 + odd : 0x80);
     }
 
-    [[gnu::always_inline]] Eight operator()(Crossed codes, int half, int odd) const {
+    [[gnu::always_inline]] F32x8 operator()(Crossed codes, int half, int odd) const {
         const __m256i order = _mm256_load_si256(reinterpret_cast<const __m256i*>(from[half][odd]));
-        return Eight(_mm256_cvtepi32_ps(_mm256_shuffle_epi8(codes, order)));
+        return F32x8(_mm256_cvtepi32_ps(_mm256_shuffle_epi8(codes, order)));
     }
 };
 
@@ -119,14 +119,14 @@ constexpr ByTurns<place> by_turns;
 template <Place place = Place::bottom, typename Out, typename Value>
 [[gnu::always_inline]] inline void put_crossed(Out out, Crossed codes, bool numbers, const Value& value) {
     for (int half = 0; half < 2; ++half) {
-        const Eight even = by_turns<place>(codes, half, 0), odd = by_turns<place>(codes, half, 1);
+        const F32x8 even = by_turns<place>(codes, half, 0), odd = by_turns<place>(codes, half, 1);
         (out + 16 * half).put(value(even), value(odd), numbers);
     }
 }
 
 // code · s + plus where the product is exact: rounding it changes nothing, so one instruction does.
-inline Eight exact_product_plus(Eight code, float s, float plus) {
-    return Eight(_mm256_fmadd_ps(__m256(code), _mm256_set1_ps(s), _mm256_set1_ps(plus)));
+inline F32x8 exact_product_plus(F32x8 code, float s, float plus) {
+    return F32x8(_mm256_fmadd_ps(__m256(code), _mm256_set1_ps(s), _mm256_set1_ps(plus)));
 }
 
 }  // namespace

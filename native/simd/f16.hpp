@@ -9,17 +9,9 @@
 
 namespace {
 
-inline float float_of(uint32_t bits) {
-    float value;
-    __builtin_memcpy(&value, &bits, sizeof value);
-    return value;
-}
+inline float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 
-inline uint32_t bits_of(float value) {
-    uint32_t bits;
-    __builtin_memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
+inline uint32_t bits_of(float value) { return __builtin_bit_cast(uint32_t, value); }
 
 // Far enough from infinity that no sum or product with a code is NaN.
 inline bool tame(float value) { return (bits_of(value) & 0x7fffffff) < 0x71800000; }  // 2^100

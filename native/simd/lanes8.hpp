@@ -9,65 +9,61 @@
 
 namespace {
 
-using F8 = float __attribute__((vector_size(32)));
-using I8x32 = int8_t __attribute__((vector_size(32)));
-using U8x32 = uint8_t __attribute__((vector_size(32)));
-using U16 = uint16_t __attribute__((vector_size(16)));
-using U64x4 = uint64_t __attribute__((vector_size(32)));
-using U16x16 = uint16_t __attribute__((vector_size(32)));
 
 // Bytes shifted with bits of their neighbours coming in, which a mask must take away: no machine shifts bytes alone.
-inline U8 loosely_down(U8 bytes, int bits) { return U8(U16(bytes) >> bits); }
+inline U8x16 loosely_down(U8x16 bytes, int bits) { return U8x16(U16x8(bytes) >> bits); }
 inline U8x32 loosely_down(U8x32 bytes, int bits) { return U8x32(bits < 0 ? U16x16(bytes) << -bits : U16x16(bytes) >> bits); }
 
-inline F8 all8(float value) { return F8{value, value, value, value, value, value, value, value}; }
-
-inline F8 load8(const float* at) {
-    F8 lanes;
-    __builtin_memcpy(&lanes, at, sizeof lanes);
-    return lanes;
+inline I8x32 join(U8x16 low, U8x16 high) {
+#ifdef __AVX2__
+    return I8x32(_mm256_set_m128i(__m128i(high), __m128i(low)));
+#else
+    const U8x16 both[2] = {low, high};
+    return load_as<I8x32>(both);
+#endif
 }
 
-inline void store8(float* at, F8 lanes) { __builtin_memcpy(at, &lanes, sizeof lanes); }
-
-inline U8x32 load32(const uint8_t* at) {
-    U8x32 lanes;
-    __builtin_memcpy(&lanes, at, sizeof lanes);
+inline F32x8 f16x8(const void* at) {
+#ifdef __AVX2__
+    return F32x8(_mm256_cvtph_ps(load_as<__m128i>(at)));
+#else
+    F32x8 lanes;
+    for (int i = 0; i < 8; ++i) lanes[i] = load_f16(static_cast<const uint8_t*>(at) + 2 * i);
     return lanes;
+#endif
 }
+
+inline U8x32 load32(const uint8_t* at) { return load_as<U8x32>(at); }
 
 // Four codes a byte, low bits first: the first codes of eight bytes, then their second, third and fourth.
 inline I8x32 two_bit_codes(const uint8_t* at) {
-    uint64_t eight;
-    __builtin_memcpy(&eight, at, sizeof eight);
+    const auto eight = load_as<uint64_t>(at);
     return I8x32(U64x4{eight, eight, eight, eight} >> U64x4{0, 2, 4, 6}) & 3;
 }
 
 #ifdef __AVX512VNNI__
-using SixteenFloats = float __attribute__((vector_size(64)));
-using SixteenInts = int32_t __attribute__((vector_size(64)));
+using F32x16 = float __attribute__((vector_size(64)));
+using I32x16 = int32_t __attribute__((vector_size(64)));
 
-inline SixteenFloats fused(SixteenFloats a, SixteenFloats b, SixteenFloats c) {
-    return SixteenFloats(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(c)));
+inline F32x16 fused(F32x16 a, F32x16 b, F32x16 c) {
+    return F32x16(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(c)));
 }
 #endif
 
 #ifdef __AVX2__
 
-inline F8 fused(F8 a, F8 b, F8 c) { return F8(_mm256_fmadd_ps(__m256(a), __m256(b), __m256(c))); }
+inline F32x8 fused(F32x8 a, F32x8 b, F32x8 c) { return F32x8(_mm256_fmadd_ps(__m256(a), __m256(b), __m256(c))); }
 
-inline float sum8(F8 v) {
+inline float sum8(F32x8 v) {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(__m256(v)), _mm256_extractf128_ps(__m256(v), 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-inline I8x32 join(U8 low, U8 high) { return I8x32(_mm256_set_m128i(__m128i(high), __m128i(low))); }
-
 // 32 codes as floats in quads: out[i] has the codes 4i … 4i + 3 of the first sixteen, then those of the last sixteen. A shuffle
 // stays within its half of a register; keeping to that order costs one instruction where the natural one costs three.
 template <bool Signed>
-inline void widen32(I8x32 codes, F8 (&out)[4]) {
+inline void widen32(I8x32 codes, F32x8 (&out)[4]) {
     for (int i = 0; i < 4; ++i) {
         const int first = 4 * i, none = -128;
         const __m128i quad = Signed ? _mm_setr_epi8(none, none, none, first, none, none, none, first + 1, none, none, none, first + 2,
@@ -76,61 +72,55 @@ inline void widen32(I8x32 codes, F8 (&out)[4]) {
                                                     first + 3, none, none, none);
         __m256i wide = _mm256_shuffle_epi8(__m256i(codes), _mm256_set_m128i(quad, quad));
         if (Signed) wide = _mm256_srai_epi32(wide, 24);
-        out[i] = F8(_mm256_cvtepi32_ps(wide));
+        out[i] = F32x8(_mm256_cvtepi32_ps(wide));
     }
 }
 
-inline F8 f16x8(U8 bits) { return F8(_mm256_cvtph_ps(__m128i(bits))); }
-
-inline F8 bf16x8(U8 bits) { return F8(_mm256_slli_epi32(_mm256_cvtepu16_epi32(__m128i(bits)), 16)); }
-
 // The floats 32 codes below 16 stand for, in quads. Plane i holds byte i of the sixteen floats.
-inline void look_up32(const uint8_t* planes, I8x32 codes, F8 (&out)[4]) {
+inline void look_up32(const uint8_t* planes, I8x32 codes, F32x8 (&out)[4]) {
     __m256i byte[4];
     for (int i = 0; i < 4; ++i)
         byte[i] = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(__m128i(load(planes + 16 * i))), __m256i(codes));
     for (int i = 0; i < 2; ++i) {
         const __m256i low = i ? _mm256_unpackhi_epi8(byte[0], byte[1]) : _mm256_unpacklo_epi8(byte[0], byte[1]);
         const __m256i high = i ? _mm256_unpackhi_epi8(byte[2], byte[3]) : _mm256_unpacklo_epi8(byte[2], byte[3]);
-        out[2 * i] = F8(_mm256_unpacklo_epi16(low, high));
-        out[2 * i + 1] = F8(_mm256_unpackhi_epi16(low, high));
+        out[2 * i] = F32x8(_mm256_unpacklo_epi16(low, high));
+        out[2 * i + 1] = F32x8(_mm256_unpackhi_epi16(low, high));
     }
 }
 
 // Two whole numbers, the first for sixteen columns and the second for the next sixteen.
 inline __m256i spread(const int16_t* two) {
-    int32_t both;
-    __builtin_memcpy(&both, two, sizeof both);
     const __m256i first_then_second = _mm256_set_m128i(_mm_set1_epi16(0x0302), _mm_set1_epi16(0x0100));
-    return _mm256_shuffle_epi8(_mm256_set1_epi32(both), first_then_second);
+    return _mm256_shuffle_epi8(_mm256_set1_epi32(load_as<int32_t>(two)), first_then_second);
 }
 
 // Eight sums of four products code · x, exact: each pair is below 2^15, as |x| ≤ 127 and unsigned codes are at most 63. Signed
 // bytes are taken as magnitude and sign. `times`, if not null, points to what the first and the last sixteen columns count.
 template <bool Signed>
-inline F8 dot32(I8x32 codes, const int8_t* x, const int16_t* times) {
+inline F32x8 dot32(I8x32 codes, const int8_t* x, const int16_t* times) {
     const __m256i own = __m256i(codes), plain = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
     const __m256i q = Signed ? _mm256_abs_epi8(own) : own, a = Signed ? _mm256_sign_epi8(plain, own) : plain;
 #ifdef __AVX512VNNI__
-    if (!times) return F8(_mm256_cvtepi32_ps(_mm256_dpbusd_epi32(_mm256_setzero_si256(), q, a)));
+    if (!times) return F32x8(_mm256_cvtepi32_ps(_mm256_dpbusd_epi32(_mm256_setzero_si256(), q, a)));
 #endif
-    return F8(_mm256_cvtepi32_ps(_mm256_madd_epi16(_mm256_maddubs_epi16(q, a), times ? spread(times) : _mm256_set1_epi16(1))));
+    return F32x8(_mm256_cvtepi32_ps(_mm256_madd_epi16(_mm256_maddubs_epi16(q, a), times ? spread(times) : _mm256_set1_epi16(1))));
 }
 
 // Eight f16, `step` bytes apart.
-inline F8 f16_apart(const uint8_t* at, size_t step) {
+inline F32x8 f16_apart(const uint8_t* at, size_t step) {
     const auto h = [=](int i) { return short(load_u16(at + i * step)); };
-    return F8(_mm256_cvtph_ps(_mm_setr_epi16(h(0), h(1), h(2), h(3), h(4), h(5), h(6), h(7))));
+    return F32x8(_mm256_cvtph_ps(_mm_setr_epi16(h(0), h(1), h(2), h(3), h(4), h(5), h(6), h(7))));
 }
 
 // Eight pairs of f16, `step` bytes apart: the first of each, and the second. Taken in pairs they are half as many loads.
-inline void f16_pairs_apart(const uint8_t* at, size_t step, F8& first, F8& second) {
+inline void f16_pairs_apart(const uint8_t* at, size_t step, F32x8& first, F32x8& second) {
     const auto pair = [=](int i) { return int(load_u32(at + i * step)); };
     const __m256i pairs = _mm256_setr_epi32(pair(0), pair(1), pair(2), pair(3), pair(4), pair(5), pair(6), pair(7));
     const __m128i apart = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
     const __m256i halves = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(pairs, _mm256_set_m128i(apart, apart)), 0xd8);
-    first = F8(_mm256_cvtph_ps(_mm256_castsi256_si128(halves)));
-    second = F8(_mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1)));
+    first = F32x8(_mm256_cvtph_ps(_mm256_castsi256_si128(halves)));
+    second = F32x8(_mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1)));
 }
 
 // Sixteen whole numbers nearest to x · steps, which must be within ±127; and their sum.
@@ -157,19 +147,12 @@ inline U8x32 sixteens(uint32_t bits) {
 
 #else
 
-inline F8 fused(F8 a, F8 b, F8 c) { return a * b + c; }
+inline F32x8 fused(F32x8 a, F32x8 b, F32x8 c) { return a * b + c; }
 
-inline float sum8(F8 v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
-
-inline I8x32 join(U8 low, U8 high) {
-    I8x32 lanes;
-    __builtin_memcpy(&lanes, &low, sizeof low);
-    __builtin_memcpy(reinterpret_cast<uint8_t*>(&lanes) + 16, &high, sizeof high);
-    return lanes;
-}
+inline float sum8(F32x8 v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
 
 template <bool>
-inline void widen32(I8x32 codes, F8 (&out)[4]) {
+inline void widen32(I8x32 codes, F32x8 (&out)[4]) {
     int8_t lanes[32];
     float wide[32];
     __builtin_memcpy(lanes, &codes, sizeof lanes);
@@ -177,19 +160,7 @@ inline void widen32(I8x32 codes, F8 (&out)[4]) {
     __builtin_memcpy(out, wide, sizeof wide);
 }
 
-inline F8 f16x8(U8 bits) {
-    F8 lanes;
-    for (int i = 0; i < 8; ++i) lanes[i] = f16_value(uint32_t(bits[2 * i] | bits[2 * i + 1] << 8));
-    return lanes;
-}
-
-inline F8 bf16x8(U8 bits) {
-    F8 lanes;
-    for (int i = 0; i < 8; ++i) lanes[i] = float_of(uint32_t(bits[2 * i] | bits[2 * i + 1] << 8) << 16);
-    return lanes;
-}
-
-inline void look_up32(const uint8_t* planes, I8x32 codes, F8 (&out)[4]) {
+inline void look_up32(const uint8_t* planes, I8x32 codes, F32x8 (&out)[4]) {
     uint8_t lanes[32];
     float wide[32];
     __builtin_memcpy(lanes, &codes, sizeof lanes);
@@ -201,23 +172,23 @@ inline void look_up32(const uint8_t* planes, I8x32 codes, F8 (&out)[4]) {
 }
 
 template <bool Signed>
-inline F8 dot32(I8x32 codes, const int8_t* x, const int16_t* times) {
+inline F32x8 dot32(I8x32 codes, const int8_t* x, const int16_t* times) {
     int8_t lanes[32];
     int32_t sums[8] = {};
     __builtin_memcpy(lanes, &codes, sizeof lanes);
     for (int i = 0; i < 32; ++i) sums[i / 4] += int32_t(lanes[i]) * int32_t(x[i]);
-    F8 out;
+    F32x8 out;
     for (int i = 0; i < 8; ++i) out[i] = float(times ? sums[i] * times[i / 4] : sums[i]);
     return out;
 }
 
-inline F8 f16_apart(const uint8_t* at, size_t step) {
-    F8 lanes;
+inline F32x8 f16_apart(const uint8_t* at, size_t step) {
+    F32x8 lanes;
     for (int i = 0; i < 8; ++i) lanes[i] = load_f16(at + i * step);
     return lanes;
 }
 
-inline void f16_pairs_apart(const uint8_t* at, size_t step, F8& first, F8& second) {
+inline void f16_pairs_apart(const uint8_t* at, size_t step, F32x8& first, F32x8& second) {
     first = f16_apart(at, step), second = f16_apart(at + 2, step);
 }
 
@@ -232,60 +203,48 @@ inline int32_t round16(const float* x, float steps, int8_t* codes) {
 }
 
 inline U8x32 sixteens(uint32_t bits) {
-    const U8 low = where_set(bits & 0xffff, 16), high = where_set(bits >> 16, 16);
-    U8x32 lanes;
-    __builtin_memcpy(&lanes, &low, sizeof low);
-    __builtin_memcpy(reinterpret_cast<uint8_t*>(&lanes) + 16, &high, sizeof high);
-    return lanes;
+    return U8x32(join(where_set(bits & 0xffff, 16), where_set(bits >> 16, 16)));
 }
 
 #endif
 
-[[gnu::always_inline]] inline F8 dot8x4(const F8 (&w)[4], const float* x) {
-    F8 sum = w[0] * load8(x);
+[[gnu::always_inline]] inline F32x8 dot8x4(const F32x8 (&w)[4], const float* x) {
+    F32x8 sum = w[0] * load8(x);
     for (int i = 1; i < 4; ++i) sum = fused(w[i], load8(x + 8 * i), sum);
     return sum;
-}
-
-[[gnu::always_inline]] inline F8 f16x8(const uint8_t* at) { return f16x8(load(at)); }
-[[gnu::always_inline]] inline F8 bf16x8(const uint8_t* at) { return bf16x8(load(at)); }
-
-[[gnu::always_inline]] inline F8 floats8(const uint8_t* at) {
-    F8 lanes;
-    __builtin_memcpy(&lanes, at, sizeof lanes);
-    return lanes;
 }
 
 // Scales in the three types they are stored in; `four` leaves the second half of its lanes zero.
 struct F32Scale {
     static constexpr size_t bytes = 4;
     static float one(const uint8_t* at) { return float_of(load_u32(at)); }
-    static F8 eight(const uint8_t* at) { return floats8(at); }
-    static F8 four(const uint8_t* at) {
-        F8 lanes = {};
+    static F32x8 eight(const uint8_t* at) { return load_as<F32x8>(at); }
+    static F32x8 four(const uint8_t* at) {
+        F32x8 lanes = {};
         __builtin_memcpy(&lanes, at, 16);
         return lanes;
     }
 };
 
-inline U8 low_eight(const uint8_t* at) {
-    uint64_t low;
-    __builtin_memcpy(&low, at, sizeof low);
-    return U8(U64{low, 0});
+// Of sixteen-bit floats, by the function for eight.
+template <F32x8 (*Eight)(const void*)>
+inline F32x8 four_of(const uint8_t* at) {
+    const U64x2 low = {load_as<uint64_t>(at), 0};
+    return Eight(&low);
 }
 
 struct F16Scale {
     static constexpr size_t bytes = 2;
     static float one(const uint8_t* at) { return load_f16(at); }
-    static F8 eight(const uint8_t* at) { return f16x8(at); }
-    static F8 four(const uint8_t* at) { return f16x8(low_eight(at)); }
+    static F32x8 eight(const uint8_t* at) { return f16x8(at); }
+    static F32x8 four(const uint8_t* at) { return four_of<f16x8>(at); }
 };
 
 struct Bf16Scale {
     static constexpr size_t bytes = 2;
     static float one(const uint8_t* at) { return float_of(load_u16(at) << 16); }
-    static F8 eight(const uint8_t* at) { return bf16x8(at); }
-    static F8 four(const uint8_t* at) { return bf16x8(low_eight(at)); }
+    static F32x8 eight(const uint8_t* at) { return bf16x8(at); }
+    static F32x8 four(const uint8_t* at) { return four_of<bf16x8>(at); }
 };
 
 }  // namespace

@@ -30,24 +30,24 @@ struct Output {
 struct ToF32 : Output<ToF32, float> {
     using Wide = Widened;
     [[gnu::always_inline]] void put(float value) const { *at = value; }
-    [[gnu::always_inline]] void put(Eight low, Eight high, bool) const {
-        store_floats(at, low);
-        store_floats(at + 8, high);
+    [[gnu::always_inline]] void put(F32x8 low, F32x8 high, bool) const {
+        store8(at, low);
+        store8(at + 8, high);
     }
 };
 
 struct ToBf16 : Output<ToBf16, uint16_t> {
     [[gnu::always_inline]] void put(float value) const { *at = bf16_of(value); }
-    [[gnu::always_inline]] void put(Bf16x16 narrow) const {
+    [[gnu::always_inline]] void put(U16x16 narrow) const {
         __builtin_memcpy(at, &narrow, sizeof narrow);
         __builtin_prefetch(at + 2048, 1);  // 4 KB on; a prefetch past the end does nothing
     }
 #ifdef __AVX2__
     using Wide = WidenedByTurns;
-    [[gnu::always_inline]] void put(Eight even, Eight odd, bool numbers) const { put(bf16_of_turns(even, odd, numbers)); }
+    [[gnu::always_inline]] void put(F32x8 even, F32x8 odd, bool numbers) const { put(bf16_of_turns(even, odd, numbers)); }
 #else
     using Wide = Widened;
-    void put(Eight low, Eight high, bool) const { put(bf16_of(low, high)); }
+    void put(F32x8 low, F32x8 high, bool) const { put(bf16_of(low, high)); }
 #endif
 };
 
@@ -64,7 +64,7 @@ inline void stream(void* at, Vector lanes) {
 struct ToF32Streamed : Output<ToF32Streamed, float> {
     using Wide = Widened;
     [[gnu::always_inline]] void put(float value) const { *at = value; }
-    [[gnu::always_inline]] void put(Eight low, Eight high, bool) const {
+    [[gnu::always_inline]] void put(F32x8 low, F32x8 high, bool) const {
         stream(at, low);
         stream(at + 8, high);
     }

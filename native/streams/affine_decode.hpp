@@ -53,9 +53,9 @@ struct Symmetric {
 
 // Codes of which the bit `sign` says that they are negative; a whole byte says it itself.
 template <typename Form, bool Bytes>
-inline auto codes_in(U8 codes, uint8_t sign) {
+inline auto codes_in(U8x16 codes, uint8_t sign) {
     if constexpr (Form::is_signed)
-        return Bytes ? I8(codes) : I8((codes ^ sign) - sign);
+        return Bytes ? I8x16(codes) : I8x16((codes ^ sign) - sign);
     else
         return codes;
 }
@@ -64,20 +64,20 @@ inline auto codes_in(U8 codes, uint8_t sign) {
 inline bool exact_products(float s) { return (bits_of(s) & 0xff) == 0; }
 
 template <typename Form, bool Bytes, typename Out>
-inline void values_of(const uint8_t* __restrict codes, size_t count, uint8_t sign, float s, float o, Out out) {
+[[gnu::always_inline]] inline void values_of(const uint8_t* __restrict codes, size_t count, uint8_t sign, float s, float o, Out out) {
     const bool numbers = tame(s) && tame(o);
     size_t i = 0;
 #ifdef __AVX2__
     if constexpr (std::is_same_v<Out, ToBf16> && std::is_same_v<Form, ScaleBias>)
         if (numbers && exact_products(s))
             for (; i + 32 <= count; i += 32)
-                put_crossed(out + i, crossed_bytes(codes + i), true, [=](Eight code) { return exact_product_plus(code, s, o); });
+                put_crossed(out + i, crossed_bytes(codes + i), true, [=](F32x8 code) { return exact_product_plus(code, s, o); });
 #endif
     for (; i + 16 <= count; i += 16) {
         const typename Out::Wide wide(codes_in<Form, Bytes>(load(codes + i), sign));
         (out + i).put(Form::value(wide.low, s, o), Form::value(wide.high, s, o), numbers);
     }
-    for (; i < count; ++i) (out + i).put(Form::value(float(codes_in<Form, Bytes>(U8{codes[i]}, sign)[0]), s, o));
+    for (; i < count; ++i) (out + i).put(Form::value(float(codes_in<Form, Bytes>(U8x16{codes[i]}, sign)[0]), s, o));
 }
 
 // A row in runs, each unpacked first.
@@ -88,7 +88,7 @@ void decode_runs(const uint8_t* packed, int bits, size_t columns, const float* s
     for (size_t column = 0; column < columns; column += run) {
         const size_t count = columns - column < run ? columns - column : run;
         const uint8_t* codes = packed + column * size_t(bits) / 8;
-        if (!Bytes) {
+        if (bits < 8) {
             unpack_rows[bits - 1](codes, unpacked, count);
             codes = unpacked;
         }
@@ -105,9 +105,9 @@ void decode_runs(const uint8_t* packed, int bits, size_t columns, const float* s
 template <int Bits, typename Form>
 void decode_tables(const uint8_t* packed, size_t columns, const float* s, const float* o, size_t group, ToBf16 out) {
     constexpr int sign = Form::is_signed ? 1 << (Bits - 1) : 0;
-    constexpr EightBits even = {0, 2, 4, 6, 8, 10, 12, 14};
-    constexpr Eight codes[2] = {__builtin_convertvector((even ^ sign) - sign, Eight),
-                                __builtin_convertvector((even + 1 ^ sign) - sign, Eight)};
+    constexpr I32x8 even = {0, 2, 4, 6, 8, 10, 12, 14};
+    constexpr F32x8 codes[2] = {__builtin_convertvector((even ^ sign) - sign, F32x8),
+                                __builtin_convertvector((even + 1 ^ sign) - sign, F32x8)};
     for (size_t left = columns; left; ++s) {
         const float offset = o ? *o++ : 0;
         const Bf16Table table(Form::value(codes[0], *s, offset), Form::value(codes[1], *s, offset));
@@ -138,8 +138,8 @@ void decode_affine(const uint8_t* packed, size_t rows, size_t nbytes, int bits, 
                     continue;
                 }
 #endif
-            if (bits == 8)
-                decode_runs<Form, true>(codes, bits, columns, s, o, group, to);
+            if (Form::is_signed && bits == 8)
+                decode_runs<Form, Form::is_signed>(codes, bits, columns, s, o, group, to);
             else
                 decode_runs<Form, false>(codes, bits, columns, s, o, group, to);
         }

@@ -10,13 +10,10 @@ namespace {
 
 enum class Stored : int { f32, f16, bf16 };
 
-using F32x4 = float __attribute__((vector_size(16)));
-using I32x4 = int32_t __attribute__((vector_size(16)));
-using F64x4 = double __attribute__((vector_size(32)));
 
-inline Eight f16_rounded(Eight values) {
+inline F32x8 f16_rounded(F32x8 values) {
 #ifdef __F16C__
-    return Eight(_mm256_cvtph_ps(_mm256_cvtps_ph(__m256(values), _MM_FROUND_TO_NEAREST_INT)));
+    return F32x8(_mm256_cvtph_ps(_mm256_cvtps_ph(__m256(values), _MM_FROUND_TO_NEAREST_INT)));
 #else
     for (int i = 0; i < 8; ++i) values[i] = f16_value(f16_bits(values[i]));
     return values;
@@ -24,11 +21,11 @@ inline Eight f16_rounded(Eight values) {
 }
 
 // Numbers rounded to the stored type, widened again.
-inline Eight rounded_to(Stored type, Eight values) {
+inline F32x8 rounded_to(Stored type, F32x8 values) {
     if (type == Stored::f32) return values;
     if (type == Stored::f16) return f16_rounded(values);
-    const EightBits bits = EightBits(values);
-    return Eight((bits + 0x7fff + (bits >> 16 & 1)) & int32_t(0xffff0000));
+    const I32x8 bits = I32x8(values);
+    return F32x8((bits + 0x7fff + (bits >> 16 & 1)) & int32_t(0xffff0000));
 }
 
 inline F64x4 magnitudes(F64x4 values) { return values < 0 ? -values : values; }
@@ -36,12 +33,11 @@ inline F64x4 magnitudes(F64x4 values) { return values < 0 ? -values : values; }
 // F32x4 numbers of double precision in each half of the lanes, rounded to the stored type: to bf16 by way of f32, as the definition's
 // library does; for f16 to odd first, so that rounding again to the narrower type gives what rounding once would.
 template <typename Make>
-inline Eight rounded_doubles(Stored type, Eight a, Eight b, Make make) {
-    Eight once;
+inline F32x8 rounded_doubles(Stored type, F32x8 a, F32x8 b, Make make) {
+    F32x8 once;
     for (int half = 0; half < 2; ++half) {
-        F32x4 first, second;
-        __builtin_memcpy(&first, reinterpret_cast<const char*>(&a) + 16 * half, sizeof first);
-        __builtin_memcpy(&second, reinterpret_cast<const char*>(&b) + 16 * half, sizeof second);
+        const auto first = load_as<F32x4>(reinterpret_cast<const char*>(&a) + 16 * half);
+        const auto second = load_as<F32x4>(reinterpret_cast<const char*>(&b) + 16 * half);
         const F64x4 wide = make(__builtin_convertvector(first, F64x4), __builtin_convertvector(second, F64x4));
         const F32x4 near = __builtin_convertvector(wide, F32x4);
         I32x4 bits = I32x4(near);
@@ -55,33 +51,33 @@ inline Eight rounded_doubles(Stored type, Eight a, Eight b, Make make) {
     return rounded_to(type, once);
 }
 
-inline Eight rounded_quotient(Stored type, Eight high, Eight low, double steps) {
+inline F32x8 rounded_quotient(Stored type, F32x8 high, F32x8 low, double steps) {
     return rounded_doubles(type, high, low, [=](F64x4 to, F64x4 from) { return (to - from) / steps; });
 }
 
 // Of a group in each lane; any lane may be unused.
 struct Extremes {
-    Eight low, high;
-    EightBits nan;
+    F32x8 low, high;
+    I32x8 nan;
 
-    EightBits finite() const { return ~nan & (magnitudes(low) < 0x7f800000) & (magnitudes(high) < 0x7f800000); }
+    I32x8 finite() const { return ~nan & (magnitudes(low) < 0x7f800000) & (magnitudes(high) < 0x7f800000); }
 };
 
 // Of sixteen values or a multiple, lane by lane.
 template <typename T>
 inline Extremes lane_extremes(const T* values, size_t count) {
-    Eight lows[2] = {load_values(values), load_values(values + 8)}, highs[2] = {lows[0], lows[1]};
-    EightBits nan = unordered(lows[0], lows[1]);
+    F32x8 lows[2] = {load_values(values), load_values(values + 8)}, highs[2] = {lows[0], lows[1]};
+    I32x8 nan = unordered(lows[0], lows[1]);
     for (size_t i = 16; i < count; i += 16) {
-        const Eight lanes[2] = {load_values(values + i), load_values(values + i + 8)};
+        const F32x8 lanes[2] = {load_values(values + i), load_values(values + i + 8)};
         for (int j = 0; j < 2; ++j) lows[j] = least(lanes[j], lows[j]), highs[j] = greatest(lanes[j], highs[j]);
         nan |= unordered(lanes[0], lanes[1]);
     }
     return {least(lows[0], lows[1]), greatest(highs[0], highs[1]), nan};
 }
 
-constexpr auto least_of = [](Eight a, Eight b) { return least(a, b); };
-constexpr auto greatest_of = [](Eight a, Eight b) { return greatest(a, b); };
+constexpr auto least_of = [](F32x8 a, F32x8 b) { return least(a, b); };
+constexpr auto greatest_of = [](F32x8 a, F32x8 b) { return greatest(a, b); };
 
 // Of one group, in the first lane.
 template <typename T>
@@ -99,14 +95,14 @@ inline Extremes extremes_of(const T* values, size_t count) {
         low = least(value, low), high = greatest(value, high);
         nan |= value != value;
     }
-    return {Eight{low}, Eight{high}, EightBits{-nan}};
+    return {F32x8{low}, F32x8{high}, I32x8{-nan}};
 }
 
 // Of eight groups that follow each other, of sixteen values or a multiple.
 template <typename T>
 inline Extremes extremes_of_groups(const T* values, size_t group) {
-    Eight lows[8], highs[8];
-    EightBits nan{};
+    F32x8 lows[8], highs[8];
+    I32x8 nan{};
     for (int g = 0; g < 8; ++g) {
         const Extremes lanes = lane_extremes(values + g * group, group);
         lows[g] = lanes.low, highs[g] = lanes.high;
@@ -117,7 +113,7 @@ inline Extremes extremes_of_groups(const T* values, size_t group) {
 
 // Scale and offset of the groups in the lanes, already rounded to their stored type.
 struct Maps {
-    Eight scale, offset;
+    F32x8 scale, offset;
 };
 
 // A quotient is rounded to a whole number, ties to even, before half the range is added: the sum would round it first and move what
@@ -130,10 +126,10 @@ struct Biased {
     float half, top;
     template <typename F>
     F steps(F value, float s, float b) const { return whole<F>((value - b) / s) + half; }
-    Eight code_of_zero(Eight inverse, Eight b) const { return half - b * inverse; }
+    F32x8 code_of_zero(F32x8 inverse, F32x8 b) const { return half - b * inverse; }
     float steps_of_zero_scale(float) const { return half; }
-    Maps maps(Eight low, Eight high, Stored type) const {
-        const Eight step = rounded_quotient(type, high, low, double(top));
+    Maps maps(F32x8 low, F32x8 high, Stored type) const {
+        const F32x8 step = rounded_quotient(type, high, low, double(top));
         const auto middle = [h = double(half)](F64x4 from, F64x4 by) { return from + h * by; };
         return {step, half > 0 ? rounded_doubles(type, low, step, middle) : rounded_to(type, low)};
     }
@@ -144,10 +140,10 @@ struct Centred {
     float half, top;
     template <typename F>
     F steps(F value, float s, float z) const { return whole<F>(value / s) + z; }
-    Eight code_of_zero(Eight, Eight z) const { return z; }
+    F32x8 code_of_zero(F32x8, F32x8 z) const { return z; }
     float steps_of_zero_scale(float z) const { return z; }
-    Maps maps(Eight low, Eight high, Stored type) const {
-        return {rounded_quotient(type, greatest(high, -low), Eight{}, half > 1 ? double(half) - 1 : 1.0), Eight{} + half};
+    Maps maps(F32x8 low, F32x8 high, Stored type) const {
+        return {rounded_quotient(type, greatest(high, -low), F32x8{}, half > 1 ? double(half) - 1 : 1.0), F32x8{} + half};
     }
 };
 
@@ -160,13 +156,13 @@ inline F clamped(F steps, float top) {
 #ifdef __AVX2__
 // Sixteen values, neighbours by turns: f32 from eight and eight, bf16 from its own halves.
 struct Turns {
-    Eight even, odd;
+    F32x8 even, odd;
 
-    explicit Turns(const float* at) : even(load_floats(at)), odd(load_floats(at + 8)) {}
+    explicit Turns(const float* at) : even(load8(at)), odd(load8(at + 8)) {}
     explicit Turns(const uint16_t* at) {
         const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
-        even = Eight(_mm256_slli_epi32(halves, 16));
-        odd = Eight(_mm256_and_si256(halves, _mm256_set1_epi32(int(0xffff0000))));
+        even = F32x8(_mm256_slli_epi32(halves, 16));
+        odd = F32x8(_mm256_and_si256(halves, _mm256_set1_epi32(int(0xffff0000))));
     }
 };
 
@@ -182,16 +178,16 @@ inline __m256i in_order(__m256i bytes, const float*) {
 // the lower. Halves are added first, so that a fraction near 0 is a value near the middle between two codes. Sums and
 // products here, and the definition's own, are together off by less than 2^-21 of what is added up.
 struct Nearly {
-    Eight inverse, zero;  // value · inverse + zero
-    EightBits unsure;     // how near 0 a fraction says nothing
+    F32x8 inverse, zero;  // value · inverse + zero
+    I32x8 unsure;     // how near 0 a fraction says nothing
     uint32_t usable;      // a bit for each group
 
     template <typename Form>
     Nearly(const Form& form, const Maps& maps) {
-        const Eight by = 1.0f / maps.scale, from = form.code_of_zero(by, maps.offset);
-        const Eight off = (Eight(magnitudes(from)) + (form.top + 1.0f)) * 0x1p-5f + 2.0f;
+        const F32x8 by = 1.0f / maps.scale, from = form.code_of_zero(by, maps.offset);
+        const F32x8 off = (F32x8(magnitudes(from)) + (form.top + 1.0f)) * 0x1p-5f + 2.0f;
         inverse = by * 0x1p16f, zero = from * 0x1p16f + 0x1p15f;
-        unsure = EightBits(_mm256_cvttps_epi32(__m256(off)));
+        unsure = I32x8(_mm256_cvttps_epi32(__m256(off)));
         usable = bits_set((maps.scale > 0x1p-100f) & (maps.scale < 0x1p100f) & (off < 0x1p10f));
     }
 };
@@ -201,7 +197,7 @@ template <typename T>
 [[gnu::always_inline]] inline bool nearly_codes(const T* values, const Nearly& nearly, size_t group, uint8_t top, __m256i& codes) {
     const __m256 inverse = _mm256_set1_ps(nearly.inverse[group]), zero = _mm256_set1_ps(nearly.zero[group]);
     const __m256i unsure = _mm256_set1_epi16(int16_t(nearly.unsure[group]));
-    const auto fixed = [=](Eight value) {  // below 0 the upper half is negative: narrowing holds it at 0
+    const auto fixed = [=](F32x8 value) {  // below 0 the upper half is negative: narrowing holds it at 0
         return _mm256_cvtps_epi32(_mm256_min_ps(_mm256_fmadd_ps(__m256(value), inverse, zero), _mm256_set1_ps(0x1p30f)));
     };
     __m256i upper[2], lower[2];
@@ -227,7 +223,7 @@ void codes_of(const Form form, const T* __restrict values, size_t count, float s
         for (; i < count; ++i) codes[i] = code;
     }
 #ifdef __AVX2__
-    const Nearly nearly(form, {Eight{} + s, Eight{} + o});
+    const Nearly nearly(form, {F32x8{} + s, F32x8{} + o});
 #endif
     for (; i + 32 <= count; i += 32) {
 #ifdef __AVX2__
@@ -237,8 +233,8 @@ void codes_of(const Form form, const T* __restrict values, size_t count, float s
             continue;
         }
 #endif
-        EightBits whole[4];
-        for (int j = 0; j < 4; ++j) whole[j] = EightBits(clamped(form.steps(load_values(values + i + 8 * j), s, o), top)) & 0xff;
+        I32x8 whole[4];
+        for (int j = 0; j < 4; ++j) whole[j] = I32x8(clamped(form.steps(load_values(values + i + 8 * j), s, o), top)) & 0xff;
         store_narrowed(codes + i, whole);
     }
     for (; i < count; ++i) codes[i] = uint8_t(bits_of(clamped(form.steps(value_at(values + i), s, o), top)));
@@ -255,10 +251,10 @@ struct RowEncoder {
 
     // Adding 0 makes every zero positive: of +0 and −0 either may be the extreme. A group that is not finite has a NaN scale.
     Maps keep(const Extremes& extremes, size_t count, float* scale, float* offset) const {
-        const EightBits finite = extremes.finite();
+        const I32x8 finite = extremes.finite();
         Maps maps = form.maps(extremes.low + 0.0f, extremes.high + 0.0f, type);
-        maps.scale = Eight(EightBits(maps.scale) & finite | ~finite & 0x7fc00000);
-        maps.offset = Eight(EightBits(maps.offset) & finite);
+        maps.scale = F32x8(I32x8(maps.scale) & finite | ~finite & 0x7fc00000);
+        maps.offset = F32x8(I32x8(maps.offset) & finite);
         __builtin_memcpy(scale, &maps.scale, count * sizeof *scale);
         if (offset) __builtin_memcpy(offset, &maps.offset, count * sizeof *offset);
         return maps;

@@ -43,15 +43,15 @@ inline void store_bytes(uint8_t* at, size_t count, uint64_t word) {
 
 // Four bits, the commonest width: 32 codes in one register.
 inline void unpack_nibbles(const uint8_t* packed, uint8_t* codes) {
-    const U8 q = load(packed), low = q & 15, high = q >> 4;
+    const U8x16 q = load(packed), low = q & 15, high = q >> 4;
     store(codes, __builtin_shufflevector(low, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23));
     store(codes + 16, __builtin_shufflevector(low, high, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31));
 }
 
 #ifdef __AVX2__
-inline U8 packed_nibbles(__m256i codes) {
+inline U8x16 packed_nibbles(__m256i codes) {
     const __m256i pairs = _mm256_maddubs_epi16(_mm256_and_si256(codes, _mm256_set1_epi8(15)), _mm256_set1_epi16(0x1001));  // even + 16 · odd
-    return U8(_mm_packus_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)));
+    return U8x16(_mm_packus_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)));
 }
 
 inline void pack_nibbles(const uint8_t* codes, uint8_t* packed) {
@@ -59,9 +59,9 @@ inline void pack_nibbles(const uint8_t* codes, uint8_t* packed) {
 }
 #else
 inline void pack_nibbles(const uint8_t* codes, uint8_t* packed) {
-    const U8 a = load(codes), b = load(codes + 16);
-    const U8 even = __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    const U8 odd = __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    const U8x16 a = load(codes), b = load(codes + 16);
+    const U8x16 even = __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const U8x16 odd = __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
     store(packed, (even & 15) | odd << 4);
 }
 #endif
@@ -82,17 +82,18 @@ struct Spread {
         }
     }
 
-    // As many sixteens as there are bytes for; how many codes that is.
+    // From code `done`, a multiple of 16, as many sixteens as there are sixteen bytes for; the first code that is left.
     size_t operator()(const uint8_t* __restrict packed, uint8_t* __restrict codes, size_t done, size_t count) const {
         const __m256i order = _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
         const __m256i factors = _mm256_load_si256(reinterpret_cast<const __m256i*>(times));
-        const size_t nbytes = (count * Bits + 7) / 8;
-        for (; done + 16 <= count && done * Bits / 8 + 16 <= nbytes; done += 16) {
-            const __m256i twice = _mm256_broadcastsi128_si256(__m128i(load(packed + done * Bits / 8)));
+        const size_t nbytes = (count * Bits + 7) / 8, reached = nbytes < 16 ? 0 : (nbytes - 16) / (2 * Bits) + 1;
+        const size_t end = reached < count / 16 ? reached : count / 16;
+        for (size_t i = done / 16; i < end; ++i) {
+            const __m256i twice = _mm256_broadcastsi128_si256(__m128i(load(packed + i * 2 * Bits)));
             const __m256i words = _mm256_srli_epi16(_mm256_mullo_epi16(_mm256_shuffle_epi8(twice, order), factors), 16 - Bits);
-            store(codes + done, U8(_mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1))));
+            store(codes + 16 * i, U8x16(_mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1))));
         }
-        return done;
+        return 16 * end > done ? 16 * end : done;
     }
 };
 

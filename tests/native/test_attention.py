@@ -250,7 +250,7 @@ def test_stays_inside(isa: str, fenced) -> None:
     grids = fenced((2, 1, 2, 80), np.float32), fenced((2, 64, 2), np.float32), fenced((2, 64, 80), np.float32)
     for start, count in ((0, 63), (63, 1), (0, 64)):
         qkv, out = fenced((count, layer.width), np.float32, layer.tokens(count)), fenced((count, 480), np.float32)
-        kernels.attend_int8(qkv, 6, keys, values, *grids, start, cos, sin, out, threads=2)
+        kernels.attend(qkv, 6, keys, values, start, cos, sin, out, False, None, None, 1e-6, 1.0, 0.0, 0, 2, *grids)
 
 
 # Normalisation and soft caps --------------------------------------------------------------------
@@ -349,9 +349,13 @@ FLOATS_ONLY = [
     {"keys": np.zeros((1, 64, 64), np.uint16), "values": np.zeros((1, 64, 64), np.uint16)},
     {"values": f32(1, 63, 64)},
     {"keys": f32(0, 64, 64), "values": f32(0, 64, 64)},
+    {"keys": CODES["keys"], "values": CODES["values"]},
+    {"tail": CODES["tail"]},
     {"keys": f32(1, 64, 60), "values": f32(1, 64, 60), "qkv": f32(2, 300), "out": f32(2, 180)},
 ]
 CODES_ONLY = [
+    {"keys": f32(1, 64, 64), "values": f32(1, 64, 64)},
+    {"tail": None},
     {"key_grid": f32(1, 2, 2, 64)},
     {"key_grid": f32(1, 1, 1, 64)},
     {"value_grid": f32(1, 63, 2)},
@@ -363,15 +367,15 @@ CODES_ONLY = [
 
 def test_hostile_arguments_are_refused(any_set: str) -> None:
     kernels.attend(**GOOD)
-    kernels.attend_int8(**{**GOOD, **CODES})
+    kernels.attend(**{**GOOD, **CODES})
     for change in HOSTILE + FLOATS_ONLY:
         with pytest.raises((TypeError, ValueError)):
             kernels.attend(**{**GOOD, **change})
             pytest.fail(f"attend took {change}")
     for change in HOSTILE + CODES_ONLY:
         with pytest.raises((TypeError, ValueError)):
-            kernels.attend_int8(**{**GOOD, **CODES, **change})
-            pytest.fail(f"attend_int8 took {change}")
+            kernels.attend(**{**GOOD, **CODES, **change})
+            pytest.fail(f"attend took {change}")
     for arguments in (
         (f32(2, 8), f32(7), 1e-6, f32(2, 8)),
         (f32(2, 8), f32(8), 1e-6, f32(1, 8)),

@@ -74,9 +74,9 @@ def test_mark_gather_and_places(isa: str, fenced, bits: int, density: float) -> 
         for spare in (0, 3):
             mask = fenced((5, -(-columns // 8) + spare), np.uint8)
             for keep in ((1 << bits) - 1, (1 << bits - 1) - 1):
-                agree(f"mark_{bits}", (words, keep), [mask])
+                agree("mark", (words, keep), [mask])
             for count in (0, 3, 5 * columns // 2, 5 * columns + 1):
-                agree(f"gather_{bits}", (mask, words), [fenced((1, count), word)])
+                agree("gather", (mask, words), [fenced((1, count), word)])
                 for index in (np.uint32, np.int64):
                     agree("places", (mask, columns), [fenced((1, count), index)])
 

@@ -93,10 +93,10 @@ class Lossless(Codec):
         if self.stored >= 0:
             matrix, bits = words.reshape(spec.rows, spec.columns), spec.dtype.bits
             mask = parts["bitmap"].view(np.uint8).reshape(spec.rows, _row_bytes(spec))
-            getattr(kernels, f"mark_{bits}")(matrix, (1 << bits) - 1, mask)
+            kernels.mark(matrix, (1 << bits) - 1, mask)
             self._require(int(np.bitwise_count(parts["bitmap"]).sum(dtype=np.int64)) == self.stored)
             words = np.empty((1, self.stored), words.dtype)
-            getattr(kernels, f"gather_{bits}")(mask, matrix, words)
+            kernels.gather(mask, matrix, words)
         counts = np.zeros((1, len(parts["starts"])), np.uint32)
         kernel = getattr(kernels, f"lossless_encode_{spec.dtype.label}")
         kernel(words, self.base, parts["planes"], parts["low"], parts["escapes"].reshape(1, -1), counts)
@@ -126,7 +126,7 @@ class Lossless(Codec):
             bitmap = _plain(parts["bitmap"], _U64)
             _check_bitmap(bitmap, spec, self.stored)
             mask = bitmap.view(np.uint8).reshape(spec.rows, _row_bytes(spec))
-            getattr(kernels, f"expand_{spec.dtype.bits}")(mask, words.reshape(1, -1), target.reshape(spec.rows, spec.columns))
+            kernels.expand(mask, words.reshape(1, -1), target.reshape(spec.rows, spec.columns))
 
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
         """Stored bits may be anything; what they decode to is judged like a plain tensor."""

@@ -109,7 +109,7 @@ class Masked(OuterCodec):
         every = (1 << bits) - 1 if spec.dtype.kind != "f" else (1 << bits - 1) - 1  # the sign of a zero is none
         words = np.require(values, requirements=["C", "A"]).view(f"<u{bits // 8}").reshape(spec.rows, spec.columns)
         marks = np.empty((spec.rows, -(-spec.columns // 8)), np.uint8)
-        getattr(kernels, f"mark_{bits}")(words, every, marks)
+        kernels.mark(words, every, marks)
         step = self.block // 8
         if self.block % 8:
             marks, step = np.unpackbits(marks, axis=1, count=spec.columns, bitorder="little"), self.block

@@ -94,9 +94,7 @@ class Sparse(OuterCodec):
             return
         mask = np.ascontiguousarray(parts["mask"]).reshape(spec.rows, -(-spec.columns // 8))
         _check_mask(mask, spec, self.stored)
-        getattr(kernels, f"expand_{spec.dtype.bits}")(
-            mask, np.require(values, word, "A").reshape(1, -1), target.reshape(spec.rows, spec.columns)
-        )
+        kernels.expand(mask, np.require(values, word, "A").reshape(1, -1), target.reshape(spec.rows, spec.columns))
 
     def _gathered(self, spec: TensorSpec, array: Array) -> tuple[Array, Array]:
         """Which values are stored (by their bits if every bit must come back, else by their value), and those values."""
@@ -104,9 +102,9 @@ class Sparse(OuterCodec):
         keep = (1 << bits) - 1 if self.exact or spec.dtype.kind != "f" else (1 << bits - 1) - 1  # the sign of a zero is none
         words = _flat(spec, array).view(f"<u{spec.dtype.itemsize}").reshape(spec.rows, spec.columns)
         mask = np.empty((spec.rows, -(-spec.columns // 8)), np.uint8)
-        getattr(kernels, f"mark_{bits}")(words, keep, mask)
+        kernels.mark(words, keep, mask)
         values = np.empty((1, int(np.bitwise_count(mask).sum(dtype=np.int64))), words.dtype)
-        getattr(kernels, f"gather_{bits}")(mask, words, values)
+        kernels.gather(mask, words, values)
         return mask, values[0].view(spec.dtype.numpy)
 
 

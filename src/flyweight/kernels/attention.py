@@ -14,8 +14,7 @@ before the definition alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
@@ -93,16 +92,50 @@ def _prepare(
     q *= np.float32(scale)
 
 
-def _softmax_product(
-    q: Array,
-    seen: Callable[[int, int], tuple[Array, Array]],
-    kv_heads: int,
-    start: int,
-    cap: float,
-    window: int,
-    out: Array,
-) -> None:
-    """seen(group, end): the keys and values before `end` as queries of that group of 64 see them, (kv_heads, end, head)."""
+Seen = Callable[[int, int], tuple[Array, Array]]
+"""seen(group, end): the keys and values before `end` as queries of that group of 64 see them, f32 (kv_heads, end, head)."""
+
+
+def _append_floats(k: Array, v: Array, keys: Array, values: Array, start: int) -> Seen:
+    end = start + k.shape[1]
+    keys[:, start:end], values[:, start:end] = k, v
+
+    def seen(_: int, before: int) -> tuple[Array, Array]:
+        return keys[:, :before].astype(np.float32), values[:, :before].astype(np.float32)
+
+    return seen
+
+
+def _append_codes(
+    k: Array, v: Array, keys: Array, values: Array, start: int, key_grid: Array, value_grid: Array, tail: Array
+) -> Seen:
+    end = start + k.shape[1]
+    values[:, start:end], low, step = _grid(v, axis=2)
+    value_grid[:, start:end] = np.concatenate([low, step], axis=2)
+
+    oldest = (start - 1) // GROUP * GROUP if start else 0  # what the tail and this call hold as f32
+    fresh = np.concatenate([tail[:, : start - oldest], k], axis=1)
+    newest = (end - 1) // GROUP * GROUP
+    for first in range(oldest, newest, GROUP):
+        codes, low, step = _grid(fresh[:, first - oldest : first - oldest + GROUP], axis=1)
+        keys[:, first : first + GROUP] = codes
+        key_grid[:, first // GROUP] = np.concatenate([low, step], axis=1)
+    tail[:, : end - newest] = fresh[:, newest - oldest :]
+
+    def seen(group: int, before: int) -> tuple[Array, Array]:
+        closed = group * GROUP
+        lows, steps = (np.repeat(key_grid[:, :group, i], GROUP, axis=1) for i in (0, 1))
+        decoded = lows + steps * keys[:, :closed].astype(np.float32)
+        scales = value_grid[:, :before]
+        return (
+            np.concatenate([decoded, fresh[:, closed - oldest : before - oldest]], axis=1),
+            scales[..., :1] + scales[..., 1:] * values[:, :before].astype(np.float32),
+        )
+
+    return seen
+
+
+def _softmax_product(q: Array, seen: Seen, kv_heads: int, start: int, cap: float, window: int, out: Array) -> None:
     count, heads, _ = q.shape
     results = out.reshape(q.shape)
     for group in range(start // GROUP, (start + count - 1) // GROUP + 1):
@@ -138,87 +171,25 @@ def _attend(
     cap: float,
     window: int,
     threads: int,
+    key_grid: Array | None,
+    value_grid: Array | None,
+    tail: Array | None,
 ) -> None:
     kv_heads, _, head = keys.shape
     q, k, v = _split(qkv, heads, kv_heads, head)
     end = start + len(qkv)
     _prepare(q, k, cos[start:end], sin[start:end], pairs, q_gain, k_gain, eps, scale)
-    keys[:, start:end] = k.swapaxes(0, 1)
-    values[:, start:end] = v.swapaxes(0, 1)
-
-    def seen(_: int, before: int) -> tuple[Array, Array]:
-        return keys[:, :before].astype(np.float32), values[:, :before].astype(np.float32)
-
+    new = k.swapaxes(0, 1), v.swapaxes(0, 1)
+    if key_grid is None or value_grid is None or tail is None:
+        seen = _append_floats(*new, keys, values, start)
+    else:
+        seen = _append_codes(*new, keys, values, start, key_grid, value_grid, tail)
     _softmax_product(q, seen, kv_heads, start, cap, window, out)
-
-
-@kernel
-def _attend_int8(
-    qkv: Array,
-    heads: int,
-    keys: Array,
-    values: Array,
-    key_grid: Array,
-    value_grid: Array,
-    tail: Array,
-    start: int,
-    cos: Array,
-    sin: Array,
-    out: Array,
-    pairs: bool,
-    q_gain: Array | None,
-    k_gain: Array | None,
-    eps: float,
-    scale: float,
-    cap: float,
-    window: int,
-    threads: int,
-) -> None:
-    kv_heads, _, head = keys.shape
-    q, k, v = _split(qkv, heads, kv_heads, head)
-    end = start + len(qkv)
-    _prepare(q, k, cos[start:end], sin[start:end], pairs, q_gain, k_gain, eps, scale)
-    values[:, start:end], low, step = _grid(v.swapaxes(0, 1), axis=2)
-    value_grid[:, start:end] = np.concatenate([low, step], axis=2)
-
-    oldest = (start - 1) // GROUP * GROUP if start else 0  # what the tail and this call hold as f32
-    fresh = np.concatenate([tail[:, : start - oldest], k.swapaxes(0, 1)], axis=1)
-    newest = (end - 1) // GROUP * GROUP
-    for first in range(oldest, newest, GROUP):
-        codes, low, step = _grid(fresh[:, first - oldest : first - oldest + GROUP], axis=1)
-        keys[:, first : first + GROUP] = codes
-        key_grid[:, first // GROUP] = np.concatenate([low, step], axis=1)
-
-    def seen(group: int, before: int) -> tuple[Array, Array]:
-        closed = group * GROUP
-        lows, steps = (np.repeat(key_grid[:, :group, i], GROUP, axis=1) for i in (0, 1))
-        decoded = lows + steps * keys[:, :closed].astype(np.float32)
-        scales = value_grid[:, :before]
-        return (
-            np.concatenate([decoded, fresh[:, closed - oldest : before - oldest]], axis=1),
-            scales[..., :1] + scales[..., 1:] * values[:, :before].astype(np.float32),
-        )
-
-    _softmax_product(q, seen, kv_heads, start, cap, window, out)
-    tail[:, : end - newest] = fresh[:, newest - oldest :]
 
 
 # Checked --------------------------------------------------------------------------------------
 
 MOST_CONTEXT = 1 << 30
-
-
-def _check(
-    label: str, array: Array, kinds: Sequence[np.dtype[Any]], shape: tuple[int | None, ...], written: bool = False
-) -> None:
-    if not isinstance(array, np.ndarray) or array.dtype not in kinds:
-        raise TypeError(f"{label} must be an array of {kinds[0]}, not {getattr(array, 'dtype', type(array).__name__)}")
-    if array.ndim != len(shape) or any(
-        want is not None and want != have for want, have in zip(shape, array.shape, strict=True)
-    ):
-        raise ValueError(f"{label} must have shape {shape}, not {array.shape}")
-    if not (array.flags.c_contiguous and array.flags.aligned) or (written and not array.flags.writeable):
-        raise ValueError(f"{label} must be C-contiguous, aligned and, where it is written, writeable")
 
 
 def _check_attention(
@@ -233,29 +204,38 @@ def _check_attention(
     gains: tuple[Array | None, Array | None],
     window: int,
     threads: int,
-    kinds: Sequence[np.dtype[Any]],
+    grids: tuple[Array | None, Array | None, Array | None],
 ) -> None:
-    _check("keys", keys, kinds, (None, None, None), written=True)
+    element = keys.dtype if isinstance(keys, np.ndarray) and keys.dtype in (F16, U8) else F32
+    check("keys", keys, element, (None, None, None), written=True)
     kv_heads, context, head = keys.shape
-    _check("values", values, [keys.dtype], keys.shape, written=True)
+    check("values", values, element, keys.shape, written=True)
     if head < 8 or head % 8 or head > 512:
         raise ValueError(f"a head has a multiple of 8 elements, at most 512, not {head}")
     if kv_heads < 1 or heads < 1 or heads % kv_heads or heads // kv_heads > 32:
         raise ValueError(f"1 to 32 heads share a key-value head, not {heads} heads {kv_heads}")
-    _check("qkv", qkv, [F32], (None, (heads + 2 * kv_heads) * head), written=True)
+    check("qkv", qkv, F32, (None, (heads + 2 * kv_heads) * head), written=True)
     count = len(qkv)
-    _check("out", out, [F32], (count, heads * head), written=True)
+    check("out", out, F32, (count, heads * head), written=True)
     if count < 1 or start < 0 or context > MOST_CONTEXT or start + count > context:
         raise ValueError(f"{count} tokens at {start} do not fit a cache of {context}")
-    _check("cos", cos, [F32], (None, None))
-    _check("sin", sin, [F32], cos.shape)
+    check("cos", cos, F32, (None, None))
+    check("sin", sin, F32, cos.shape)
     if 2 * cos.shape[1] > head or (cos.shape[1] and len(cos) < start + count):
         raise ValueError(f"cos and sin of shape {cos.shape} do not serve heads of {head} up to position {start + count}")
     for gain in gains:
         if gain is not None:
-            _check("gain", gain, [F32], (head,))
+            check("gain", gain, F32, (head,))
     if window < 0 or not 1 <= threads <= 256:
         raise ValueError("window must not be negative, threads must be 1 to 256")
+    if [grid is not None for grid in grids] != [element == U8] * 3:
+        raise ValueError("key_grid, value_grid and tail belong to a cache of u8, and to no other")
+    if element == U8:
+        if context % GROUP:
+            raise ValueError(f"a cache of u8 holds whole groups of {GROUP} tokens, not {context}")
+        shapes = (kv_heads, context // GROUP, 2, head), (kv_heads, context, 2), (kv_heads, GROUP, head)
+        for label, grid, shape in zip(("key_grid", "value_grid", "tail"), grids, shapes, strict=True):
+            check(label, np.asarray(grid), F32, shape, written=True)
 
 
 def attend(
@@ -275,63 +255,29 @@ def attend(
     cap: float = 0.0,
     window: int = 0,
     threads: int = 1,
+    key_grid: Array | None = None,
+    value_grid: Array | None = None,
+    tail: Array | None = None,
 ) -> None:
     """Append the tokens of qkv at position `start`, and let each attend to what it sees.
 
-    qkv: f32 (n, (heads + 2 · kv_heads) · head), q | k | v, left normalised and rotated; keys, values: f32 or f16 (kv_heads,
-    context, head); cos, sin: f32 (positions, up to head / 2); gains: f32 (head) or None; out: f32 (n, heads · head).
+    qkv: f32 (n, (heads + 2 · kv_heads) · head), q | k | v, left normalised and rotated; keys, values: f32, f16 or u8 codes
+    (kv_heads, context, head); cos, sin: f32 (positions, up to head / 2); gains: f32 (head) or None; out: f32 (n, heads · head).
     cap and window: 0 for none. pairs: neighbouring elements are rotated together, not the two halves.
+    Codes have key_grid: f32 (kv_heads, context / 64, 2, head), low then step; value_grid: f32 (kv_heads, context, 2); tail: f32
+    (kv_heads, 64, head), the keys of the newest token's 64.
     """
+    grids = key_grid, value_grid, tail
     if active() == "reference":
-        _check_attention(qkv, heads, keys, values, start, cos, sin, out, (q_gain, k_gain), window, threads, (F32, F16))
-    _attend.run(qkv, heads, keys, values, start, cos, sin, out, pairs, q_gain, k_gain, eps, scale, cap, window, threads)
-
-
-def attend_int8(
-    qkv: Array,
-    heads: int,
-    keys: Array,
-    values: Array,
-    key_grid: Array,
-    value_grid: Array,
-    tail: Array,
-    start: int,
-    cos: Array,
-    sin: Array,
-    out: Array,
-    pairs: bool = False,
-    q_gain: Array | None = None,
-    k_gain: Array | None = None,
-    eps: float = 1e-6,
-    scale: float = 1.0,
-    cap: float = 0.0,
-    window: int = 0,
-    threads: int = 1,
-) -> None:
-    """`attend` over a cache of codes.
-
-    keys, values: u8 (kv_heads, context, head); key_grid: f32 (kv_heads, context / 64, 2, head), low then step; value_grid: f32
-    (kv_heads, context, 2); tail: f32 (kv_heads, 64, head), the keys of the newest token's 64.
-    """
-    if active() == "reference":
-        _check_attention(qkv, heads, keys, values, start, cos, sin, out, (q_gain, k_gain), window, threads, (U8,))
-        kv_heads, context, head = keys.shape
-        if context % GROUP:
-            raise ValueError(f"an int8 cache holds whole groups of {GROUP} tokens, not {context}")
-        _check("key_grid", key_grid, [F32], (kv_heads, context // GROUP, 2, head), written=True)
-        _check("value_grid", value_grid, [F32], (kv_heads, context, 2), written=True)
-        _check("tail", tail, [F32], (kv_heads, GROUP, head), written=True)
-    _attend_int8.run(
-        qkv, heads, keys, values, key_grid, value_grid, tail, start, cos, sin, out,
-        pairs, q_gain, k_gain, eps, scale, cap, window, threads,
-    )  # fmt: skip
+        _check_attention(qkv, heads, keys, values, start, cos, sin, out, (q_gain, k_gain), window, threads, grids)
+    _attend.run(qkv, heads, keys, values, start, cos, sin, out, pairs, q_gain, k_gain, eps, scale, cap, window, threads, *grids)
 
 
 def rms_norm(x: Array, gain: Array, eps: float, out: Array, add: bool = False) -> None:
     """out = x / √(mean x² + eps) · gain per row, or out += that. x, out: f32 (n, columns), may be one; gain: f32 (columns)."""
     if active() == "reference":
         check("x", x, F32, (None, None))
-        _check("gain", gain, [F32], (x.shape[1],))
+        check("gain", gain, F32, (x.shape[1],))
         check("out", out, F32, x.shape, written=True)
         if not x.shape[1]:
             raise ValueError("a row has at least one column")

@@ -20,11 +20,13 @@ I32 = np.dtype(np.int32)
 F16, F32, F64 = (np.dtype(kind) for kind in (np.float16, np.float32, np.float64))
 
 
-def check(label: str, array: Array, dtype: np.dtype[Any], shape: tuple[int | None, int | None], written: bool = False) -> None:
+def check(label: str, array: Array, dtype: np.dtype[Any], shape: tuple[int | None, ...], written: bool = False) -> None:
     """Type, shape (None = any), and memory a pointer can walk; TypeError or ValueError if not."""
     if not isinstance(array, np.ndarray) or array.dtype != dtype:
         raise TypeError(f"{label} must be an array of {dtype}, not {getattr(array, 'dtype', type(array).__name__)}")
-    if array.ndim != 2 or any(want is not None and want != have for want, have in zip(shape, array.shape, strict=True)):
+    if array.ndim != len(shape) or any(
+        want is not None and want != have for want, have in zip(shape, array.shape, strict=True)
+    ):
         wanted = ", ".join("any" if want is None else str(want) for want in shape)
         raise ValueError(f"{label} must have shape ({wanted}), not {array.shape}")
     flags = array.flags

@@ -15,7 +15,7 @@ pages as rows are written. A layer with a window gives pages back once their tok
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from threading import Lock
@@ -106,7 +106,6 @@ class KeyValues(Uncopied):
         self._shape = layers, kv_heads, head, context
         self._used = Lock()
         self._layout = _parts(kind, head)
-        self._kernel: Callable[..., None] = kernels.attend_int8 if kind == "int8" else kernels.attend
         shapes = _shapes(self._layout, kv_heads, context)
         padded = _sizes(self._layout, shapes)
         self._memory = _reserve(layers * sum(padded))
@@ -176,9 +175,10 @@ class KeyValues(Uncopied):
     ) -> None:
         """`kernels.attend` on this layer for the tokens after `length`; `advance` when every layer has seen them."""
         self._require(len(qkv))
-        self._kernel(
-            qkv, heads, *self._layers[layer], self.length, cos, sin, out,
-            pairs, q_gain, k_gain, eps, scale, cap, self.windows[layer], threads,
+        keys, values, *grids = self._layers[layer]
+        kernels.attend(
+            qkv, heads, keys, values, self.length, cos, sin, out,
+            pairs, q_gain, k_gain, eps, scale, cap, self.windows[layer], threads, *grids,
         )  # fmt: skip
 
     def advance(self, count: int) -> None:

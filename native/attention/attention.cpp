@@ -1,3 +1,0 @@
-#include "attend.hpp"
-
-FLYWEIGHT_KERNELS(AttentionKernels, FLYWEIGHT_ATTENTION)

@@ -1,3 +1,0 @@
-#include "nearest.hpp"
-
-FLYWEIGHT_KERNELS(NearestEncoders, FLYWEIGHT_NEAREST_ENCODERS)

@@ -1,3 +1,0 @@
-#include "searched.hpp"
-
-FLYWEIGHT_KERNELS(SearchEncoders, FLYWEIGHT_SEARCH_ENCODERS)

@@ -1,3 +1,0 @@
-#include "coding.hpp"
-
-FLYWEIGHT_KERNELS(Coding, FLYWEIGHT_CODING)

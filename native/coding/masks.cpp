@@ -1,3 +1,0 @@
-#include "masks.hpp"
-
-FLYWEIGHT_KERNELS(Masks, FLYWEIGHT_MASKS)

@@ -1,3 +1,0 @@
-#include "grids.hpp"
-
-FLYWEIGHT_KERNELS(Grids, FLYWEIGHT_GRIDS)

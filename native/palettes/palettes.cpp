@@ -1,3 +1,0 @@
-#include "palettes.hpp"
-
-FLYWEIGHT_KERNELS(Palettes, FLYWEIGHT_PALETTES)

@@ -1,3 +1,0 @@
-#include "activations.hpp"
-
-FLYWEIGHT_KERNELS(ActivationKernels, FLYWEIGHT_ACTIVATIONS)

@@ -1,3 +1,0 @@
-#include "tiles.hpp"
-
-FLYWEIGHT_KERNELS(FloatProducts, FLYWEIGHT_FLOAT_PRODUCTS)

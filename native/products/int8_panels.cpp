@@ -1,3 +1,0 @@
-#include "panels.hpp"
-
-FLYWEIGHT_KERNELS(Int8Panels, FLYWEIGHT_INT8_PANELS)

@@ -1,3 +1,0 @@
-#include "tiles.hpp"
-
-FLYWEIGHT_KERNELS(Int8Products, FLYWEIGHT_INT8_PRODUCTS)

@@ -1,3 +1,0 @@
-#include "streams.hpp"
-
-FLYWEIGHT_KERNELS(Streams, FLYWEIGHT_STREAMS)
