@@ -1,4 +1,4 @@
-"""Every target of the last runs in one table, printed and as docs/performance.md: what was reached, its spread, the verdict."""
+"""Write docs/performance.md from the last benchmark runs: every target, the figure with its spread, and whether it was met."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 BUSY = 4
 """A load average from which on only ratios between contenders mean something."""
 
-INTRODUCTION = """# Performance: every target, and what was reached
+INTRODUCTION = """# Performance: targets and measurements
 
-`make bench` measures and writes this page; the figures with their spread are in bench/results. Medians [least–greatest] of
-repeated runs, MB/s unless a row says otherwise, each beside its peer and the machine's own memory in the same run.
-llama.cpp is measured where FLYWEIGHT_LLAMA_PYTHON names a Python with llama-cpp-python.
+`make bench` measures and writes this page; bench/results has all figures. A figure is a median [minimum–maximum] of repeated
+runs, in MB/s unless its unit is given. The same run measures the other tool and the speed of the machine's memory (`read`,
+`write`, `copy`; `read2` and `write2` with two threads). llama.cpp is measured if FLYWEIGHT_LLAMA_PYTHON names a Python with
+llama-cpp-python.
 """
 
 
 def rows(report: dict[str, Any]) -> Iterator[tuple[str, str, str, str, str, str]]:
-    """Verdict, name, figure, share of the machine's limit or unit, beside whom, target."""
+    """Verdict, name, figure, share of the machine's limit or unit, ratios to other tools, target."""
     for result in report["results"]:
         if result["target"]:
             beside = ", ".join(f"{ratio:.2f}× {who}" for who, ratio in result["ratios"].items())
@@ -45,7 +46,7 @@ def main() -> None:
         if not found:
             continue
         sys.stdout.write(f"{title}\n")
-        page.append(f"## {title}\n\n| | | reached | | beside | target |\n|---|---|---|---|---|---|")
+        page.append(f"## {title}\n\n| | | measured | | compared with | target |\n|---|---|---|---|---|---|")
         for verdict, name, figure, share, beside, target in found:
             sys.stdout.write(f"  {verdict:13}{name:44}{figure:24}{share:16}{beside}  ({target})\n")
             page.append(f"| {verdict} | {name} | {figure} | {share} | {beside} | {target} |")

@@ -1,4 +1,4 @@
-"""What every encoder makes of odd tensors: the tables of docs/formats/odd-values.md, found by trying.
+"""How every encoder treats odd tensors: the tables of docs/formats/odd-values.md, found by trying.
 
 `python tests/odd_values.py` writes them into the page; `tests/laws/test_odd_values.py` fails while page and behaviour differ.
 """
@@ -107,13 +107,13 @@ def tables() -> str:
             *_cells(values | whole),
             "\n## Shapes\n",
             *_cells(shapes),
-            f"\nNothing is encoded as {silent}: `E_NO_ENCODER`.\n",
+            f"\nWithout an encoder (`E_NO_ENCODER`): {silent}.\n",
         ]
     )
 
 
 def page() -> str:
-    """The page with its tables made anew."""
+    """The page with new tables."""
     return PAGE.read_text("utf-8").split(MARK)[0] + MARK + "\n" + tables()
 
 

@@ -1,11 +1,11 @@
-"""Counts what is tested and writes the figures into docs/testing.md.
+"""Count the tests and write the figures into docs/testing.md.
 
     python tools/count_tests.py              collect the tests, count cases, rewrite the tables
     python tools/count_tests.py --points     run tests/crash besides and count the points at which a run was stopped (minutes)
     python tools/count_tests.py --page       rewrite the tables from what was counted before
 
-What was counted is in docs/testing.json; executions of the fuzzers are in tests/fuzz/executions.json, which `--record` adds to.
-A table stands between `<!-- name -->` and `<!-- /name -->`; everything else on the page is written by hand and has no figures.
+docs/testing.json has the counts; tests/fuzz/executions.json has the executions of the fuzzers, which `--record` adds to.
+A table is between `<!-- name -->` and `<!-- /name -->`; everything else on the page is written by hand and has no figures.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 TESTS, PAGE, COUNTED = ROOT / "tests", ROOT / "docs/testing.md", ROOT / "docs/testing.json"
 FOLDERS = {
-    "architecture": "the shape of the tree",
+    "architecture": "the structure of the source tree",
     "unit": "what each part does, with examples",
     "laws": "what must hold for every codec and every container",
     "native": "kernels equal their NumPy definition on every instruction set",
     "fuzz": "hostile files, mutations, the corpus",
-    "crash": "killed, full disks, I/O errors, signals",
-    "conformance": "both ways against the tools that own the formats; not part of `make test`",
+    "crash": "kills, full disks, I/O errors, signals",
+    "conformance": "reading and writing, against the tools that own the formats; not part of `make test`",
 }
 POINTS_VARIABLE = "FLYWEIGHT_COUNT_POINTS"
 
@@ -189,12 +189,12 @@ def fuzz_table(rows: list[Figures]) -> str:
 
 
 def page(text: str, counted: Figures, runs: list[Figures]) -> str:
-    """The page with every table made anew."""
+    """The page with new tables."""
     tables = {
         "summary": summary(counted), "tests": tests_table(counted), "hostile": hostile_table(counted),
         "points": points_table(counted), "fuzz": fuzz_table(runs),
         "corpus": f"{counted['corpus']['inputs']:,} inputs in {counted['corpus']['bytes'] / 1000:,.0f} KB for "
-                  f"{counted['targets']} targets; {counted['verbs']} verbs with their options.",
+                  f"{counted['targets']} targets; {counted['verbs']} commands with their options.",
     }  # fmt: skip
     for name, made in tables.items():
         pattern = re.compile(f"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
