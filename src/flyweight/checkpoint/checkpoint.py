@@ -124,7 +124,7 @@ class Checkpoint(Uncopied, Mapping[str, Array]):
         source = self.source(extent.file)
         if source.digest(extent.offset, extent.nbytes, after_piece=after_piece) != wanted:
             raise MalformedError(
-                "its bytes do not have the digest that is recorded of them", code="E_DIGEST", file=source.name,
+                "the bytes do not match the recorded digest", code="E_DIGEST", file=source.name,
                 tensor=self.digested().get(extent), offset=extent.offset, hint=self.manifest.digests.remedy,
             )  # fmt: skip
         self._right.add(extent)

@@ -39,7 +39,7 @@ def container_named(name: str) -> Container:
     key = name.replace("-", "_")
     if key not in CONTAINERS:
         known = CONTAINERS.lines
-        raise UnknownFormatError(f"no container named '{name}'{nearest(key, known)}", hint=f"known: {', '.join(known)}")
+        raise UnknownFormatError(f"no format named '{name}'{nearest(key, known)}", hint=f"known: {', '.join(known)}")
     return CONTAINERS[key]
 
 

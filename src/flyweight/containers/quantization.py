@@ -120,7 +120,7 @@ def states_ours(config: object) -> bool:
     if not _is_ours(stated):
         return False
     if stated != _OURS:
-        raise UnsupportedError(f"config.json has {_STATED} {stated}; only {_OURS} is known", code="E_QUANT_METHOD")
+        raise UnsupportedError(f"config.json has {_STATED} {stated}; only {_OURS} is supported", code="E_QUANT_METHOD")
     return True
 
 

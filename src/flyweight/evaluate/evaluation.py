@@ -69,7 +69,7 @@ def evaluate(
             other = next(others) if others else None
             if other is not None and other.shape != logits.shape:
                 raise UnsupportedError(
-                    f"a vocabulary of {logits.shape[1]} tokens beside one of {other.shape[1]}",
+                    f"the vocabularies differ: {logits.shape[1]} and {other.shape[1]} tokens",
                     code="E_VOCABULARY",
                     hint="compare models that share a tokenizer",
                 )

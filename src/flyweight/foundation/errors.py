@@ -134,7 +134,7 @@ class MalformedError(FlyweightError):
     default_code = "E_MALFORMED"
 
 
-CUT_SHORT = "the file seems to be cut short: copy or make it again"
+CUT_SHORT = "the file seems to be truncated: download or convert it again"
 """The remedy where a file ends before what it says it holds."""
 
 

@@ -98,7 +98,7 @@ def _look(checkpoint: Checkpoint, entry: Entry) -> list[Finding]:
     if entry.codec.is_foreign:
         return []  # said once, of all
     if not known(entry.codec):
-        return [Finding("warning", "E_UNKNOWN_CODEC", f"codec {entry.codec} is not known here: values not checked", entry.name)]
+        return [Finding("warning", "E_UNKNOWN_CODEC", f"unknown codec {entry.codec}: values not checked", entry.name)]
     codec = codec_for(entry.codec)
     nonzero = False
     for start, stop in slabs(entry.spec, has_rows(entry.spec, entry.parts)):

@@ -73,10 +73,10 @@ class Checking:
         if self.when == "before":
             return "digests: all checked before the first token"
         if not self._extents:
-            return "digests: these weights have none"
+            return "digests: the weights have none"
         checked = self.as_json()["checked"]
-        how = "beside the answer" if self.when == "background" else "as they are too many to read beside it"
-        return f"digests: {checked} of {len(self._extents)} checked, {how}; --verify checks all before it"
+        how = "in the background" if self.when == "background" else "because they are too large for the background"
+        return f"digests: {checked} of {len(self._extents)} checked, {how}; --verify checks all before the first token"
 
     def as_json(self) -> dict[str, Any]:
         checked = sum(map(self._checkpoint.checked, self._extents))

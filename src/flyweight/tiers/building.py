@@ -102,7 +102,7 @@ def build_from(
 ) -> Built:
     """`build` of arrays that were looked at already."""
     began = time.perf_counter()
-    with store.locked(arrays.key, lambda: tell(f"waiting: another process is at work on the tiers of {arrays.root}")):
+    with store.locked(arrays.key, lambda: tell(f"waiting: another process is building tiers of {arrays.root}")):
         arrays.reread()
         home = Home(arrays.root, arrays.root) if in_place else arrays.home()
         state = state_in(home, tier, arrays)

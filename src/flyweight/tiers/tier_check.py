@@ -76,7 +76,7 @@ def _audit(arrays: Checkpoint, home: Home, tier: Tier) -> Iterator[Finding]:
         problem = error.message
     except OSError as error:
         problem = str(error.strerror)
-    message = f"the tier {tier.name} ({tier.place}) is not what these arrays give: {problem}"
+    message = f"the tier {tier.name} ({tier.place}) does not match the arrays: {problem}"
     if sentinel is None:
         yield Finding("warning", "E_TIER_FOREIGN", f"{message}; it is never run", tensor)
     else:

@@ -155,39 +155,39 @@ class Arrangement:
 
     def _check(self) -> None:
         if len(self._layer_numbers()) > 0xFFFF:
-            raise UnsupportedError("SQUIZD holds at most 65535 layers", code="E_LAYER_COUNT")
+            raise UnsupportedError("SQUIZD allows at most 65535 layers", code="E_LAYER_COUNT")
         self._check_files()
         ids: dict[int, str] = {}
         for name, entry in self.manifest.entries.items():
             check_name(name)
             own = tensor_id(layer_of(name), name)
             if ids.setdefault(own, name) != name:
-                raise UnsupportedError(f"its id is that of '{ids[own]}'", code="E_TENSOR_ID", tensor=name)
+                raise UnsupportedError(f"its id equals that of '{ids[own]}'", code="E_TENSOR_ID", tensor=name)
             inner, _ = unmasked(entry.codec)
             if inner.params.get("id", own) != own:
                 raise UnsupportedError(
-                    f"its scales carry the id {inner.params['id']}, not {own}", code="E_TENSOR_ID", tensor=name
+                    f"its scales have the id {inner.params['id']}, not {own}", code="E_TENSOR_ID", tensor=name
                 )
         if len(primaries := self.primaries()) > 1:
             raise UnsupportedError(
-                f"weights cannot be {' and '.join(primaries)} in one file", code="E_PRIMARY", hint="choose one encoding"
+                f"one file cannot have both {' and '.join(primaries)} weights", code="E_PRIMARY", hint="choose one encoding"
             )
         if len(blocks := set(self._mask_blocks().values())) > 1:
-            raise UnsupportedError(f"masks of one file have one block size, not {sorted(blocks)}", code="E_SPARSITY")
+            raise UnsupportedError(f"all masks of a file must have one block size, not {sorted(blocks)}", code="E_SPARSITY")
         draft = [
             n for n, e in self.manifest.entries.items() if n.startswith(DRAFT) and self._encoding(e) not in ("INT4", "NPCL")
         ]
         if draft:
-            raise UnsupportedError("a draft head holds INT4 and plain tensors", code="E_ENCODING", tensor=draft[0])
+            raise UnsupportedError("a draft head can have only INT4 and plain tensors", code="E_ENCODING", tensor=draft[0])
 
     def _check_files(self) -> None:
         """What a reader would refuse is not written."""
         folded = set[str]()
         for name, content in self.manifest.files.items():
             if not is_file_name(name):
-                raise UnsupportedError(f"SQUIZD holds no file called {name!r}", code="E_FILE_NAME")
+                raise UnsupportedError(f"SQUIZD cannot embed a file called {name!r}", code="E_FILE_NAME")
             if name.casefold() in folded:
-                raise UnsupportedError(f"two files are called {name!r} where case is not told apart", code="E_DUPLICATE")
+                raise UnsupportedError(f"two files are called {name!r}, ignoring case", code="E_DUPLICATE")
             folded.add(name.casefold())
             if name == APPENDIX:
                 archive = _content(content, name)

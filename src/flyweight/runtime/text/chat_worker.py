@@ -76,7 +76,7 @@ def _pieces(environment: Environment, request: dict[str, Any]) -> Iterator[str]:
     for piece in environment.from_string(request["template"]).generate(request["context"]):
         left -= len(piece)
         if left < 0:
-            raise OverflowError(f"it makes more than {request['limit']} characters")
+            raise OverflowError(f"it gives more than {request['limit']} characters")
         yield piece
 
 

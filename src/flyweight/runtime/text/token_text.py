@@ -32,7 +32,7 @@ class TextStream:
 
     def __init__(self, tokenizer: Tokenizer, *, prompt: Sequence[int] = (), stops: Sequence[str] = ()) -> None:
         if not all(stops):
-            raise ValueError("an empty stop string stops everything")
+            raise ValueError("a stop string must not be empty")
         self._tokenizer = tokenizer
         self._stops = tuple(stops)
         self._ids = [index for index in prompt if index not in tokenizer.special][-_CONTEXT:]
