@@ -1,4 +1,4 @@
-"""Whether a checkpoint may be used: run, converted, built from. Looking at it is always allowed.
+"""Whether a checkpoint may be run, converted or built from, by its accuracy gate. Inspecting it is always allowed.
 
 Some codecs lose so much that a model needs its accuracy measured (`needs_gate`). A conversion to one of them is measured in
 every format. A format that records what was measured (`RecordsGate`) is held to it: its tensors need a verdict that passed and

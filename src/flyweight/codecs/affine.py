@@ -1,4 +1,4 @@
-"""`affine`: integers of 1 to 8 bits on a uniform grid, with one scale per group of a row.
+"""`affine`: uniform quantization to integers of 1 to 8 bits, with a scale for each group of a row.
 
     form         stored beside the codes    value                       codes
     scale_bias   scale, bias                w = s · q + b               unsigned

@@ -1,4 +1,4 @@
-"""The contract of a codec.
+"""What a codec is: the interface of every codec, with defaults.
 
 A codec is a small frozen dataclass: its fields are its parameters. It declares, as data, the
 parts it stores for a tensor (`layout`); sizes, allocation, validation and fuzz inputs all follow

@@ -1,9 +1,9 @@
-"""`corrected`: another codec's values, plus a matrix of low rank, with some values replaced.
+"""`corrected`: the values of an inner codec, plus a low-rank matrix, with outliers stored separately.
 
     w = inner + a₀·b₀ + … + a₍ᵣ₋₁₎·b₍ᵣ₋₁₎, added one by one, each step rounded to float32
     w[place] = value                        for the outliers
 
-Encoding takes the `outliers` greatest magnitudes out first, quantises the rest, and fits the low rank to what that lost.
+Encoding takes the `outliers` greatest magnitudes out first, quantizes the rest, and fits the low rank to what that lost.
 docs/formats/corrected.md has the layout and what it gains.
 """
 

@@ -1,4 +1,4 @@
-"""`excess`: codes that stand for themselves less a constant, with one scale per group.
+"""`excess`: codes minus a constant zero point, with one scale per group.
 
     w = s · (q − excess)
 

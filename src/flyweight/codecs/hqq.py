@@ -1,4 +1,4 @@
-"""`hqq`: integers with a scale and a zero for every group of elements that lie far apart, as HQQ stores them.
+"""`hqq`: integers with a scale and a zero per group, where a group is elements far apart, as HQQ stores them.
 
 The flattened tensor of n elements is seen as a matrix of `group` rows and N = n / group columns; a group is a column,
 the elements c, c + N, c + 2·N …

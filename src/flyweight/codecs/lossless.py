@@ -1,4 +1,4 @@
-"""`lossless`: floats bit for bit in about 0.70 of bf16, by a fixed-length code for the exponent.
+"""`lossless`: floats without loss, bf16 in about 0.70 of its size, by a fixed-length code for the exponent.
 
     value    sign · exponent · mantissa
     stored   a 3-bit code for the exponent (1–7: base … base + 6; 0: an escape), sign and mantissa as they are,

@@ -1,4 +1,4 @@
-"""`masked`: another codec's values, and which blocks of every row are not all zero.
+"""`masked`: the values of an inner codec, and a mask of which blocks of every row are not all zero.
 
     mask      u8   a bit for every `block` weights of a row, low bits first, 1 = kept; rows padded to whole bytes
     inner.*        the parts of the inner codec for the whole tensor, zeros in the blocks that are dropped

@@ -1,10 +1,10 @@
-"""`sparse`: where the values that are not zero are, and those values in order, stored by another codec.
+"""`sparse`: the positions of nonzero values, and those values in order, stored by an inner codec.
 
     mask      one bit per value, low bits first, rows padded to whole bytes
     indices   ascending places in the flattened tensor
 
 The `stored` values are a vector to the inner codec: plain (`raw`, exact: a word counts as zero only if all its bits are),
-coded exactly (`lossless`), or quantised. docs/formats/sparse.md has the layout.
+coded exactly (`lossless`), or quantized. docs/formats/sparse.md has the layout.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`tabled`: codes of 4 signed or 2 unsigned bits, scale and zero of every run of weights in a table of 16-byte entries.
+"""`tabled`: codes of 4 signed or 2 unsigned bits; the scale and zero of every run of weights are in a table of 16-byte entries.
 
     w = scale · q + zero        4 bits: q is −8 … 7, two's complement        2 bits: q is 0 … 3
 

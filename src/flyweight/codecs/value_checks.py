@@ -1,4 +1,4 @@
-"""What codecs check of their parameters and of what they are to store, each rule stated once."""
+"""Checks of codec parameters and of values to encode, each rule stated once."""
 
 from __future__ import annotations
 

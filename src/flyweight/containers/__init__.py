@@ -1,4 +1,4 @@
-"""Containers: how a file or directory holds tensors.
+"""Containers: file formats, which say where tensors are in a file or directory.
 
 A container is one file and one line in CONTAINERS; the order is the order of probing. A line's module is imported when the
 lines before it have not recognised a file.

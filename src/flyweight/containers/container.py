@@ -1,4 +1,4 @@
-"""The contract of a container.
+"""What a container is: the interface of every container.
 
 A container is two pure functions over one table. `parse` turns a bundle into a manifest without
 reading a weight; `place` turns a manifest into the exact files to write: every byte that is not

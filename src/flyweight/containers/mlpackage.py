@@ -1,4 +1,4 @@
-"""A Core ML package (.mlpackage) as one zip archive: read under caps, never unpacked by itself, and made of a directory.
+"""A Core ML package (.mlpackage) as one zip archive: read within limits, unpacked only on request, written from a directory.
 
 A member is a plain file below the package: no links, no absolute or climbing paths, no encryption, no two of one name, no bytes
 shared with another. Sizes are checked before anything is inflated, and what is inflated may not exceed what was declared. An

@@ -1,4 +1,4 @@
-"""Which quantization method a model's files are stored in, where it is one that nobody here reads.
+"""Detecting a model that another tool quantized by a method that Flyweight does not read.
 
 Such a method gives every stored array a meaning of its own, however plain its element type: an fp8 weight counts only
 with its scale. The files tell in three ways:

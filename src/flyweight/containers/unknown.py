@@ -1,4 +1,4 @@
-"""What a file or directory that is no format of ours seems to be, and what to do with it; from names and a few bytes.
+"""Guessing from names and a few bytes what an unknown file or directory is, for an error that says what to do.
 
 Nothing here decides how anything is read. Pickles are named so that nobody looks for a way to open them.
 """

@@ -1,6 +1,4 @@
-"""A model on a text, alone or beside the model it came from: window by window, in memory that does not grow with the text
-but for four numbers a token.
-"""
+"""Evaluating a model on a text, alone or against a reference: window by window, keeping four numbers per token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A text as the windows a model is asked about: side by side, of one length, without BOS; what is left over is unread."""
+"""Splitting a text into windows of one length, without overlap and without BOS; an incomplete last window is dropped."""
 
 from __future__ import annotations
 

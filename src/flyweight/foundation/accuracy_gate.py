@@ -1,4 +1,4 @@
-"""The accuracy gate: what a compressed model may cost, what it was found to cost, and whether it may be used.
+"""The accuracy gate: limits on KL divergence and perplexity, what was measured, and whether the model may be used.
 
     Gate       the limits, as a recipe has them
     Verdict    one measurement held against them, as an artefact records it:

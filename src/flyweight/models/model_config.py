@@ -1,4 +1,4 @@
-"""The settings of a model in their canonical form: those of config.json, by its names, checked and made complete.
+"""The settings of a model in canonical form: those of config.json, checked, with defaults filled in.
 
 A dialect brings its settings to these names; `read_config` checks them and derives what a runtime needs. Nothing here depends
 on what another dialect can express: settings that cannot be computed are refused, others are no matter of this module.

@@ -1,4 +1,4 @@
-"""Which tensor is which: a family's table applied to the tensors that are really there.
+"""Finding and checking the tensors of a model by its family's table.
 
 Every tensor of a checkpoint has a canonical name, is left out for a stated reason, or is refused; every tensor the family
 requires must be there, with the shape the settings give it.
@@ -76,5 +76,5 @@ _DENSE = re.compile(
 
 
 def dense_by_default(name: str) -> bool:
-    """Whether a tensor of this name (in any dialect) is best left unquantised: embeddings, output, norms, biases."""
+    """Whether a tensor of this name (in any dialect) is best left unquantized: embeddings, output, norms, biases."""
     return _DENSE.search(name) is not None

@@ -1,4 +1,4 @@
-"""`convert --add`: another form of a model's tensors beside the one they have, in place.
+"""`convert --add`: a second form of a model's tensors, added in place.
 
     DIR/.DIR.partial-RANDOM/    hidden, so no part of the model; as in `staging`, with the new files in out/
 

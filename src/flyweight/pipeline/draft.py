@@ -1,4 +1,4 @@
-"""Draft heads: tensors named `draft.<their own name>` that ride beside a model and are no part of it.
+"""Draft heads: tensors named `draft.<their own name>`, stored with a model but not part of it.
 
 They are copied as they are stored, whatever the recipe does to the model. Formats whose readers take a model's own tensors
 and no others do not get them.

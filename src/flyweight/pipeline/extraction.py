@@ -1,4 +1,4 @@
-"""`extract`: what rides along in a model, written out as files of its own.
+"""`extract`: side files, a draft head, a Core ML package or single tensors of a model, written as separate files.
 
     draft     the draft head, as a safetensors file under its own names
     coreml    the Core ML package, as a directory, or as the archive it is stored as

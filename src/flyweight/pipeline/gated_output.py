@@ -1,4 +1,4 @@
-"""An output before its gate: measured where it lies, before it appears.
+"""Measuring a staged output for its accuracy gate, before it is published.
 
 The output is held against the checkpoint it was made from. A tensor of three bits that was copied would be held against
 itself, so where a format records gates it goes by the verdict of its source; if there is none, or other tensors came along,

@@ -1,4 +1,4 @@
-"""Recipes: which tensors become what.
+"""Recipes: rules that choose a codec for each tensor.
 
 A recipe is an ordered list of rules; the first whose pattern matches a tensor's name (in the
 source's or the target's naming) decides. Patterns are shell globs. A rule asks for one of

@@ -1,4 +1,4 @@
-"""The files beside the weights: which go along, and what config.json says of the weights when they are new.
+"""Side files: which are copied, and how config.json is updated to describe the new weights.
 
 A directory takes every side file as it is. A file that is a whole model (`EmbedsFiles`) embeds those that running the model
 needs, by name; a file of weights alone takes none.

@@ -1,4 +1,4 @@
-"""`verify`: is this checkpoint what it claims to be?
+"""`verify`: check the structure, digests and values of a checkpoint.
 
 Opening already proves the structure: every offset, size, shape and name. A container that audits goes
 on after the first broken rule and checks the digests it holds. Verification then reads every byte and

@@ -1,4 +1,4 @@
-"""Holding the weights of a model that runs against the digests its files record.
+"""Checking the recorded digests of a model's weights while it runs.
 
 `open_model(verify=True)` does it before anything is computed. Else a thread does it beside the computation: it begins after the
 first token, so that no start waits for it, and has a low priority and a tenth of one processor at most. What it finds ends

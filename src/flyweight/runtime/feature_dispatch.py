@@ -1,4 +1,4 @@
-"""Which way a file with feature flags runs here, and why not one of the ways before it.
+"""How a file with feature flags runs on this machine, and why the earlier paths do not.
 
     ANE_COREML > ASTC > TCA_TBE > INT2 > INT4 > NumPy
 

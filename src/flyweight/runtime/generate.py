@@ -1,4 +1,4 @@
-"""Tokens, one after the other, and what they cost."""
+"""Generating tokens one after the other, with times and speeds."""
 
 from __future__ import annotations
 

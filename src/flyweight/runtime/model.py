@@ -1,4 +1,4 @@
-"""A model opened to be run: its weights, its words, its manners.
+"""A model opened to be run: weights, tokenizer and chat template.
 
 Opening decides about memory before any is taken: weights stay in their files unless `max_ram` is too little to hold them, and
 then come layer by layer.

@@ -1,4 +1,4 @@
-"""The contract of a source."""
+"""What a source is: bytes with random access."""
 
 from __future__ import annotations
 

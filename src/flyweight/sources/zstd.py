@@ -1,4 +1,4 @@
-"""Files compressed whole with zstd, read as what they hold.
+"""Files compressed with zstd, read as their uncompressed bytes.
 
 One frame a file, whose header says how much it holds. Its bytes are inflated in order, a piece at a time; what lies ahead is
 reached by inflating up to it, what lies behind by starting over. So memory is bounded by what is asked for, opening costs

@@ -1,4 +1,4 @@
-"""Going through the tiers of one model, best first: of each the one in the user's cache, then the one beside the arrays."""
+"""The decision for one model: its tiers, best first; of each, the one in the user's cache, then the one beside the arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What files are, at a glance and to the last byte.
+"""Stamps (size, times, inode) and digests of files.
 
 A stamp is a file's size, its two times of change and its inode. While no stamp has changed nothing is read; where one has, the
 digest is taken again. No program can set the second time (ctime), so a file that was written into is noticed; a bit that rots

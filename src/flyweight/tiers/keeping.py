@@ -1,4 +1,4 @@
-"""What is in the user's cache of tiers: put there, listed, removed, and bounded.
+"""The user's cache of tiers: adding, listing, removing, and its size limit.
 
 Together the tiers take no more than FLYWEIGHT_CACHE_SIZE (`40G`): by default 32 GiB, or a quarter of the file system if that is
 less. What was not used for longest goes first, before a build and after it. A sentinel's mtime is when its tier was last used.

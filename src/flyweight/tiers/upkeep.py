@@ -1,4 +1,4 @@
-"""Keeping tiers: what there is, whether it still holds, and removing it."""
+"""Listing, checking and removing tiers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A directory held open, and what may be done in it.
+"""An open directory, relative to which files are created, renamed and removed.
 
 A directory may have been filled by a stranger, who chose every name in it, the hidden and the temporary ones included. So:
 

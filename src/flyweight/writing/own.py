@@ -1,4 +1,4 @@
-"""Places that are the user's own, whatever lies in the model directories: a cache, and a key to know our own work by.
+"""The user's own cache and state directories, and the key that signs this user's work.
 
     $XDG_CACHE_HOME/flyweight      what can be made again           [~/.cache/flyweight]
     $XDG_STATE_HOME/flyweight      a key, reports of faults         [~/.local/state/flyweight]

@@ -1,4 +1,4 @@
-"""Four bits beside eight: what is added to a directory that is already there.
+"""Four-bit weights added to an int8 npy-dir in place.
 
 The arrays of four bits are files of their own, and beside another form they count only with `.squish_int4_ready`. So that
 empty file is the one step that turns the directory, and everything else is in place before it:

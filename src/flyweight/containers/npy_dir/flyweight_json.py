@@ -1,4 +1,4 @@
-"""flyweight.json: what the arrays alone do not say, of a directory written here.
+"""flyweight.json: codecs, metadata, digests and accuracy gate of an npy-dir that Flyweight wrote.
 
     {"format": "flyweight npy-dir", "version": 1,
      "metadata": typed metadata as text (`typed_json`),

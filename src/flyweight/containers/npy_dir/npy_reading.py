@@ -1,4 +1,4 @@
-"""Reading a directory: its manifest, its arrays, its record. Whatever is wrong is collected, tensor by tensor.
+"""Reading an npy-dir: its manifest, its arrays, its flyweight.json. All errors are collected, tensor by tensor.
 
 manifest.json says which tensors there are and what each is called on disk. Where a tensor has several forms, four bits count
 only once `.squish_int4_ready` says that all of them are there, or if there is nothing else.

@@ -1,4 +1,4 @@
-"""What lies where in an npy-dir: the names of its files, its folders, and the tiers that are built from its arrays.
+"""File and folder names of an npy-dir, and of the tiers built from its arrays.
 
     tier        where                          sentinel                   what
     packed      flyweight_packed.safetensors   .flyweight_packed_ready    the arrays as the products take them
@@ -38,7 +38,7 @@ class Tier(NamedTuple):
     holds: Literal["file", "arrays", "model"]
     """One safetensors file, a folder of single arrays, or a whole model with a config and a tokenizer of its own."""
     dtype: DType | None
-    """What everything is decoded to; None where weights stay quantised."""
+    """What everything is decoded to; None where weights stay quantized."""
     about: str
 
     @property

@@ -90,7 +90,7 @@ class Table:
     section: Section
     offset: int
     tensors: tuple[tuple[int, bool], ...]
-    """Id of each quantised tensor, and whether its pair is stored here (else its sub-blocks have their own)."""
+    """Id of each quantized tensor, and whether its pair is stored here (else its sub-blocks have their own)."""
     sub_blocks: int
     has_second: bool
 
@@ -253,20 +253,20 @@ class Arrangement:
         return (begin, end), end
 
     def _put_table(self, section: Section, names: Sequence[str], at: int) -> int:
-        quantised = [name for name in names if self._shapes[name].table]
-        pairs = {name: self._shapes[name].table.endswith("pair") for name in quantised}
-        nbytes = {name: self.manifest.entries[name].parts[self._shapes[name].table].nbytes for name in quantised}
-        sub_blocks = sum(nbytes[name] // ENTRY_BYTES for name in quantised if not pairs[name])
-        has_second = any(self._encoding(self.manifest.entries[name]) in ("INT4", "INT2") for name in quantised)
-        ids = tuple((tensor_id(layer_of(name), name), pairs[name]) for name in quantised)
+        quantized = [name for name in names if self._shapes[name].table]
+        pairs = {name: self._shapes[name].table.endswith("pair") for name in quantized}
+        nbytes = {name: self.manifest.entries[name].parts[self._shapes[name].table].nbytes for name in quantized}
+        sub_blocks = sum(nbytes[name] // ENTRY_BYTES for name in quantized if not pairs[name])
+        has_second = any(self._encoding(self.manifest.entries[name]) in ("INT4", "INT2") for name in quantized)
+        ids = tuple((tensor_id(layer_of(name), name), pairs[name]) for name in quantized)
         table = Table(section, aligned(at), ids, sub_blocks, has_second)
-        if section not in (None, "draft") or quantised:
+        if section not in (None, "draft") or quantized:
             self.tables.append(table)
             self.chunks += table.chunks()
         else:
             return at
         second = table.second_offset + 8
-        for k, name in enumerate(quantised):
+        for k, name in enumerate(quantized):
             where = table.offset + 8 + ENTRY_BYTES * k if pairs[name] else second
             self.extents[name][self._shapes[name].table] = Extent(self.file, where, nbytes[name])
             second += 0 if pairs[name] else nbytes[name]

@@ -1,4 +1,4 @@
-"""Everything that is wrong with a SQUIZD file: structure, heads, digests, tables, masks' place, padding and the appendix."""
+"""`verify` of a SQUIZD file: structure, block headers, digests, tables of scales, masks, padding and appendix."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _check_digest(source: Source, extent: Extent, digest: str, what: str, tensor
 
 
 def _check_table(found: Reading, section: Section, extent: Extent, entries: list[Entry], report: Report) -> None:
-    """Round 1 names each quantised tensor of the section once; round 2 has the sub-blocks of those that have some."""
+    """Round 1 names each quantized tensor of the section once; round 2 has the sub-blocks of those that have some."""
     try:
         tables = read_tables(found.source, extent.offset, extent.end)
     except FlyweightError as error:

@@ -1,4 +1,4 @@
-"""The directory of a SQUIZD file: what its tensors and files are called, what they are, and where they lie.
+"""The directory of a SQUIZD file: name, kind and place of every tensor and embedded file.
 
     "SQDX", u32 version 1, u64 length, JSON of that length, the BLAKE3 of all bytes from 0 to here
 

@@ -1,4 +1,4 @@
-"""The fixed header of a SQUIZD file and the layer index behind it.
+"""The fixed header of a SQUIZD file and the layer index after it.
 
       0  4  magic "SQZD"          18   8  eagle_hash, FNV-1a-64 of bytes 160–191
       4  2  version, 1            26 102  reserved

@@ -1,4 +1,4 @@
-"""A SQUIZD file as it is found: header, index, directory or blocks, and a report of every rule it breaks.
+"""Reading a SQUIZD file: header, index, directory or blocks, with a report of every broken rule.
 
 Only the first bytes are read, and the frames of a draft head and of an appendix where the flags announce them.
 """

@@ -219,16 +219,16 @@ def _round(source: Source, at: int, end: int) -> tuple[list[Scales], int]:
 
 
 def _with_scales(file: str, found: list[_Found], first: list[Scales], second: list[Scales]) -> Iterator[Entry]:
-    quantised = [block for block in found if (e := encoding_of(block.codec)) and e.flag and block.codec.name != "lossless"]
+    quantized = [block for block in found if (e := encoding_of(block.codec)) and e.flag and block.codec.name != "lossless"]
     ids = {run.id for run in first}
-    if sum(run.entries for run in first) != len(quantised) or len(ids) != len(quantised):
-        raise MalformedError(f"the table has {len(ids)} entries for {len(quantised)} quantized tensors", code="E_SCALES")
+    if sum(run.entries for run in first) != len(quantized) or len(ids) != len(quantized):
+        raise MalformedError(f"the table has {len(ids)} entries for {len(quantized)} quantized tensors", code="E_SCALES")
     if any(own >> 63 for own in ids):
         raise MalformedError("the entry of a tensor has the id of a sub-block", code="E_TENSOR_ID")
     by_id = {run.id & (1 << 63) - 1: run for run in second}
     if len(by_id) != len(second) or not by_id.keys() <= ids:
         raise MalformedError("the sub-blocks of the table do not match its tensors", code="E_SCALES")
-    pairs = dict(zip((block.name for block in quantised), first, strict=True))
+    pairs = dict(zip((block.name for block in quantized), first, strict=True))
     for block in found:
         if block.codec.name == "tcaw":
             yield _entry(file, block, block.codec, {"block": block.offset}, {"block": block.spec})

@@ -1,4 +1,4 @@
-"""Typed metadata that is no setting, kept in config.json as `{key: [type, value]}`.
+"""GGUF metadata without a counterpart in config.json, stored there as `{key: [type, value]}`.
 
 Names, licences, tags, sampling hints: nothing of it changes the model, all of it belongs to the file, and the
 way back restores it.

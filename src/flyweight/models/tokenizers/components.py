@@ -1,4 +1,4 @@
-"""The components of tokenizer.json that we run, and how much longer each makes a text.
+"""The supported components of tokenizer.json, and how much longer each can make a text.
 
 A component is a small program of the file's maker: a few dozen bytes that replace one character by many, one after the other,
 fill any memory, and the library that runs them ends the process when an allocation fails. So only components that tokenizers

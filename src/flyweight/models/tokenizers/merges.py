@@ -1,4 +1,4 @@
-"""Merges and scores: the two ways to say which pair of pieces joins first.
+"""Merges and scores: the two ways to state which pair of tokens is merged first.
 
 SentencePiece (GGUF's `llama` tokenizer) scores tokens: of all neighbours whose text together is a token, the one
 with the highest score joins. tokenizer.json ranks pairs. Every way to cut a token into two tokens becomes a

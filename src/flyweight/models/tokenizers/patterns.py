@@ -1,4 +1,4 @@
-r"""Which regular expressions of tokenizer.json are run: those whose time grows with the text and no faster.
+r"""Which regular expressions of tokenizer.json are supported: those that surely run in linear time.
 
 The library's engine backtracks, so a short pattern can take hours for a short text. A pattern is accepted when its form
 shows that each attempt to match either fails at once or takes the characters it looked at. It is a list of alternatives,

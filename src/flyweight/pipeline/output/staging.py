@@ -1,4 +1,4 @@
-"""Writing an output so that it is there whole, or not at all.
+"""Writing an output so that it is complete or absent.
 
     .NAME.partial-RANDOM/   beside the destination, on the same file system; mode 0700
         journal.jsonl       signed; locked (flock) by the run that owns it (`journal`)

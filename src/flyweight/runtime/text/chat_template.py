@@ -1,4 +1,4 @@
-"""Messages → the text a chat model was trained on, by the template its checkpoint carries.
+"""Messages → prompt, by the model's chat template, rendered in a worker.
 
 A template is a program from an untrusted file. It runs in jinja2's sandbox, as in transformers, and that in a worker process
 (`chat_worker`) with limited memory which is killed when it takes too long: see docs/decisions/0070.

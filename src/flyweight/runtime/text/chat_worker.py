@@ -1,4 +1,4 @@
-"""Renders chat templates in a process of its own, which may be killed. Run as a script; imports nothing of ours.
+"""Renders chat templates in a separate process that may be killed. Run as a script; imports nothing of Flyweight.
 
     arguments   directories with jinja2 and markupsafe
     output      "ready", then for each line of input one line

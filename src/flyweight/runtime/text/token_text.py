@@ -1,4 +1,4 @@
-"""Token ids as they come → text as it can be shown.
+"""A stream of token ids → text, without splitting characters.
 
 A token is not a text: a character may take several (bytes of UTF-8), a leading space depends on what came before
 (SentencePiece). So each token is decoded together with the piece before it, and what is new is the difference:

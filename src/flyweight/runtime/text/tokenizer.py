@@ -1,4 +1,4 @@
-"""Text ↔ token ids, from whatever a checkpoint carries.
+"""Text ↔ token ids, with the tokenizer of a checkpoint.
 
 Hugging Face and MLX directories hold tokenizer.json; a GGUF file holds a vocabulary, from which `models` makes the same table.
 Either is checked and built by `tokenizer_build`.
