@@ -121,8 +121,8 @@ def plan_conversion(
     extras: Extras | None = None,
     allow_ungated: bool = False,
 ) -> Plan:
-    """What `convert` would do. ResourceError if a codec has to be fitted to a tensor that the memory does not hold,
-    GateError if the checkpoint itself needs a gate that it has not passed.
+    """What `convert` would do. ResourceError if a codec must be fitted to a tensor that does not fit in memory; GateError if
+    the checkpoint itself has not passed its accuracy gate.
     """
     if quant is not None and recipe is not None:
         raise ValueError("give a quantization or a recipe, not both")
@@ -168,11 +168,11 @@ def convert(
     force: bool = False,
     progress: Progress | None = None,
 ) -> ConversionReport:
-    """Convert a checkpoint. Memory does not grow with the model; the destination appears whole or not at all.
+    """Convert a checkpoint. Memory does not grow with the model; the destination appears complete or not at all.
 
-    Sizes are bytes, or text such as "5G". Where a gate is due, the model is measured before it appears, on `gate_text` or on
-    what the source model says itself; one that fails, or that no `measure` is given for, does not appear unless
-    `allow_ungated`, and then says so.
+    Sizes are bytes, or text such as "5G". If there is an accuracy gate, the output is measured before it is published, on
+    `gate_text` or on text that the source model generates. An output that fails, or that cannot be measured because there is
+    no `measure`, is published only with `allow_ungated`, and records that.
     """
     started = time.perf_counter()
     destination = Path(os.path.abspath(as_path("destination", destination)))

@@ -167,7 +167,7 @@ def _within(max_ram: int, checkpoint: Checkpoint, tensors: Tensors, context: int
     needed = fixed + 2 * streamed.buffer_nbytes
     if needed > max_ram:
         raise ResourceError(
-            f"running layer by layer needs {needed >> 20} MiB, {2 * streamed.buffer_nbytes >> 20} of them for two layers",
+            f"running layer by layer needs {needed} bytes, of which {2 * streamed.buffer_nbytes} are for two layers",
             code="E_RAM",
             hint="raise --max-ram, shorten --context, or choose --kv int8",
         )
