@@ -26,13 +26,13 @@ from bench import record, recorded
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
 FOLDERS = {
-    "architecture": "the shape of the tree",
+    "architecture": "the structure of the source tree",
     "unit": "what each part does, with examples",
     "laws": "what must hold for every codec and every container",
     "native": "kernels equal their NumPy definition on every instruction set",
     "fuzz": "hostile files, mutations, the corpus",
-    "crash": "killed, full disks, I/O errors, signals",
-    "conformance": "both ways against the tools that own the formats; not part of `make test`",
+    "crash": "kills, full disks, I/O errors, signals",
+    "conformance": "reading and writing, against the tools that own the formats; not part of `make test`",
 }
 POINTS_VARIABLE = "FLYWEIGHT_COUNT_POINTS"
 

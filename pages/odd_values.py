@@ -1,4 +1,4 @@
-"""What every encoder makes of odd tensors: the tables of docs/formats/odd-values.md, found by trying.
+"""How every encoder treats odd tensors: the tables of docs/formats/odd-values.md, found by trying.
 
 `tests/laws/test_odd_values.py` fails while page and behaviour differ.
 """

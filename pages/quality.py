@@ -18,7 +18,7 @@ def name_of(row: Row) -> str:
     return f"{row['codec']}{' ' + bits if bits else ''}{group}"
 
 
-def told(row: Row) -> str:
+def parameters(row: Row) -> str:
     return " ".join(f"{key}={value}" for key, value in row["params"].items()) or "–"
 
 
@@ -85,19 +85,19 @@ def model_part(report: Row) -> str:
     missing = len(report["results"]) - len(measured)
     note = f" {missing} rows of the table above have not been run through the model." if missing else ""
     return f"""
-## What a model makes of it
+## Accuracy of the model
 
-The whole of SmolLM2-135M-Instruct, channels permuted, on the first {asked["windows"]} × {asked["context"]} tokens of the
-Debian Administrator's Handbook ([how](how-to/evaluate.md)), {asked["predicted_tokens"]:,} predictions, beside the same model in
-f32 (perplexity {reference:.2f}). ± is a standard error over tokens; rows saw the same tokens, so their order is surer.
-The seven matrices of each layer are in the codec, the embedding, 21 % of the weights, in q8_0; bits are those of the
-whole model. Products, activations and cache are f32, so nothing but weights differs. K types see 2304 columns at a time where a
-row has 576. llama.cpp's files are made from the same weights by its own `llama_model_quantize` (llama-cpp-python 0.3.36)
-and read by our runtime; where a row is no multiple of 256 it falls back to a wider type, so its names promise fewer bits than
-its files have.{note}
+All of SmolLM2-135M-Instruct, channels permuted, on the first {asked["windows"]} × {asked["context"]} tokens of the Debian
+Administrator's Handbook ([how](how-to/evaluate.md)), {asked["predicted_tokens"]:,} predictions, compared with the same model
+in f32 (perplexity {reference:.2f}). ± is a standard error over tokens. All rows use the same tokens, so their order is more
+certain than these errors suggest. The seven matrices of each layer are in the codec; the embedding, 21 % of the weights, is
+in q8_0. Bits are those of the whole model. Products, activations and cache are f32, so that only the weights differ. K types
+get 2304 columns at a time, where a row has 576. llama.cpp's files were quantized from the same weights by its own
+`llama_model_quantize` (llama-cpp-python 0.3.36) and run by Flyweight. Where a row is not a multiple of 256 it uses a wider
+type, so its files have more bits than their names say.{note}
 
-Little square error is not enough: one table of 16 values for a whole tensor (`palette`, 4 bits) has the relative error of 4-bit
-groups, but clips the few largest weights by most of their size, and the model is lost.
+A small squared error is not enough. One table of 16 values for a whole tensor (`palette`, 4 bits) has the relative error of
+4-bit groups, but clips the few largest weights by most of their size, which destroys the model.
 
 ![bits per weight of the file against KL divergence](quality-model.svg)
 
@@ -105,8 +105,8 @@ groups, but clips the few largest weights by most of their size, and the model i
 
 ### Activations and cache
 
-The demo model as it is (Q4_1), on the same tokens, beside itself with f32 activations and an f32 cache. int8 activations
-have one scale for every 32 columns, as llama.cpp's have.
+The demo model as it is (Q4_1), on the same tokens, compared with itself with f32 activations and an f32 cache. int8
+activations have one scale for every 32 columns, like llama.cpp's.
 
 {runtime}
 """
@@ -128,15 +128,15 @@ def page(report: Row) -> str:
 `make quality` writes this page and the charts, from [quality.json](../bench/results/quality.json). {report["date"]},
 {report["processor"]}, kernels {report["kernels"]}.
 
-## What is left of the weights
+## Error of the weights
 
 ![bits per weight against signal-to-noise ratio](quality.svg)
 
 Weights: SmolLM2-135M-Instruct, the seven matrices of layers {" and ".join(map(str, report["layers"]))},
-{report["weights"]:,} weights, decoded from Q4_1 and with residual, MLP and value channels permuted at random (the same
-function, other groups), 2304 to a row. Error: root mean square relative to the root mean square of the weights. Speed:
-MB/s of float32 encoded on one thread, of a machine that may have been busy. No importance weights. Least square error is a
-proxy for what a model does with the weights, which the second part measures.
+{report["weights"]:,} weights, decoded from Q4_1, 2304 to a row. Residual, MLP and value channels are permuted at random,
+which keeps the function and changes the groups. Relative error: root mean square of the error divided by that of the weights.
+Speed: MB/s of float32 encoded on one thread, on a machine that may have been busy. There are no importance weights. The
+squared error only approximates the effect on a model, which the second part measures.
 
 {codecs}
 {model_part(report)}"""

@@ -9,33 +9,34 @@ from bench import recorded
 from pages.markdown import spread, table
 
 READING = """\
-- **Load** is from the call that loads to the logits of one token; Python and imports are up by then (for transformers they take
-  seconds more). *Cold*: the row's own files dropped from the page cache and found dropped, programs not. *Warm*: right after.
-  *Boot*: from the start of the process, programs dropped too: the first load after a start of the machine, once. Medians; a way
-  that takes over a minute was run once. Before any, most of the memory that is free is used and freed, and all but 8 GB is held
-  meanwhile: on this machine the first touch of memory costs several times the next, and that varies from run to run.
-- **One token reads every weight**, so a load that only maps a file cannot look fast here: that is why our rows are not nothing.
-- **RAM**: *private* is memory that was written and can only be swapped; *resident* counts the mapped pages of the file too,
-  which the machine drops when it needs them.
-- **native** is the Hugging Face directory as it is, **int8, int4, int3** the arrays of an npy-dir as they are, **finalized**,
-  **cache** and **packed** tiers built once from the int4 arrays, beside them (`cache build --in-place`). Disk counts a tier
-  alone; the arrays it was built from stay.
-- **The factor 54** of Squish's page compares its warm load with the first load of another program after a start of the machine,
-  program and weights from disk; so it does here (*boot*). It says more about page caches than about programs: warm beside warm
-  is the fair one, and cold beside cold and boot beside boot are in the table.
-- **Not the machine of the published figures.** Those are from Apple silicon with a GPU; here all have two cores and no GPU.
-  Ratios are worth more than seconds.
-- **Perplexity** with f32 activations, so that only the weights differ; transformers and llama.cpp as they compute themselves;
-  mlx-lm's files by our runtime. The 1.5B shape has random weights and none.
-- **Disk speed** is reading what the first token needs into the page cache, with one reader or two, whichever is faster, in a
-  process of its own that has the same memory. Of the 1.5B shape `native`, `packed` and `cache` were loaded cold, and read, five
-  times by turns, after the others.
-- **First load** is decoding and building, per byte of the tier: from arrays on disk beside reading them and writing as much,
-  and from arrays in memory beside writing as much. What bounds it is the processor: every byte is copied into the page cache
-  and hashed, and the arrays are hashed as well.
-- **Past the page cache** two readers can be faster still (the targets below have it beside): the host's own cache answers, and
-  no pages have to be found for what is read, which takes a core a second for 3 GB. No program that keeps what it reads has
-  that.
+- **Load** is the time from the call that loads the model to the logits of one token. Python and imports are already loaded
+  (for transformers they take seconds more). *Cold*: the row's own files were dropped from the page cache, which was checked;
+  the program was not. *Warm*: directly afterwards. *Boot*: from the start of the process, with the program dropped from the
+  page cache too, as in the first load after starting the machine; measured once. Figures are medians; rows that take over a
+  minute were run once. Before each run, most of the free memory is used and freed, and during the run all but 8 GB is
+  occupied: on this machine the first use of a page costs several times the next, and that varies from run to run.
+- **One token reads every weight**, so mapping a file without reading it does not count as a load.
+- **RAM**: *private* memory was written and can only be swapped; *resident* memory also counts the mapped pages of the file,
+  which the system drops when it needs memory.
+- **native** is the Hugging Face directory as it is. **int8, int4, int3** are the arrays of an npy-dir as they are.
+  **finalized**, **cache** and **packed** are tiers built once from the int4 arrays, beside them (`cache build --in-place`).
+  *disk MB* is the tier alone, without the arrays it was built from.
+- **The factor 54** of Squish's page compares its warm load with the first load of another program after starting the machine,
+  with program and weights read from disk. The same is measured here as *boot*. It depends more on page caches than on
+  programs: comparing warm with warm is fair, and the table also allows cold with cold and boot with boot.
+- **Another machine than in the published figures.** Those are from Apple silicon with a GPU; here everything runs on two
+  cores without a GPU. Compare ratios, not seconds.
+- **Perplexity** is computed with f32 activations, so that only the weights differ. transformers and llama.cpp use their own
+  arithmetic; mlx-lm's files are run by Flyweight. The 1.5B model has random weights, so it has no perplexity.
+- **Disk speed** is the time to read the bytes that the first token needs into the page cache, with one reader or two,
+  whichever is faster, in a separate process with the same memory. For the 1.5B model, `native`, `packed` and `cache` were
+  loaded cold, and read, five times in turn, after the others.
+- **First load** is decoding and building, per byte of the tier. From arrays on disk it is compared with reading them and
+  writing the same amount; from arrays in memory, with writing the same amount. The processor limits it: every byte is copied
+  into the page cache and hashed, and the arrays are hashed too.
+- **Reading past the page cache** (direct I/O) with two readers can be faster still; the targets below show it too. The host's
+  own cache answers, and no pages have to be allocated, which takes one core a second for 3 GB. A program that keeps what it
+  reads cannot use it.
 """
 COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "way": lambda row: f"{row['who']}, {row['form']}",
@@ -55,10 +56,10 @@ def of_disk(row: Mapping[str, Any]) -> str:
 
 
 def page(report: Mapping[str, Any]) -> Iterator[str]:
-    yield "# The tiers beside other ways to load a model\n"
+    yield "# Loading a model: tiers compared with other tools\n"
     yield (
         f"{report['date'][:10]}, {report['processor']}, kernels {report['kernels']}, {report['threads']} threads, "
-        f"{report['runs']} runs, load average {report['load_average']:.1f}. Made by `make tiers`.\n"
+        f"{report['runs']} runs, load average {report['load_average']:.1f}. Written by `make tiers`.\n"
     )
     yield READING
     for name, rows in report["models"].items():

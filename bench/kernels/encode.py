@@ -1,4 +1,4 @@
-"""How fast weights are quantised by nearest rounding, beside libggml, on one thread and on two. MB/s of f32 input.
+"""How fast weights are quantized by nearest rounding, beside libggml, on one thread and on two. MB/s of f32 input.
 
 From bf16 libggml widens the rows first, as llama.cpp's quantizer does, and both rates count the values as f32 would be. On two
 threads each takes one half of the rows, on either side. The affine grids have no counterpart in libggml: they stand beside

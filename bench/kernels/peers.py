@@ -68,7 +68,7 @@ def quantizer(name: str, values: Array, blocks: Array) -> Callable[[], object] |
 
 
 def quantizer_of_bf16(name: str, values: Array, blocks: Array) -> Callable[[], object] | None:
-    """llama.cpp's way with a bf16 source: its rows widened into a buffer, then quantised. values: bf16 (rows, columns)"""
+    """llama.cpp's way with a bf16 source: its rows widened into a buffer, then quantized. values: bf16 (rows, columns)"""
     library, wide = libggml(), np.zeros(values.shape, np.float32)
     quantize = quantizer(name, wide, blocks)
     if library is None or quantize is None:

@@ -1,8 +1,8 @@
-"""The main job on a real model: inspect, convert through every format, verify, compare, run, and one table of what it cost.
+"""Convert a real model to every format, verify, compare and run each result, and print one table of size, time and accuracy.
 
-Every step is the command a user would type, run as its own process, so that seconds and peak memory are honest. Perplexity and
-KL divergence (nats per token, against the source computed with f32 activations) are of a few hundred words, demo_text.txt: they
-tell forms of one model apart and mean little beside figures from elsewhere.
+Every step is the command a user would type, run in its own process, so that seconds and peak memory are its own. Perplexity and
+KL divergence (nats per token, against the source with f32 activations) are measured on the few hundred words of demo_text.txt:
+enough to tell the rows apart, too few to compare with figures from elsewhere.
 
     python -m bench.quality.demo MODEL OUT [--record]     --record keeps the figures for `python -m pages demo`
 """

@@ -2,7 +2,7 @@
 
     python -m bench.quality.int8_agreement .models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-The source, decoded to f32, becomes an npy-dir of `int8` (a scale a row) and of `int8-g64`. Of every quantised tensor the cosine
+The source, decoded to f32, becomes an npy-dir of `int8` (a scale a row) and of `int8-g64`. Of every quantized tensor the cosine
 with its source should be 0.99995, that is 1 − cosine at most 50 millionths. The source answers with f32 activations and an f32
 cache; the directories with the same (--exact) and as they run by default, int8 activations and an f16 cache.
 """
@@ -52,7 +52,7 @@ PROMPTS = (
 
 
 def lost(source: Path, made: Path) -> dict[str, float]:
-    """1 − cosine of every quantised tensor, in millionths."""
+    """1 − cosine of every quantized tensor, in millionths."""
     found = {}
     with open_checkpoint(source) as before, open_checkpoint(made) as after:
         for name in (n for n, entry in after.manifest.entries.items() if entry.codec.name != "raw"):

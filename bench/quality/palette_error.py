@@ -2,7 +2,7 @@
 
     python -m bench.quality.palette_error .models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-Every sixth matrix. The columns of each are permuted at random, because the model was quantised in groups of 32 columns that
+Every sixth matrix. The columns of each are permuted at random, because the model was quantized in groups of 32 columns that
 a grid with groups of 32 or 64 would find again.
 """
 

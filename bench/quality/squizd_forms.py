@@ -1,4 +1,4 @@
-"""What the forms of a SQUIZD file cost a real model: size, perplexity, KL divergence, load time, tokens per second.
+"""Measure a real model in every form of SQUIZD: size, perplexity, KL divergence, load time, tokens per second.
 
     python -m bench.quality.squizd_forms MODEL TEXT [--windows 4 --context 512]
 

@@ -1,4 +1,4 @@
-"""Where the public functions are put together: a conversion is handed what runs and measures models."""
+"""The public functions, put together: `convert` gets the code that runs and measures models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a model is measured during a conversion, to be handed down: `evaluate` is loaded when a gate is due, not before."""
+"""The measure that callers hand to a conversion; it imports `evaluate` only when an accuracy gate needs it."""
 
 from __future__ import annotations
 

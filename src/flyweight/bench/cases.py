@@ -1,4 +1,4 @@
-"""A decode and an encode case for every codec there is, on weights as models have them."""
+"""A decode and an encode benchmark for every codec, on weights like those of models."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def verdict(target: str, ours: float, ratios: dict[str, float], limits: dict[str
     for part in filter(None, target.split(", ")):
         goal = _GOAL.fullmatch(part)
         if goal is None or (goal["limit"] and goal["limit"] not in limits):
-            raise ValueError(f"'{part}' is no target: say 3× NAME, 0.7 of LIMIT or 1000 MB/s")
+            raise ValueError(f"'{part}' is not a target; write 3× NAME, 0.7 of LIMIT or 1000 MB/s")
         share = ratios.get(goal["peer"]) if goal["peer"] else ours / limits[goal["limit"]]["median"] if goal["limit"] else ours
         bound = float(goal["bound"])
         results.append(None if share is None else share <= bound if goal["most"] else share >= bound)

@@ -1,4 +1,4 @@
-"""Models run side by side, each in processes of its own: what a person waits for, and what a token costs.
+"""Benchmarks of running models, each in its own process: time to load and to the first token, memory, tokens per second.
 
     load          process start → ready to take tokens, ms
     first token   process start → the first token that answers a short prompt, ms

@@ -33,34 +33,38 @@ if TYPE_CHECKING:
 _IN_PLACE = {"source", "dry_run", "jobs", "max_ram", "resume", "tensors", "quiet", "as_json"}
 
 
-@click.command(name="convert", cls=FormatOptions, short_help="Turn a checkpoint into another format or quantization.")
+@click.command(name="convert", cls=FormatOptions, short_help="Convert or quantize a model.")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("destination", type=click.Path(path_type=Path), required=False)
 @click.option(
-    "--to", "target", metavar="FORMAT", help="Target format (`flyweight formats`); default: by the destination's name."
+    "--to", "target", metavar="FORMAT", help="Target format, see `flyweight formats`. Default: from the destination's name."
 )
 @click.option(
     "--quant",
     metavar="NAME",
-    help="Quantize matrices: q8_0, q4_0, int4, int4-g32 … ; `dense` decodes, `keep` is the default.",
+    help="Quantize matrices: q8_0, q4_k, q4_0, int4, int4-g32 … `dense` decodes; `keep`, the default, keeps what is stored.",
 )
-@click.option("--recipe", type=click.Path(path_type=Path), help="TOML file of name patterns and codecs.")
+@click.option("--recipe", type=click.Path(path_type=Path), help="TOML file with rules that choose a codec for each tensor.")
 @click.option(
-    "--dtype", metavar="TYPE", help="Element type of tensors stored dense: f32, f16, bf16. Default: what loses nothing."
+    "--dtype",
+    metavar="TYPE",
+    help="Element type of tensors that are not quantized: f32, f16, bf16. Default: one that loses nothing.",
 )
 @click.option("--shard-size", metavar="SIZE", callback=size_argument, help="Split the output into files of about this size.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
 @click.option("--jobs", type=click.IntRange(1, 256), help="Worker threads. Default: one per core, at most 8.")
-@click.option("--max-ram", metavar="SIZE", callback=size_argument, help="Memory to stay within; fewer workers run if need be.")
+@click.option(
+    "--max-ram", metavar="SIZE", callback=size_argument, help="Upper bound on memory; fewer workers run if necessary."
+)
 @click.option(
     "--gate-text", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A UTF-8 text to measure accuracy on, where a gate is due. Default: what the source model says itself.",
+    help="UTF-8 text for the accuracy gate, if there is one. Default: text that the source model generates.",
 )  # fmt: skip
 @ungated_option
-@click.option("--resume", is_flag=True, help="Continue an interrupted run of the same job.")
-@click.option("--force", is_flag=True, help="Replace a model that is at the destination; nothing else.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted conversion with the same arguments.")
+@click.option("--force", is_flag=True, help="Replace a model at the destination; never anything else.")
 @click.option("--tensors", is_flag=True, help="Report every tensor.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress, no notes.")
+@click.option("--quiet", "-q", is_flag=True, help="Print no progress and no notes.")
 @json_option
 def command(
     source: Path,
@@ -82,24 +86,25 @@ def command(
     as_json: bool,
     **of_formats: Any,
 ) -> None:
-    """Convert SOURCE into DESTINATION in bounded memory.
+    """Convert SOURCE to DESTINATION, in another format or quantization, in bounded memory.
 
-    Tensors the target can hold are copied byte for byte; the rest are repacked or decoded, and the report says what it cost.
-    The destination appears whole or not at all; an interrupted run continues with --resume.
+    Tensors are copied byte for byte if the target format can store them as they are; otherwise they are repacked, or decoded
+    and encoded again, and the report gives the error. DESTINATION appears complete or not at all; --resume continues an
+    interrupted conversion.
 
     \b
     Examples:
       flyweight convert model.gguf model-hf --dtype bf16
       flyweight convert model-hf model.gguf --quant q8_0
       flyweight convert model-hf model-4bit --to mlx --quant int4
-      flyweight convert model.gguf model.safetensors          # keeps every quantised byte
+      flyweight convert model.gguf model.safetensors          # copies every quantized byte
       flyweight convert model-hf out.gguf --quant q4_0 --dry-run --json
       flyweight convert model-hf model.squizd --quant int4    # weights, config and tokenizer in one file
-      flyweight convert --add int4 model-npy                  # four bits beside eight, in the same npy-dir
+      flyweight convert --add int4 model-npy                  # add four-bit weights to an 8-bit npy-dir
       flyweight convert model-hf model.squizd --quant int2 --sparse 0.25 --eagle head.safetensors --coreml model.mlpackage
     """
     if quant is not None and recipe is not None:
-        raise click.UsageError("--quant and --recipe exclude each other")
+        raise click.UsageError("--quant and --recipe cannot be used together")
     from flyweight.api import convert
     from flyweight.checkpoint import open_checkpoint
     from flyweight.pipeline import plan_conversion
@@ -220,4 +225,4 @@ def _notes(notes: tuple[str, ...], quiet: bool) -> None:
 
 
 def _terminated(_signal: int, _frame: FrameType | None) -> None:
-    raise InterruptedRunError("terminated", hint="the same command with --resume continues")
+    raise InterruptedRunError("terminated", hint="run the same command with --resume to continue")

@@ -31,23 +31,23 @@ FIGURES = {
 }
 
 
-@click.command(name="eval", short_help="Measure how well a model predicts text.")
+@click.command(name="eval", short_help="Measure perplexity, and KL divergence from another model.")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--text", type=click.Path(path_type=Path, dir_okay=False), required=True, help="A UTF-8 text to predict.")
-@click.option("--against", type=click.Path(path_type=Path), help="The model that MODEL should be like.")
-@click.option("--context", type=click.IntRange(2), help="Tokens of a window.  [default: 1024 or what the model has]")
-@click.option("--tokens", type=click.IntRange(2), help="Read only this many tokens of the text.")
-@click.option("--tier", type=click.Choice(CHOICES), help="Which form of an npy-dir to measure.  [default: its arrays]")
+@click.option("--text", type=click.Path(path_type=Path, dir_okay=False), required=True, help="UTF-8 text to measure on.")
+@click.option("--against", type=click.Path(path_type=Path), help="Reference model, usually the original.")
+@click.option("--context", type=click.IntRange(2), help="Window size in tokens.  [default: the model's context, at most 1024]")
+@click.option("--tokens", type=click.IntRange(2), help="Use only the first tokens of the text.")
+@click.option("--tier", type=click.Choice(CHOICES), help="Which tier of an npy-dir to measure.  [default: its arrays]")
 @engine_options
 @json_option
 def command(
     model: Path, text: Path, against: Path | None, context: int | None, tokens: int | None, kv: str, threads: int | None,
     exact: bool, max_ram: int | None, tier: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Perplexity of MODEL on a text, and with --against how far its predictions are from those of another model.
+    """Measure the perplexity of MODEL on a text and, with --against, the KL divergence of its predictions from another model's.
 
-    The text is cut into windows; every token of a window but the first is predicted. Both models run side by side, so memory
-    does not grow with the text. The reference computes with f32 activations and an f32 cache.
+    The text is split into windows; every token of a window except the first is predicted. Both models run side by side,
+    so memory does not grow with the text. The reference uses f32 activations and an f32 KV cache.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Options of `convert` that single formats declare (`containers.OPTIONS`): read, and shown under each format's title."""
+"""Options of `convert` that belong to one format (`containers.OPTIONS`): parsed here, and shown under the format's title."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def extras_of(values: Mapping[str, Any]) -> Extras | None:
         if group.extras and (given := {o.name: values[o.name] for o in group.options if values[o.name] is not None})
     ]
     if len(asked) > 1:
-        raise click.UsageError(f"options of {asked[0][0].title} and of {asked[1][0].title} exclude each other")
+        raise click.UsageError(f"options of {asked[0][0].title} and of {asked[1][0].title} cannot be used together")
     return next((group.extras(**given) for group, given in asked if group.extras), None)
 
 
@@ -72,5 +72,5 @@ def added_form(ctx: click.Context, allowed: Collection[str]) -> str | None:
     for parameter in ctx.command.params:
         given = ctx.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
         if given and parameter.name not in (*allowed, option.name):
-            raise click.UsageError(f"{option.flag} and {parameter.get_error_hint(ctx)} exclude each other")
+            raise click.UsageError(f"{option.flag} and {parameter.get_error_hint(ctx)} cannot be used together")
     return str(ctx.params[option.name])

@@ -22,14 +22,14 @@ _MANY = 8
 _MOST_KEYS = 1000
 
 
-@click.command(name="inspect", short_help="Show what is in a checkpoint.")
+@click.command(name="inspect", short_help="Show the format, metadata and tensors of a model.")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--tensors", is_flag=True, help="List every tensor.")
 @json_option
 def command(path: Path, tensors: bool, as_json: bool) -> None:
-    """Show the format, metadata and tensors of PATH (a file or a directory). No weight is read.
+    """Show the format, metadata and tensors of PATH, a file or a directory. Weights are not read.
 
-    Of a SQUIZD file also its flags, draft head and appendix, and which way it would run on this machine.
+    For a SQUIZD file, also its flags, draft head and Core ML package, and how it would run on this machine.
 
     \b
     Examples:
@@ -59,7 +59,7 @@ def command(path: Path, tensors: bool, as_json: bool) -> None:
     if routes:
         ways_to_run = [(("→ " if r.chosen else "  ") + r.path, r.reason) for r in routes]
         ways_to_run += [(f"+ {a.flag}", a.reason) for a in added if a.present]
-        print_table("", [("runs by", "left"), ("", "left")], ways_to_run)
+        print_table("", [("how it runs", "left"), ("", "left")], ways_to_run)
     if tensors:
         columns = [
             ("tensor", "left"),
@@ -144,7 +144,7 @@ def _print_summary(path: Path, manifest: Manifest, summary: Mapping[str, Any]) -
         rows = [(key, _short(typed.value)) for key, typed in islice(manifest.metadata.items(), _MOST_KEYS)]
         print_table("", [("metadata", "left"), ("value", "left")], rows)
         if (more := len(manifest.metadata) - _MOST_KEYS) > 0:
-            note(f"and {more} more keys; --json prints them all")
+            note(f"{more} more keys; --json prints all")
 
 
 def _shown(value: object) -> str:

@@ -1,4 +1,4 @@
-"""How verbs print: tables on stdout, progress on stderr, JSON when asked. rich is imported only for tables and bars."""
+"""How commands print: tables on stdout, progress on stderr, JSON with `--json`. rich is imported only for tables and bars."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 _AT_ONCE = 4096
 _GATE = {"kl": "KL", "perplexity_ratio": "perplexity ratio"}
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout instead of a table.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
 def print_json(document: Any) -> None:
@@ -129,7 +129,7 @@ def gate_label(gate: Mapping[str, Any]) -> str:
     if gate["reason"]:
         return f"{outcome}: {gate['reason']}"
     found = (f"{title} {gate[key]['value']:.4g}, at most {gate[key]['high']:.4g}" for key, title in _GATE.items() if gate[key])
-    return f"{outcome}: {'; '.join(found)}; {gate['predicted']} tokens beside {gate['source']}"
+    return f"{outcome}: {'; '.join(found)}; {gate['predicted']} tokens, compared with {gate['source']}"
 
 
 def say(text: str) -> None:

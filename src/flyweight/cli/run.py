@@ -48,11 +48,20 @@ def _all(*options: Callable[[Any], Any]) -> Callable[[C], C]:
 
 engine_options = _all(
     click.option(
-        "--kv", type=click.Choice(["f16", "f32", "int8"]), default="f16", show_default=True, help="How tokens are remembered."
+        "--kv",
+        type=click.Choice(["f16", "f32", "int8"]),
+        default="f16",
+        show_default=True,
+        help="Element type of the KV cache.",
     ),
-    click.option("--threads", type=click.IntRange(1, 256), help="[default: all cores]"),
-    click.option("--exact", is_flag=True, help="Multiply with f32 activations instead of int8 ones: slower, closer."),
-    click.option("--max-ram", callback=size_argument, metavar="SIZE", help="Bound memory; layers are streamed if need be."),
+    click.option("--threads", type=click.IntRange(1, 256), help="CPU threads.  [default: all cores]"),
+    click.option("--exact", is_flag=True, help="Use f32 activations instead of int8: slower, more accurate."),
+    click.option(
+        "--max-ram",
+        callback=size_argument,
+        metavar="SIZE",
+        help="Upper bound on memory; layers are streamed from disk if necessary.",
+    ),
 )
 tier_options = _all(
     click.option(
@@ -60,35 +69,53 @@ tier_options = _all(
         type=click.Choice(CHOICES),
         default=AUTO,
         show_default=True,
-        help="Which form of an npy-dir to run; built in your cache if need be.",
+        help="Which tier of an npy-dir to run; it is built in your cache if necessary.",
     ),
-    click.option("--no-build", is_flag=True, help="Build no tier in your cache; run what is there."),
-    click.option("--verbose", "-v", is_flag=True, help="Say which tier is run, and why."),
+    click.option("--no-build", is_flag=True, help="Build no tier; run what is there."),
+    click.option("--verbose", "-v", is_flag=True, help="Print which tier is run and why, and how many digests were checked."),
 )
 ungated_option = click.option(
-    "--allow-ungated", is_flag=True, help="Use weights of three bits that have not passed their accuracy gate."
+    "--allow-ungated", is_flag=True, help="Use three-bit weights that have not passed their accuracy gate."
 )
 model_options = _all(
-    click.option("--context", type=click.IntRange(1), help="Tokens to remember.  [default: 4096 or what the model has]"),
+    click.option("--context", type=click.IntRange(1), help="Context size in tokens.  [default: the model's, at most 4096]"),
     engine_options,
     tier_options,
     ungated_option,
-    click.option("--verify", is_flag=True, help="Check all digests before the first token, not beside the answer."),
+    click.option("--verify", is_flag=True, help="Check all digests before the first token, not in the background."),
 )
 sampling_options = _all(
-    click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="The longest answer."),
     click.option(
-        "--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0 takes the likeliest token."
+        "--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="Maximum number of tokens to generate."
     ),
-    click.option("--top-k", type=click.IntRange(0), default=0, help="Draw from the K likeliest; 0 for all."),
-    click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, help="Draw from this much probability."),
-    click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, help="Draw from tokens this likely beside the best."),
-    click.option("--repetition-penalty", type=click.FloatRange(0, min_open=True), default=1.0, help="Above 1: repeat less."),
     click.option(
-        "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same text."
+        "--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="Sampling temperature; 0 is greedy."
     ),
-    click.option("--system", metavar="TEXT", help="What the model is told beforehand."),
-    click.option("--raw-special", is_flag=True, help="Special tokens written in messages are those tokens, not text."),
+    click.option("--top-k", type=click.IntRange(0), default=0, help="Sample from the K most likely tokens; 0 for all."),
+    click.option(
+        "--top-p",
+        type=click.FloatRange(0, 1, min_open=True),
+        default=1.0,
+        help="Sample from the most likely tokens with this total probability.",
+    ),
+    click.option(
+        "--min-p",
+        type=click.FloatRange(0, 1),
+        default=0.0,
+        help="Drop tokens below this share of the best token's probability.",
+    ),
+    click.option(
+        "--repetition-penalty", type=click.FloatRange(0, min_open=True), default=1.0, help="Above 1: penalize repeated tokens."
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(0, 2**64 - 1),
+        default=0,
+        show_default=True,
+        help="Random seed; the same seed gives the same text.",
+    ),
+    click.option("--system", metavar="TEXT", help="System message."),
+    click.option("--raw-special", is_flag=True, help="Parse special tokens in messages, instead of reading them as text."),
 )
 
 
@@ -143,17 +170,15 @@ def leave_promptly(seconds: float = 0.05) -> None:
 
 def _stop_texts(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
     if not all(texts):
-        raise click.BadParameter("an empty text stops everything; leave the option out")
+        raise click.BadParameter("the text is empty; leave the option out")
     return texts
 
 
-@click.command(name="run", short_help="Let a model answer a prompt.")
+@click.command(name="run", short_help="Generate text from a prompt.")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("prompt", required=False)
-@click.option("--raw", is_flag=True, help="Continue the prompt as it is, without the chat template.")
-@click.option(
-    "--stop", multiple=True, metavar="TEXT", callback=_stop_texts, help="End the answer before this text; may be repeated."
-)
+@click.option("--raw", is_flag=True, help="Continue the prompt without the chat template.")
+@click.option("--stop", multiple=True, metavar="TEXT", callback=_stop_texts, help="Stop before this text; may be repeated.")
 @sampling_options
 @model_options
 @json_option
@@ -162,7 +187,7 @@ def command(
     context: int | None, kv: str, threads: int | None, exact: bool, max_ram: int | None, allow_ungated: bool, tier: str,
     no_build: bool, verbose: bool, verify: bool, as_json: bool, **sampling: Any,
 ) -> None:  # fmt: skip
-    """Answer PROMPT (or standard input) with MODEL, any checkpoint of a known family. Text appears as it is made.
+    """Generate text from PROMPT, or from standard input, with MODEL in any format.
 
     \b
     Examples:
@@ -176,9 +201,9 @@ def command(
     require_text("--system", system)
     text = prompt if prompt is not None else text_from_stdin()
     if not text:
-        raise click.UsageError("there is no prompt: give PROMPT, or text on standard input")
+        raise click.UsageError("no prompt: give PROMPT, or text on standard input")
     if raw and system:
-        raise click.UsageError("--system needs the chat template, which --raw leaves out")
+        raise click.UsageError("--system and --raw cannot be used together: --system needs the chat template")
     leave_promptly()
     with ExitStack() as held:
         with starting():

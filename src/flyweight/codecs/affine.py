@@ -1,4 +1,4 @@
-"""`affine`: integers of 1 to 8 bits on a uniform grid, with one scale per group of a row.
+"""`affine`: uniform quantization to integers of 1 to 8 bits, with a scale for each group of a row.
 
     form         stored beside the codes    value                       codes
     scale_bias   scale, bias                w = s · q + b               unsigned
@@ -54,7 +54,7 @@ class Affine(Codec):
         require_integers(self, "axis", least=-1, most=63)
         require_one_of(self, form=_GROUP_PARTS, scale=FLOATS, word=_WORDS, packing=packing.PACKINGS)
         if not packing.supports(self.packing, self.bits):
-            raise ValueError(f"packing {self.packing} does not exist for {self.bits} bits")
+            raise ValueError(f"packing {self.packing} has no order for {self.bits} bits")
 
     @property
     def quantizer(self) -> str:
@@ -261,7 +261,7 @@ class Affine(Codec):
         """Both rounded to their stored type; UnsupportedError where they, or a step of decoding, leave their range."""
         stored = self._round(scale), self._round(offset)
         if not self.in_range(*stored).all():
-            raise UnsupportedError(f"the weights leave the range of {self.scale} scales", code="E_RANGE", hint="use f32 scales")
+            raise UnsupportedError(f"the weights are too large for {self.scale} scales", code="E_RANGE", hint="use f32 scales")
         return stored
 
     def _round(self, wide: Array | float) -> Array:
@@ -294,7 +294,7 @@ class Affine(Codec):
         return same and self.form == "scale_bias" and self.scale in (grid.scale, "f32")
 
     def grid(self, spec: TensorSpec, parts: Parts) -> Grid:
-        self._require(self.axis == -1, "its groups run down the columns")
+        self._require(self.axis == -1, "its groups do not run along rows")
         codes, scale, offset = self._load(spec, parts)
         with np.errstate(all="ignore"):
             bias = offset if self.form == "scale_bias" else -offset * scale
@@ -304,11 +304,11 @@ class Affine(Codec):
         return grid
 
     def from_grid(self, spec: TensorSpec, grid: Grid) -> Parts:
-        self._require(self.axis == -1, "its groups run down the columns")
+        self._require(self.axis == -1, "its groups do not run along rows")
         span, columns = self.span(spec.columns), spec.columns
         first = np.arange(0, columns, span)
         last = np.minimum(first + span, columns) - 1
-        self._require(np.array_equal(first // grid.group, last // grid.group), f"groups of {grid.group} do not fit")
+        self._require(np.array_equal(first // grid.group, last // grid.group), f"groups of {grid.group} do not match")
         codes, scale, offset = grid.codes, grid.scale[:, first // grid.group], grid.bias[:, first // grid.group]
         if self.form != "scale_bias":
             offset = -_quotient(offset, scale)
@@ -316,7 +316,7 @@ class Affine(Codec):
             moved = codes + (self.half - _per_column(offset, span, columns))
             codes = np.where((moved >= 0) & (moved <= self.levels), moved, 0).astype(np.uint8)
             offset = np.full_like(scale, self.half)
-        self._require(int(codes.max(initial=0)) <= self.levels, f"codes of {grid.bits} bits do not fit")
+        self._require(int(codes.max(initial=0)) <= self.levels, f"codes of {grid.bits} bits are too wide")
         self._require(
             all(_equal(self._round(wide).astype(np.float32), wide) for wide in (scale, offset)),
             f"a scale or offset is not exact in {self.scale}",
@@ -328,7 +328,7 @@ class Affine(Codec):
 
     def _require(self, holds: bool, why: str) -> None:
         if not holds:
-            raise UnsupportedError(f"no lossless repacking with {self.spec}: {why}", code="E_GRID")
+            raise UnsupportedError(f"cannot be repacked as {self.spec} without loss: {why}", code="E_GRID")
 
 
 def _shape(spec: TensorSpec) -> tuple[int, ...]:

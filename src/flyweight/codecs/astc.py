@@ -74,7 +74,7 @@ class Astc(Codec):
         """Into `values`, from row `first`, a multiple of the block's height."""
         identity, scale, zero = _unpaired(parts["pair"])
         if identity != self.id:
-            raise MalformedError(f"the scale is that of tensor {identity:#x}, not of {self.id:#x}", code="E_PART_VALUES")
+            raise MalformedError(f"the scale belongs to tensor {identity:#x}, not to {self.id:#x}", code="E_PART_VALUES")
         down, across = -(-len(values) // self.height), -(-values.shape[1] // self.width)
         above = first // self.height
         blocks = np.ascontiguousarray(parts["blocks"][above : above + down], np.uint8)
@@ -82,7 +82,7 @@ class Astc(Codec):
         kernels.astc_decode(blocks, self.width, self.height, float(scale), float(zero), values, illegal)
         if illegal.any():
             row, column = (int(place[0]) for place in illegal.nonzero())
-            raise MalformedError(f"block {column} of row {above + row} is no legal LDR block", code="E_ASTC_BLOCK")
+            raise MalformedError(f"block {column} of row {above + row} is not a legal LDR block", code="E_ASTC_BLOCK")
 
     def _whole_rows(self, spec: TensorSpec, texels: int) -> int:
         """About as many rows as hold so many texels, in whole blocks."""
@@ -92,9 +92,9 @@ class Astc(Codec):
         _, scale, zero = _unpaired(parts["pair"])
         with np.errstate(over="ignore", invalid="ignore"):
             if not (np.isfinite(scale) and np.isfinite(zero) and np.isfinite(zero + scale)):
-                return "part 'pair' holds a scale or a zero that is NaN or infinite, or adds up to it"
+                return "part 'pair' has a scale or a zero that is NaN or infinite, or whose sum is"
         if scale < 0:
-            return "part 'pair' holds a negative scale"
+            return "part 'pair' has a negative scale"
         try:
             for _ in self.decoded_runs(spec, parts):
                 pass
@@ -113,7 +113,7 @@ class Astc(Codec):
             scale = high - low
         require_finite(np.isfinite([low, high]).all())
         if not np.isfinite(scale):
-            raise UnsupportedError("the weights reach further than an f32 scale", code="E_RANGE")
+            raise UnsupportedError("the range of the weights is too large for an f32 scale", code="E_RANGE")
         blocks = np.empty(layout["blocks"].shape, np.uint8)
         if wide.size:
             self._compress(spec, wide, low, scale, blocks)

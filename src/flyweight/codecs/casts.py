@@ -1,4 +1,4 @@
-"""Arrays as another element type: NumPy's rounding, at memory speed between f32 and the sixteen-bit floats.
+"""Casts between element types, with NumPy's rounding; native between f32 and the 16-bit floats.
 
 Casting to a narrower float rounds to nearest, ties to even, and to infinity beyond its range. A NaN stays a quiet NaN
 (`kernels.streams.float_casts` has its bits).

@@ -1,4 +1,4 @@
-"""`excess`: codes that stand for themselves less a constant, with one scale per group.
+"""`excess`: codes minus a constant zero point, with one scale per group.
 
     w = s · (q − excess)
 
@@ -44,7 +44,9 @@ class Excess(Codec):
         require_integers(self, "group", zero="all")
         require_one_of(self, flat=(True, False), zeros=(True, False))
         if type(self.excess) is not int or type(self.top) is not int or not 0 < self.excess < self.top < 1 << self.bits:
-            raise ValueError(f"0 < excess < top < {1 << self.bits} must hold, not {self.excess!r}, {self.top!r}")
+            raise ValueError(
+                f"excess and top must satisfy 0 < excess < top < {1 << self.bits}, not {self.excess!r} and {self.top!r}"
+            )
 
     @property
     def needs_gate(self) -> bool:
@@ -87,7 +89,7 @@ class Excess(Codec):
         """s · q + b with b = −s · excess, which is rounded once: for whoever asks, but not the same to the last bit."""
         rows, columns = self._rows(spec)
         if (rows, columns) != (spec.rows, spec.columns):
-            raise UnsupportedError("groups run across rows", code="E_NO_GRID")
+            raise UnsupportedError("groups span rows, so it cannot be repacked", code="E_NO_GRID")
         packed, scale, zero = self._loaded(spec, parts)
         with np.errstate(all="ignore"):
             bias = -(scale * zero)
@@ -109,7 +111,7 @@ class Excess(Codec):
         low, high = (extreme.reduceat(values, starts, axis=1).astype(np.float64) for extreme in (np.minimum, np.maximum))
         scale = np.maximum(np.maximum(high / (self.top - self.excess), -low / self.excess), 0).astype(np.float32)
         if not self._in_range(scale, self.excess):
-            raise UnsupportedError("the weights leave the range of f32 scales", code="E_RANGE")
+            raise UnsupportedError("the weights are too large for f32 scales", code="E_RANGE")
         codes = self._nearest(values, scale)
         if self.top != 2 * self.excess:
             shorter = (np.maximum(high, -low) / (self.top / 2)).astype(np.float32)

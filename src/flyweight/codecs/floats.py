@@ -95,7 +95,7 @@ class Fp8(Codec):
             wide_stored, top = stored.astype(np.float32), np.float32(_TOP[self.format])
             reach = top / wide_stored if self.divide else top * wide_stored
         if not np.isfinite(reach).all():
-            raise UnsupportedError(f"the weights leave the range of {self.scale} scales", code="E_RANGE", hint="use f32 scales")
+            raise UnsupportedError(f"the weights are too large for {self.scale} scales", code="E_RANGE", hint="use f32 scales")
         stored[reach == 0] = 1
         return stored
 
@@ -146,7 +146,7 @@ class Mxfp4Split(Codec):
         parts = {"codes": nibbles[:, 0::2] | nibbles[:, 1::2] << 4, "scale": np.ascontiguousarray(blocks[:, 0])}
         parts = {name: part.reshape(layout[name].shape) for name, part in parts.items()}
         if (complaint := self.check_values(spec, parts)) is not None:
-            raise UnsupportedError(f"the values do not fit {self.name}: {complaint}", code="E_BLOCK_RANGE")
+            raise UnsupportedError(f"the values cannot be stored as {self.name}: {complaint}", code="E_BLOCK_RANGE")
         return parts
 
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:

@@ -1,4 +1,4 @@
-"""`hqq`: integers with a scale and a zero for every group of elements that lie far apart, as HQQ stores them.
+"""`hqq`: integers with a scale and a zero per group, where a group is elements far apart, as HQQ stores them.
 
 The flattened tensor of n elements is seen as a matrix of `group` rows and N = n / group columns; a group is a column,
 the elements c, c + N, c + 2·N …
@@ -56,7 +56,7 @@ class Hqq(Codec):
         require_one_of(self, bits=_STORED)
         require_integers(self, "group", least=1)
         if self.bits != 3 and self.group * self.bits % 8:
-            raise ValueError(f"a group of {self.group} codes of {self.bits} bits is not whole bytes")
+            raise ValueError(f"a group of {self.group} codes of {self.bits} bits is not a whole number of bytes")
 
     @property
     def needs_gate(self) -> bool:
@@ -74,7 +74,7 @@ class Hqq(Codec):
     def _shape(self, spec: TensorSpec) -> tuple[int, int]:
         require_f32(self, spec)
         if spec.size % self.group:
-            raise UnsupportedError(f"hqq stores whole groups of {self.group} elements, not {spec}", code="E_GROUP")
+            raise UnsupportedError(f"hqq needs a multiple of {self.group} elements, not {spec}", code="E_GROUP")
         return self.group, spec.size // self.group
 
     def layout(self, spec: TensorSpec) -> Layout:

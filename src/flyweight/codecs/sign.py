@@ -61,7 +61,7 @@ class Sign(Codec):
         with np.errstate(over="ignore"):
             scale = (sums / max(spec.columns, 1)).astype(layout["scale"].dtype.numpy)
         if not np.isfinite(scale.astype(np.float32)).all():
-            raise UnsupportedError(f"the weights leave the range of {self.scale} scales", code="E_RANGE", hint="use f32 scales")
+            raise UnsupportedError(f"the weights are too large for {self.scale} scales", code="E_RANGE", hint="use f32 scales")
         if self.packing != "little":
             bits = packing.pack(self.packing, packing.unpack("little", bits, 1, spec.columns), 1)
         return {"signs": bits.reshape(layout["signs"].shape), "scale": scale.reshape(layout["scale"].shape)}

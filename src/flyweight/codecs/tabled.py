@@ -1,4 +1,4 @@
-"""`tabled`: codes of 4 signed or 2 unsigned bits, scale and zero of every run of weights in a table of 16-byte entries.
+"""`tabled`: codes of 4 signed or 2 unsigned bits; the scale and zero of every run of weights are in a table of 16-byte entries.
 
     w = scale · q + zero        4 bits: q is −8 … 7, two's complement        2 bits: q is 0 … 3
 
@@ -148,7 +148,7 @@ class Tabled(Codec):
         with np.errstate(over="ignore"):
             ends = [scale * np.float32(code) + zero for code in (least, most)]
         if not np.isfinite(ends).all():
-            raise UnsupportedError("the weights leave the range of f32 scales", code="E_RANGE")
+            raise UnsupportedError("the weights are too large for f32 scales", code="E_RANGE")
         return self._parts(spec, packed, scale, zero)
 
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
@@ -158,10 +158,10 @@ class Tabled(Codec):
         with np.errstate(invalid="ignore"):
             bad = np.flatnonzero(~np.isfinite(table[:, 2:].view(np.float32)).all(axis=1))
         if bad.size:
-            return f"entry {bad[0]} holds NaN or infinite values"
+            return f"entry {bad[0]} has NaN or infinite values"
         unused = -spec.size * self.bits % 8
         if unused and int(parts["codes"].reshape(-1)[-1]) >> (8 - unused):
-            return "the bits behind the last code are not zero"
+            return "the bits after the last code are not zero"
         return None
 
     def product(self, spec: TensorSpec, parts: Parts) -> kernels.Matrix | None:
@@ -232,5 +232,5 @@ class Tabled(Codec):
         values = np.empty((spec.rows, spec.columns), np.float32)
         kernels.decode_scale_bias(grid.codes, 8, grid.scale, grid.bias, grid.group, values)
         if not np.array_equal(values, self.decode(spec, parts).reshape(values.shape), equal_nan=True):
-            raise UnsupportedError(f"no lossless repacking with {self.spec}: a bias is not exact", code="E_GRID")
+            raise UnsupportedError(f"cannot be repacked as {self.spec} without loss: a zero point is not exact", code="E_GRID")
         return grid, parts

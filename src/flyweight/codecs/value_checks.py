@@ -1,4 +1,4 @@
-"""What codecs check of their parameters and of what they are to store, each rule stated once."""
+"""Checks of codec parameters and of values to encode, each rule stated once."""
 
 from __future__ import annotations
 
@@ -44,4 +44,4 @@ def require_f32(codec: Codec, spec: TensorSpec, least_rank: int = 1) -> None:
 def require_finite(are: bool | np.bool) -> None:
     """UnsupportedError unless all weights are finite: no code stands for another."""
     if not are:
-        raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
+        raise UnsupportedError("NaN and infinite weights cannot be quantized", code="E_NONFINITE")

@@ -1,4 +1,4 @@
-"""What some containers can do beside the contract of `container`: an ability is a small protocol.
+"""Abilities: what only some containers can do, each as a small protocol.
 
 A container has an ability by having its members; nothing is registered. Who needs one asks `isinstance(container, Audits)` and
 does without where the answer is no. A new ability is a protocol here and the one place that asks for it.

@@ -1,4 +1,4 @@
-"""The contract of a container.
+"""What a container is: the interface of every container.
 
 A container is two pure functions over one table. `parse` turns a bundle into a manifest without
 reading a weight; `place` turns a manifest into the exact files to write: every byte that is not
@@ -134,7 +134,7 @@ class Container(ABC):
 def require_carried(container: Container, manifest: Manifest) -> None:
     for entry in manifest.entries.values():
         if not container.carried(entry.spec, entry.codec):
-            raise UnsupportedError(f"{container.name} cannot hold {entry.spec} as {entry.codec}", tensor=entry.name)
+            raise UnsupportedError(f"{container.name} cannot store {entry.spec} as {entry.codec}", tensor=entry.name)
 
 
 def check_cover(spans: Iterable[tuple[str, int, int]], start: int, source: Readable, alignment: int = 1) -> None:
@@ -146,13 +146,13 @@ def check_cover(spans: Iterable[tuple[str, int, int]], start: int, source: Reada
     for name, begin, nbytes in spans:
         end = begin + nbytes
         if (begin - start) % alignment:
-            code, problem = "E_ALIGNMENT", f"offset {begin - start} is no multiple of the alignment {alignment}"
+            code, problem = "E_ALIGNMENT", f"offset {begin - start} is not a multiple of the alignment {alignment}"
         elif end > source.size:
-            code, problem = "E_PAST_END", f"bytes {begin}..{end} run past the end at {source.size}"
+            code, problem = "E_PAST_END", f"bytes {begin}..{end} are beyond the end of the file at {source.size}"
         elif begin < expected:
-            code, problem = "E_OVERLAP", f"begins {expected - begin} bytes before the end of another"
+            code, problem = "E_OVERLAP", f"the tensor begins {expected - begin} bytes before the end of another"
         elif begin > expected:
-            code, problem = "E_HOLE", f"has {begin - expected} bytes before it that belong to no tensor"
+            code, problem = "E_HOLE", f"{begin - expected} unused bytes before the tensor"
         else:
             expected = end + -end % alignment
             continue

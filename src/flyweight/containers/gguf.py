@@ -98,7 +98,7 @@ def _checked_kind(cursor: Cursor, name: str, number: int, dims: list[int]) -> tu
     """What a tensor of this ggml type and these dimensions, fastest-varying first, is."""
     shape = check_shape(dims[::-1], file=cursor.source.name, tensor=name)
     if number not in PLAIN and number not in BLOCKS:
-        raise UnsupportedError(f"ggml type {number} is not known", code="E_GGUF_TYPE", file=cursor.source.name, tensor=name)
+        raise UnsupportedError(f"unknown ggml type {number}", code="E_GGUF_TYPE", file=cursor.source.name, tensor=name)
     stored = _stored_as(number, shape)
     if stored is None:
         raise cursor.malformed(
@@ -136,7 +136,7 @@ def _read_tensors(cursor: Cursor, count: int, alignment: int, file: str) -> Entr
     cursor.spend(count * ENTRY_NBYTES, "the table of tensors")
     if len(set(names)) != count:
         [(name, _)] = Counter(names).most_common(1)
-        raise MalformedError("appears twice", code="E_DUPLICATE", file=cursor.source.name, tensor=name)
+        raise MalformedError("the tensor appears twice", code="E_DUPLICATE", file=cursor.source.name, tensor=name)
     start = _padded(cursor.offset, alignment)
     spans = ((name, start + offset, sizes[kind]) for name, kind, offset in zip(names, kinds, offsets, strict=True))
     check_cover(spans, start, cursor.source, alignment)
@@ -188,7 +188,7 @@ def _is_split_set(bundle: Bundle) -> bool:
 def _split_number(metadata: Mapping[str, Typed], key: str, file: str) -> int:
     typed = metadata.get(key)
     if typed is None or typed.type[0] not in "ui" or typed.value < 0:
-        raise MalformedError(f"a part of a split model needs a number in '{key}'", code="E_SPLIT", file=file)
+        raise MalformedError(f"a part of a split model needs an integer in '{key}'", code="E_SPLIT", file=file)
     return int(typed.value)
 
 
@@ -197,7 +197,7 @@ def _join(bundle: Bundle, first: str, count: int) -> tuple[dict[str, Typed], Ent
     match = _SPLIT_NAME.fullmatch(first)
     if match is None or int(match[3]) != count:
         raise MalformedError(
-            f"is one of {count} parts, so its name must end in -00001-of-{count:05d}.gguf or alike",
+            f"is one of {count} parts, so its name must end like -00001-of-{count:05d}.gguf",
             code="E_SPLIT",
             file=bundle.name,
         )
@@ -219,19 +219,23 @@ def _join(bundle: Bundle, first: str, count: int) -> tuple[dict[str, Typed], Ent
         source = siblings[name]
         own, tensors = _read_file(source, name)
         if (_split_number(own, SPLIT_NO, source.name), _split_number(own, SPLIT_COUNT, source.name)) != (number, count):
-            raise MalformedError(f"does not say that it is part {number} of {count}", code="E_SPLIT", file=source.name)
+            raise MalformedError(
+                f"its metadata do not say that it is part {number} of {count}", code="E_SPLIT", file=source.name
+            )
         if number == 0:
             total = _split_number(own, SPLIT_TENSORS, source.name)
         for key, typed in own.items():
             if key not in SPLIT_KEYS and metadata.setdefault(key, typed) != typed:
                 raise MalformedError(f"parts disagree about '{key}'", code="E_SPLIT", file=source.name)
         for tensor in tensors.keys() & entries.keys():
-            raise MalformedError("is in two parts", code="E_DUPLICATE", file=source.name, tensor=tensor)
+            raise MalformedError("the tensor is in two parts", code="E_DUPLICATE", file=source.name, tensor=tensor)
         entries.absorb(tensors)
         if len(entries) > MAX_TENSORS:
             raise LimitError(f"more than {MAX_TENSORS} tensors", code="E_TENSORS", file=bundle.name)
     if len(entries) != total:
-        raise MalformedError(f"{total} tensors were split but the parts hold {len(entries)}", code="E_SPLIT", file=bundle.name)
+        raise MalformedError(
+            f"the parts should have {total} tensors together but have {len(entries)}", code="E_SPLIT", file=bundle.name
+        )
     return metadata, entries
 
 
@@ -256,7 +260,9 @@ def _build_image(file: str, metadata: Mapping[str, Typed], entries: Mapping[str,
     offsets = []
     for entry in entries.values():
         if len(entry.name.encode()) > MAX_GGML_NAME_BYTES:
-            raise UnsupportedError(f"GGUF names take up to {MAX_GGML_NAME_BYTES} bytes", code="E_NAME", tensor=entry.name)
+            raise UnsupportedError(
+                f"the name is too long: GGUF allows {MAX_GGML_NAME_BYTES} bytes", code="E_NAME", tensor=entry.name
+            )
         shape = entry.spec.shape
         number = _PLAIN_IDS[entry.spec.dtype] if entry.codec == RAW else _BLOCK_IDS[entry.codec.name]
         head += [pack_text(entry.name), struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape[::-1], number, at)]
@@ -294,7 +300,7 @@ class Gguf(Container):
         if count > 1:
             metadata, entries = _join(bundle, file, count)
         elif len(_ggufs(bundle)) > 1:
-            raise MalformedError(f"several files, but '{file}' is whole by itself", code="E_SPLIT", file=bundle.name)
+            raise MalformedError(f"there are several files, but '{file}' is a complete model", code="E_SPLIT", file=bundle.name)
         model = {key: typed for key, typed in metadata.items() if key not in SPLIT_KEYS}
         return Manifest(self.name, entries, model, dialect=self.dialect)
 

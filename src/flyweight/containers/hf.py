@@ -101,7 +101,7 @@ def read_index(bundle: Bundle) -> Index:
     shards: dict[str, set[str]] = {}
     for tensor, shard in weight_map.items():
         if type(shard) is not str:
-            raise MalformedError("the index maps it to something that is not a name", code="E_INDEX", file=file, tensor=tensor)
+            raise MalformedError("the index maps it to something that is not text", code="E_INDEX", file=file, tensor=tensor)
         shards.setdefault(shard, set()).add(tensor)
         if len(shards) > MAX_SHARDS:
             raise LimitError(f"more than {MAX_SHARDS} shards", code="E_SHARDS", file=file)
@@ -161,7 +161,7 @@ def _read_shards(bundle: Bundle, index: Index) -> tuple[dict[str, str], Mapping[
         for name in expected ^ header.tensors.keys():
             missing = name in expected
             raise MalformedError(
-                "the index maps it to this shard, which does not hold it"
+                "the index maps it to this shard, but the shard does not have it"
                 if missing
                 else "the index does not map it to this shard",
                 code="E_INDEX_MISMATCH",
@@ -176,7 +176,7 @@ def _read_shards(bundle: Bundle, index: Index) -> tuple[dict[str, str], Mapping[
         entries = entries or dict(plain)
         for name, entry in tensors.items():
             if entries.setdefault(name, entry) is not entry:
-                raise MalformedError("is in two shards", code="E_DUPLICATE", file=bundle[shard].name, tensor=name)
+                raise MalformedError("the tensor is in two shards", code="E_DUPLICATE", file=bundle[shard].name, tensor=name)
     return metadata, entries or plain
 
 
@@ -184,8 +184,8 @@ def with_method(bundle: Bundle, entries: Mapping[str, Entry], config: object) ->
     """The tensors as what they are: foreign, if `config` or a file or tensor tells of a quantization method."""
     if states_ours(config) and all(entry.codec == RAW for entry, _ in kinds_of(entries)):
         raise MalformedError(
-            "config.json says that the files describe their tensors, and none does", code="E_DESCRIPTION", file=bundle.name,
-            hint="get the weights again: a tool that does not know them has rewritten them",
+            "config.json says that the shards describe their tensors, but none does", code="E_DESCRIPTION", file=bundle.name,
+            hint="download or convert the weights again: another tool has rewritten them without the descriptions",
         )  # fmt: skip
     if method := method_in_config(config):
         return as_foreign(entries, method, CONFIG)
@@ -222,7 +222,7 @@ def stray_weights(bundle: Bundle) -> Iterable[tuple[str, str]]:
         listed = ", ".join(stray[:4]) + (", ..." if len(stray) > 4 else "")
         why = "not named by the index" if INDEX in bundle else f"beside {WEIGHTS}"
         nbytes = sum(bundle[name].size for name in stray)
-        yield "E_STRAY", f"{listed} ({nbytes} bytes), {why}: not read here, but by loaders that take every {_TAKEN}"
+        yield "E_STRAY", f"{listed} ({nbytes} bytes), {why}: not read by Flyweight, but by loaders that read every {_TAKEN}"
 
 
 def unread_weights(bundle: Bundle) -> dict[str, Any]:
@@ -325,7 +325,7 @@ def _require_true_method(manifest: Manifest, config: Extent | bytes | None) -> N
             raise manifest.foreign.unreadable()
     elif isinstance(config, bytes) and (method := method_in_config(strict_json.loads(config, file=CONFIG))):
         raise UnsupportedError(
-            f"config.json says that the weights are quantized by {method}, and they are plain",
+            f"config.json says that the weights are quantized by {method}, but they are plain",
             code="E_QUANT_METHOD",
             file=CONFIG,
         )
@@ -360,7 +360,7 @@ class HfDirectory(Container):
         yield from stray_weights(bundle)
         declared = read_index(bundle).total_size if INDEX in bundle else None
         if declared is not None and declared != manifest.nbytes:
-            yield "E_TOTAL_SIZE", f"the index says {declared:g} bytes of tensors, there are {manifest.nbytes}"
+            yield "E_TOTAL_SIZE", f"the index says {declared:g} bytes of tensors, but there are {manifest.nbytes}"
 
     def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
         require_carried(self, manifest)

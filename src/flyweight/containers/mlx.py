@@ -67,7 +67,7 @@ _AFFINE: dict[str, Param] = {"form": "scale_bias", "scale": "f32", "axis": -1}
 _STORED: dict[str, Param] = {"packing": "little", "word": "u32"}
 _SETTINGS = frozenset({"group_size", "bits", "mode"})
 _KEY, _MIRROR = "quantization", "quantization_config"
-_PLAIN = ("nothing is quantised, so this is a plain Hugging Face directory: --quant int4 would quantise it",)
+_PLAIN = ("nothing is quantized, so this is a plain Hugging Face directory; use --quant int4 to quantize",)
 
 
 class Grid(NamedTuple):
@@ -121,7 +121,7 @@ def _settings(config: object, file: str) -> Settings:
         elif type(value) is bool:
             modules[path] = value
         else:
-            raise _malformed(f"{_KEY} of '{path}' must be an object or a truth value", file)
+            raise _malformed(f"{_KEY} of '{path}' must be an object or a boolean", file)
     return Settings(default, modules)
 
 
@@ -199,9 +199,9 @@ def _mistakable(entry: Entry) -> str:
     """Why a plain tensor looks like a piece of a triple, or nothing if it does not."""
     for suffix in (_SCALE, _BIAS):
         if entry.name.endswith(suffix):
-            return f"named like the {suffix[1:]} of a packed '{entry.name.removesuffix(suffix)}{_CODES}'"
+            return f"named like the {suffix[1:]} of a quantized '{entry.name.removesuffix(suffix)}{_CODES}'"
     packed = entry.name.endswith(_CODES) and entry.spec.dtype is DType.U32
-    return f"packed like a tensor with '{_path(entry)}{_SCALE}'" if packed else ""
+    return f"stored like a quantized tensor with '{_path(entry)}{_SCALE}'" if packed else ""
 
 
 def _triple(path: str, grid: Grid, plain: Mapping[str, Entry]) -> Entry:
@@ -209,12 +209,14 @@ def _triple(path: str, grid: Grid, plain: Mapping[str, Entry]) -> Entry:
     name = path + _CODES
     missing = [suffix for suffix in _PARTS.values() if path + suffix not in plain]
     if missing:
-        raise MalformedError(f"a packed tensor needs '{path}{missing[0]}'", code="E_TRIPLE", tensor=name)
+        raise MalformedError(f"the quantized tensor has no '{path}{missing[0]}'", code="E_TRIPLE", tensor=name)
     pieces = {part: plain[path + suffix] for part, suffix in _PARTS.items()}
     codes, scale, bias = (piece.spec for piece in pieces.values())
     if codes.dtype is not DType.U32 or scale.dtype not in SCALES or bias != scale or len(codes.shape) < 2:
         raise MalformedError(
-            f"a triple is u32 with two like float tensors, not {codes}, {scale} and {bias}", code="E_TRIPLE", tensor=name
+            f"a quantized tensor needs u32 codes and two equal float tensors, not {codes}, {scale} and {bias}",
+            code="E_TRIPLE",
+            tensor=name,
         )
     shape = check_shape((*scale.shape[:-1], scale.columns * grid.group), tensor=name)
     if codes.shape != (*shape[:-1], shape[-1] * grid.bits // 32):
@@ -238,18 +240,20 @@ def _collect(plain: Mapping[str, Entry], settings: Settings, file: str) -> dict[
     for name, entry in plain.items():
         path = owners.get(name)
         if entry.codec != RAW:
-            raise UnsupportedError(f"MLX knows no tensors described as {entry.codec}", code="E_DESCRIPTION", tensor=name)
+            raise UnsupportedError(f"MLX cannot store the codec {entry.codec}", code="E_DESCRIPTION", tensor=name)
         if path is None:
             if looks := _mistakable(entry):
                 raise MalformedError(f"{looks}, which is not there", code="E_TRIPLE", tensor=name)
             if _contradicts(settings, entry):
-                raise MalformedError("plain, but config.json gives it bits", code="E_TRIPLE", file=file, tensor=name)
+                raise MalformedError(
+                    "the tensor is plain, but config.json says that it is quantized", code="E_TRIPLE", file=file, tensor=name
+                )
             entries[name] = entry
         elif path + _CODES not in entries:
             grid = settings.of(path)
             if not isinstance(grid, Grid):
                 raise MalformedError(
-                    "packed, but config.json does not say so", code="E_TRIPLE", file=file, tensor=path + _CODES
+                    "the tensor is quantized, but config.json does not say so", code="E_TRIPLE", file=file, tensor=path + _CODES
                 )
             entries[path + _CODES] = _triple(path, grid, plain)
     return entries
@@ -338,10 +342,10 @@ class MlxDirectory(Container):
         require_carried(self, manifest)
         files, entries = place_files(self, manifest), manifest.entries
         if not isinstance(files.get(CONFIG), bytes):
-            raise UnsupportedError("an MLX directory needs the bytes of a config.json", code="E_NO_CONFIG")
+            raise UnsupportedError("an MLX directory needs a config.json", code="E_NO_CONFIG")
         for entry in entries.values():
             if entry.codec != RAW and not entry.name.endswith(_CODES):
-                raise UnsupportedError(f"MLX packs only tensors named '…{_CODES}'", code="E_KEY", tensor=entry.name)
+                raise UnsupportedError(f"MLX quantizes only tensors named '…{_CODES}'", code="E_KEY", tensor=entry.name)
             if entry.codec == RAW and (looks := _mistakable(entry)):
                 raise UnsupportedError(f"plain, but {looks}", code="E_KEY", tensor=entry.name)
         keys = _keys(entries.values())

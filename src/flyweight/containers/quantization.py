@@ -1,4 +1,4 @@
-"""Which quantization method a model's files are stored in, where it is one that nobody here reads.
+"""Detecting a model that another tool quantized by a method that Flyweight does not read.
 
 Such a method gives every stored array a meaning of its own, however plain its element type: an fp8 weight counts only
 with its scale. The files tell in three ways:
@@ -120,7 +120,7 @@ def states_ours(config: object) -> bool:
     if not _is_ours(stated):
         return False
     if stated != _OURS:
-        raise UnsupportedError(f"config.json has {_STATED} {stated}; only {_OURS} is known", code="E_QUANT_METHOD")
+        raise UnsupportedError(f"config.json has {_STATED} {stated}; only {_OURS} is supported", code="E_QUANT_METHOD")
     return True
 
 

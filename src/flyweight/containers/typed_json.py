@@ -40,9 +40,9 @@ def dumps(metadata: Mapping[str, Typed]) -> str:
         nbytes += len(rows[-1])
         if nbytes > MAX_JSON_BYTES:
             raise UnsupportedError(
-                f"the metadata take more than {MAX_JSON_BYTES} bytes as JSON",
+                f"the metadata need more than {MAX_JSON_BYTES} bytes as JSON",
                 code="E_METADATA",
-                hint="write a format that keeps them typed, such as gguf",
+                hint="convert to a format with typed metadata, such as gguf",
             )
     return f"[{','.join(rows)}]"
 

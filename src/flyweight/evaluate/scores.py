@@ -47,7 +47,9 @@ def log_softmax(logits: Array) -> Array:
     normalizer = np.log(np.exp(shifted).sum(1, keepdims=True, dtype=np.float64))
     if not np.isfinite(normalizer).all():
         raise MalformedError(
-            "the model's logits are not finite", code="E_NOT_FINITE", hint="`flyweight verify` shows whether its weights are"
+            "the model's logits are not finite",
+            code="E_NOT_FINITE",
+            hint="`flyweight verify` shows whether its weights are finite",
         )
     shifted -= normalizer.astype(np.float32)
     return np.asarray(shifted)

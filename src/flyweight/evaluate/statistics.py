@@ -1,4 +1,4 @@
-"""Means and quantiles with what they may be off by.
+"""Means and quantiles with standard errors and confidence intervals.
 
 Tokens of one window share their context, so their scores are not independent: from 8 windows on a window is the unit of
 the standard error (a cluster), below that a token is, which says less than it seems to.

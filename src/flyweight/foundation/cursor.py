@@ -58,7 +58,7 @@ class Budget:
                 code="E_BUDGET",
                 file=file,
                 offset=offset,
-                hint="no known model comes near this: get the file from a source you trust, or split it",
+                hint="no known model needs that much: get the file from a source you trust, or split it",
             )
 
 
@@ -191,7 +191,7 @@ class Cursor:
         at = self._ensure(8, what)
         length = _LENGTH.unpack_from(self._buffer, at)[0]
         if length > limit and length <= self.remaining - 8:
-            raise LimitError(f"{what} of {length} bytes exceeds {limit}", file=self.source.name, offset=start)
+            raise LimitError(f"{what} has {length} bytes; the limit is {limit}", file=self.source.name, offset=start)
         self.offset += 8
         text = utf8(self.take(length, what), what, file=self.source.name, offset=start)
         self.spend(text.__sizeof__(), what)

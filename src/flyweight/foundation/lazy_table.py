@@ -1,4 +1,4 @@
-"""A table of things by name, each imported when it is first looked at.
+"""A table of objects by name, each imported when it is first used.
 
     CODECS: Table[type[Codec]] = Table("flyweight.codecs", {"raw": "raw:Raw", "affine": "affine:Affine"})
 

@@ -1,4 +1,4 @@
-"""Mixtures of experts: whether a checkpoint is one, and whose arrangement of the experts it has.
+"""Mixtures of experts: whether a checkpoint is one, and in whose arrangement.
 
     hf    …experts.7.up_proj.weight, a matrix for each expert, or …experts.gate_up_proj, as the family has it
     mlx   …switch_mlp.up_proj.weight, the experts of a layer stacked; in some families under the names of hf

@@ -1,4 +1,4 @@
-"""From a checkpoint to another form, and the proof that it is right: convert, verify, diff, extract."""
+"""Work on whole checkpoints: convert, verify, diff, extract."""
 
 from flyweight.pipeline.compare import DiffReport, diff
 from flyweight.pipeline.conversion import convert, plan_conversion, target_container

@@ -1,4 +1,4 @@
-"""`convert --add`: another form of a model's tensors beside the one they have, in place.
+"""`convert --add`: a second form of a model's tensors, added in place.
 
     DIR/.DIR.partial-RANDOM/    hidden, so no part of the model; as in `staging`, with the new files in out/
 
@@ -36,7 +36,7 @@ def plan_addition(checkpoint: Checkpoint, form: str) -> Plan:
     """What `add_form` would do; without steps if the form is there already."""
     where, container = checkpoint.bundle.name, checkpoint.container
     if not isinstance(container, AddsForms):
-        message = f"a tensor has one form in {container.name}"
+        message = f"{container.name} stores each tensor only once, so nothing can be added"
         raise UnsupportedError(message, code="E_FORMAT", file=where, hint="convert to a new model instead")
     addition = container.addition(checkpoint.bundle, form)
     codec = codec_for(addition.codec)

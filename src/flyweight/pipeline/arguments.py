@@ -1,4 +1,4 @@
-"""What callers pass to `convert` and its kin, checked before anything is opened: TypeError or ValueError with a sentence."""
+"""Checks of the arguments of `convert` and the other functions, before anything is opened."""
 
 from __future__ import annotations
 

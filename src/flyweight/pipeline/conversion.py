@@ -93,7 +93,9 @@ def target_container(destination: Path, to: str | None) -> Container:
         if container.suffix and destination.suffix == container.suffix:
             return container
     if _EXTENSION.fullmatch(destination.suffix):  # model.onnx; but Qwen2.5-0.5B-hf is a directory's name
-        raise UnknownFormatError(f"'{destination.suffix}' names no format", file=str(destination), hint="say which with --to")
+        raise UnknownFormatError(
+            f"no format is known for '{destination.suffix}'", file=str(destination), hint="give the format with --to"
+        )
     return container_named("hf")
 
 
@@ -102,7 +104,7 @@ def conflict_of(container: Container, quant: str | None, has_recipe: bool, extra
     if extras is None or extras == type(extras)():
         return None
     if extras.format != container.name:
-        return f"the target is {container.name}, and options of {container_named(extras.format).title} are given"
+        return f"the target is {container.name}, but options of {container_named(extras.format).title} are given"
     return extras.conflict(quant, has_recipe)
 
 
@@ -119,8 +121,8 @@ def plan_conversion(
     extras: Extras | None = None,
     allow_ungated: bool = False,
 ) -> Plan:
-    """What `convert` would do. ResourceError if a codec has to be fitted to a tensor that the memory does not hold,
-    GateError if the checkpoint itself needs a gate that it has not passed.
+    """What `convert` would do. ResourceError if a codec must be fitted to a tensor that does not fit in memory; GateError if
+    the checkpoint itself has not passed its accuracy gate.
     """
     if quant is not None and recipe is not None:
         raise ValueError("give a quantization or a recipe, not both")
@@ -166,11 +168,11 @@ def convert(
     force: bool = False,
     progress: Progress | None = None,
 ) -> ConversionReport:
-    """Convert a checkpoint. Memory does not grow with the model; the destination appears whole or not at all.
+    """Convert a checkpoint. Memory does not grow with the model; the destination appears complete or not at all.
 
-    Sizes are bytes, or text such as "5G". Where a gate is due, the model is measured before it appears, on `gate_text` or on
-    what the source model says itself; one that fails, or that no `measure` is given for, does not appear unless
-    `allow_ungated`, and then says so.
+    Sizes are bytes, or text such as "5G". If there is an accuracy gate, the output is measured before it is published, on
+    `gate_text` or on text that the source model generates. An output that fails, or that cannot be measured because there is
+    no `measure`, is published only with `allow_ungated`, and records that.
     """
     started = time.perf_counter()
     destination = Path(os.path.abspath(as_path("destination", destination)))
@@ -184,13 +186,17 @@ def convert(
             extras=extras, allow_ungated=allow_ungated,
         )  # fmt: skip
         if gate_text is not None and plan.gate is None:
-            raise UnsupportedError("a text to measure accuracy on, but no gate", code="E_RECIPE", hint="give a recipe a [gate]")
+            raise UnsupportedError(
+                "there is a text to measure accuracy on, but no accuracy gate",
+                code="E_RECIPE",
+                hint="use a recipe with a [gate]",
+            )
         done = carry_out_plan(
             plan, destination, jobs=jobs, max_ram=max_ram, measure=measure, gate_text=gate_text, allow_ungated=allow_ungated,
             resume=resume, force=force, progress=progress,
         )  # fmt: skip
     verdict = done.verdict
-    warning = (f"used in spite of its gate: {verdict.complaint}",) if verdict and not verdict.passed else ()
+    warning = (f"used without a passed accuracy gate: {verdict.complaint}",) if verdict and not verdict.passed else ()
     return ConversionReport(
         source=str(source),
         destination=str(destination),
@@ -222,8 +228,8 @@ def carry_out_plan(
     """Make what the plan says appear at `destination`, unless `approve`, called when all is written, raises an error."""
     if len(plan.placement.images) > 1 and not plan.container.is_directory and destination.suffix == plan.container.suffix:
         raise OutputError(
-            "several files are needed, which go into a directory", code="E_SHARDS", file=str(destination),
-            hint=f"name a directory, such as {destination.with_suffix('').name}",
+            "the output has several files and needs a directory", code="E_SHARDS", file=str(destination),
+            hint=f"give a directory, such as {destination.with_suffix('').name}",
         )  # fmt: skip
     if force:  # a file of a split model, or one that a link of it leads to, may lie where the whole does not
         require_apart(destination, [origin.source(file).name for origin in plan.checkpoints for file in _files(origin)])
@@ -309,10 +315,10 @@ def check_resources(plan: Plan, folder: Path, *, jobs: int | None, max_ram: int 
         free, need = shutil.disk_usage(folder).free, plan.nbytes + plan.nbytes // 100
         if need > free:
             raise ResourceError(
-                f"the output needs {need >> 20} MiB of disk and {free >> 20} MiB are free",
+                f"the output needs {need >> 20} MiB of disk space but {free >> 20} MiB are free",
                 code="E_DISK",
                 file=str(folder),
-                hint="free some, or write elsewhere",
+                hint="free some space, or write elsewhere",
             )
     return max(int(workers), 1)
 

@@ -1,4 +1,4 @@
-"""What a conversion did and what it cost, tensor by tensor."""
+"""The report of a conversion: what was done to each tensor, and its error."""
 
 from __future__ import annotations
 

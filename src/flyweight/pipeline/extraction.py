@@ -1,4 +1,4 @@
-"""`extract`: what rides along in a model, written out as files of its own.
+"""`extract`: side files, a draft head, a Core ML package or single tensors of a model, written as separate files.
 
     draft     the draft head, as a safetensors file under its own names
     coreml    the Core ML package, as a directory, or as the archive it is stored as
@@ -143,7 +143,7 @@ def _nbytes(content: Extent | bytes) -> int:
 
 
 def _nothing(what: str) -> dict[str, Any]:
-    raise UnsupportedError(what, code="E_NO_PART", hint="`flyweight extract MODEL --list` says what is there")
+    raise UnsupportedError(what, code="E_NO_PART", hint="`flyweight extract MODEL --list` lists the parts")
 
 
 def _contents(checkpoint: Checkpoint, part: str, name: str, archived: bool) -> dict[str, Content]:
@@ -180,7 +180,7 @@ def _members(checkpoint: Checkpoint) -> list[mlpackage.Member]:
     names = {member.filename for member in members}
     for name in names:
         if any("/".join(name.split("/")[:depth]) in names for depth in range(1, name.count("/") + 1)):
-            raise MalformedError(f"the member {name!r} lies below another", code="E_ZIP_PATH", offset=extent.offset)
+            raise MalformedError(f"the member {name!r} is inside another member", code="E_ZIP_PATH", offset=extent.offset)
     return members
 
 

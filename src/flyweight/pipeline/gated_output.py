@@ -1,4 +1,4 @@
-"""An output before its gate: measured where it lies, before it appears.
+"""Measuring a staged output for its accuracy gate, before it is published.
 
 The output is held against the checkpoint it was made from. A tensor of three bits that was copied would be held against
 itself, so where a format records gates it goes by the verdict of its source; if there is none, or other tensors came along,
@@ -37,7 +37,7 @@ def judge(
     if any(step.action in ("remux", "repack") for step in plan.steps if step.target.name in names):
         return _inherited(plan, gate, about)
     if measure is None:
-        return Verdict(gate, source=Path(source).name, subject=about, reason="nothing was given to measure it with")
+        return Verdict(gate, source=Path(source).name, subject=about, reason="there is no way to measure it")
     return measure(source, staged, gate, text=text, threads=threads, max_ram=max_ram).about(about)
 
 
@@ -49,7 +49,7 @@ def _inherited(plan: Plan, gate: Gate, about: str) -> Verdict:
         verdict = recorded(source)
         if verdict is not None and verdict.subject == about:
             return verdict
-        reason = f"tensors of three bits were copied from {name}, whose own gate is not of them"
+        reason = f"three-bit tensors were copied from {name}, whose accuracy gate was passed by other arrays"
     except FlyweightError as error:
-        reason = f"tensors of three bits were copied from {name}: {error.message}"
+        reason = f"three-bit tensors were copied from {name}: {error.message}"
     return Verdict(gate, source=name, subject=about, reason=reason)

@@ -146,7 +146,7 @@ def make_plan(
     translation = translate(manifest, dialect, checkpoint.read, dense=dtype)
     _require_expert_layout(checkpoint, container)
     wishes = Wishes(recipe, dtype, container.dense.vectors if dialect != manifest.dialect else None, max_ram)
-    notes = [*translation.notes, *(f"{name} is not carried: {why}" for name, why in translation.dropped.items())]
+    notes = [*translation.notes, *(f"{name} is not copied: {why}" for name, why in translation.dropped.items())]
     as_stored = Wishes(Recipe("keep"), None, None, max_ram)
     jobs = [(checkpoint, manifest.entries[old], renamed, wishes) for old, renamed in translation.tensors.items()]
     if order is not None:
@@ -189,10 +189,10 @@ def _require_expert_layout(checkpoint: Checkpoint, container: Container) -> None
     layout = expert_layout(checkpoint.manifest, checkpoint.read, checkpoint.container.expert_layout or "hf")
     if layout and layout != container.expert_layout:
         raise UnsupportedError(
-            f"a mixture of experts, arranged as in {layout} directories: loaders of {container.name} want them otherwise",
+            f"a mixture of experts in the arrangement of {layout} directories, which loaders of {container.name} do not read",
             code="E_EXPERTS",
             file=checkpoint.bundle.name,
-            hint="experts cannot be rearranged yet; a directory of the same kind or a safetensors file keeps them",
+            hint="experts cannot be rearranged yet; convert to the same kind of directory or to a safetensors file",
         )
 
 
@@ -279,7 +279,7 @@ def _rows_can_move(source: Entry, transform: Transform | None) -> bool:
 
 def _require_rows(source: Entry, transform: Transform | None) -> None:
     if not _rows_can_move(source, transform):
-        raise UnsupportedError(f"rows of {source.codec} cannot be moved without decoding", tensor=source.name)
+        raise UnsupportedError(f"rows of {source.codec} cannot be reordered without decoding", tensor=source.name)
 
 
 def _entry(name: str, spec: TensorSpec, codec: Codec) -> Entry:
@@ -306,7 +306,7 @@ def _quantize(
     if not source.spec.dtype.is_float:
         if codec.exact:
             return _dense(source, renamed, container, dense)
-        raise UnsupportedError(f"{source.spec.dtype} values cannot be quantised", hint="keep this tensor with a recipe")
+        raise UnsupportedError(f"{source.spec.dtype} values cannot be quantized", hint="keep this tensor with a recipe")
     _require_decodable(source)
     if choice.floor is not None and (reached := _cosine(checkpoint, source, transform, codec, choice)) < choice.floor.cosine:
         finer = replace(choice, codec=choice.floor.otherwise, floor=None)
@@ -314,25 +314,25 @@ def _quantize(
         before, after = codec.spec.params, step.target.codec.params
         changed = [key for key in after if after[key] != before.get(key)]
         now, then = (", ".join(f"{key} {params.get(key)}" for key in changed) for params in (after, before))
-        return replace(step, note=f"has {now}, because with {then} its cosine would be {reached:.6f}")
+        return replace(step, note=f"encoded with {now}; with {then} its cosine would be {reached:.6f}")
     spec = TensorSpec(source.spec.shape, dense if codec.exact else codec.decoded_dtype(source.spec.dtype))
     try:
         if codec.needs_fit:
             memory_limit.require(codec.copies_to_fit * 4 * spec.size, max_ram, f"fitting {codec.name}", tensor=source.name)
             codec = _fitted(checkpoint, source, transform, codec, spec, choice.sparsity)
         layout = codec.layout(spec)
-        reason = "" if container.carried(spec, codec.spec) else f"{container.name} cannot hold {spec} as {codec.spec}"
+        reason = "" if container.carried(spec, codec.spec) else f"{container.name} cannot store {spec} as {codec.spec}"
         larger = sum(part.nbytes for part in layout.values()) >= spec.nbytes
         if larger and codec.exact and not codec.drops_blocks and not reason:  # a mask is asked for in spite of its bytes
             reason = f"{codec.name} would not make it smaller"
     except UnsupportedError as error:
         reason = error.message
     if reason and container.carried(TensorSpec((256, 256), spec.dtype), codec.spec):  # the codec would do, this shape will not
-        return replace(_dense(source, renamed, container, dense), note=f"stays dense: {reason}")
+        return replace(_dense(source, renamed, container, dense), note=f"not quantized: {reason}")
     if reason:
         raise UnsupportedError(
-            f"{container.name} cannot hold {spec} as {codec.spec}",
-            hint=f"`flyweight formats` lists what {container.name} carries",
+            f"{container.name} cannot store {spec} as {codec.spec}",
+            hint=f"`flyweight formats` lists what {container.name} can store",
         )
     target = Entry(renamed.name, spec, codec.spec, layout)
     return Step("transcode", source, target, transform, choice.quantizer or codec.quantizer, sparsity=choice.sparsity)
@@ -376,7 +376,7 @@ def _dense(source: Entry, renamed: Renamed, container: Container, dtype: DType) 
     spec = TensorSpec(source.spec.shape, dtype)
     if not container.carried(spec, RAW):
         raise UnsupportedError(
-            f"{container.name} cannot hold {source.codec} and cannot hold it dense as {spec}",
+            f"{container.name} can store neither {source.codec} nor {spec}",
             hint="choose another element type with --dtype",
         )
     return Step("transcode", source, Entry(renamed.name, spec, RAW, {"data": spec}), renamed.transform)

@@ -1,4 +1,4 @@
-"""The recipe that a name of `--quant` stands for: a format may mean something of its own by it."""
+"""The recipe for a name of `--quant`; a format may define names of its own."""
 
 from __future__ import annotations
 

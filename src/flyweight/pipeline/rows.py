@@ -1,4 +1,4 @@
-"""Rows of a stored tensor: read a slab at a time, moved as a model's transform says, and decoded."""
+"""Rows of a stored tensor: read a slab at a time, reordered by the model's transform, and decoded."""
 
 from __future__ import annotations
 

@@ -84,8 +84,8 @@ def _turn(step: Step, tensor: EncodedTensor, drift: Drift | None) -> Parts:
         values = astype(values, DType.F32.numpy)
         if not np.isfinite(values).all():
             raise MalformedError(
-                "holds NaN or infinite values, which no quantised form can express", code="E_NONFINITE",
-                hint="keep this tensor dense with a recipe",
+                "the tensor has NaN or infinite values, which cannot be quantized", code="E_NONFINITE",
+                hint="keep this tensor unquantized with a recipe",
             )  # fmt: skip
         parts = QUANTIZERS[step.quantizer](pruned(values, target.spec, step.sparsity), target, spec)
     unchanged = target.exact and same_type and not step.sparsity and not (step.transform and step.transform.add)
@@ -116,7 +116,7 @@ def _cast(values: Array, dtype: DType) -> Array:
     if dtype.is_float and _any_infinite(cast) and not _any_infinite(values):
         top = float(np.abs(values[np.isfinite(values)]).max())
         raise MalformedError(
-            f"a value of magnitude {top:.6g} does not fit {dtype}", code="E_OVERFLOW", hint="use --dtype bf16 or f32"
+            f"a value of magnitude {top:.6g} is too large for {dtype}", code="E_OVERFLOW", hint="use --dtype bf16 or f32"
         )
     return cast
 

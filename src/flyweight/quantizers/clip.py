@@ -1,4 +1,4 @@
-"""`clip`: the affine grid of least square error that a search finds, group by group.
+"""`clip`: scale and offset of least squared error, found by a search in each group.
 
 The extremes of a group are rare; a grid that stops short of them is finer everywhere else. From the grid of `nearest`
 the ends are drawn in towards zero by each of `_SHRINK`; after the best, least squares moves scale and offset to fit its

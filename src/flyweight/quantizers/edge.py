@@ -1,4 +1,4 @@
-"""`edge`: the rule of MLX, for affine grids w = s · q + b.
+"""`edge`: MLX's rule for w = s · q + b; zero and the extreme of larger magnitude are exact.
 
 For each group, with all arithmetic in float32 and n = 2^bits − 1:
 

@@ -1,4 +1,4 @@
-"""`prune`: in each row, the blocks of least energy set to zero; what a mask of blocks then drops.
+"""`prune`: set the blocks of least energy in each row to zero, for the codec `masked` to drop.
 
 The energy of a block is the sum of its squares, in float64 and in order. Of n blocks the ⌊fraction · n⌋ of least energy go, of
 equal ones the first. Rows are judged alone, so that they can be pruned a few at a time.

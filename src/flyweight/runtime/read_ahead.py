@@ -1,4 +1,4 @@
-"""Reading ahead: the weights of a model that is going to run, brought in before they are needed.
+"""Read-ahead: weights are read into memory before the decoder needs them.
 
 Mapped weights come by page faults, and at each of them the computation waits for the disk. One token needs every weight once,
 in an order that is known when the model is opened, so a thread brings them in that order: layer 0, layer 1, … (within a layer

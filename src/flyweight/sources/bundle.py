@@ -178,7 +178,7 @@ def _missing(path: Path) -> Exception:
     scheme, _, place = str(path).partition(":/")
     if place and re.fullmatch("[a-z][a-z0-9+.-]+", scheme):
         return UnsupportedError(
-            "only files and directories of this machine can be opened, nothing remote yet", code="E_REMOTE",
+            "remote files cannot be opened yet, only files and directories of this machine", code="E_REMOTE",
             file=f"{scheme}://{place}", hint="download the model and give its path",
         )  # fmt: skip
     if str(path) == "-":

@@ -1,4 +1,4 @@
-"""The contract of a source."""
+"""What a source is: bytes with random access."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Source(Opened, ABC):
             self.check_open()
         if offset < 0 or length < 0 or offset + length > self.size:
             raise TruncatedError(
-                f"bytes {offset}..{offset + length} lie outside the {self.size} bytes there are",
+                f"bytes {offset}..{offset + length} are outside the file of {self.size} bytes",
                 file=self.name,
                 offset=offset,
             )

@@ -1,4 +1,4 @@
-"""The arrays of one model directory, and what the user's index says of them.
+"""The arrays of one npy-dir, and their entry in the user's index.
 
     $XDG_CACHE_HOME/flyweight/sources/<BLAKE3 of the real path>.json
     {"path": "/models/llama-npy", "digest": BLAKE3 of the arrays, "stamps": BLAKE3 of their stamps,

@@ -102,7 +102,7 @@ def build_from(
 ) -> Built:
     """`build` of arrays that were looked at already."""
     began = time.perf_counter()
-    with store.locked(arrays.key, lambda: tell(f"waiting: another process is at work on the tiers of {arrays.root}")):
+    with store.locked(arrays.key, lambda: tell(f"waiting: another process is building tiers of {arrays.root}")):
         arrays.reread()
         home = Home(arrays.root, arrays.root) if in_place else arrays.home()
         state = state_in(home, tier, arrays)
@@ -206,7 +206,7 @@ def _carry_out(plan: Plan, destination: Path, **options: Any) -> Outcome:
 
 
 def plan_tier(checkpoint: Checkpoint, tier: Tier, max_ram: int | None = None) -> Plan:
-    """What building would do: a whole model is quantised again, other tiers are decoded, or keep the arrays' values."""
+    """What building would do: a whole model is quantized again, other tiers are decoded, or keep the arrays' values."""
     if tier.holds == "model":
         plan = make_plan(checkpoint, container_named("mlx"), tier.place, recipe=preset(tier.name), max_ram=max_ram)
     else:

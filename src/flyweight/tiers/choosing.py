@@ -1,4 +1,4 @@
-"""Which tier a model is run from: the best that may be used, and why none of those before it.
+"""Choosing the tier a model is run from: the best usable one, and why the ones before it are not.
 
     packed > int4 > int3 > cache > finalized > the arrays themselves
 
@@ -46,7 +46,7 @@ class Choice:
 
 
 def at_rest(manifest: Manifest) -> str:
-    """What the arrays of an npy-dir are called: by the form that most of the quantised weights have."""
+    """What the arrays of an npy-dir are called: by the form that most of the quantized weights have."""
     sizes = Counter[str]()
     for entry in manifest.entries.values():
         if form := form_name(entry):

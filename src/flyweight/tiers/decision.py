@@ -1,4 +1,4 @@
-"""Going through the tiers of one model, best first: of each the one in the user's cache, then the one beside the arrays."""
+"""The decision for one model: its tiers, best first; of each, the one in the user's cache, then the one beside the arrays."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Decision:
                     return taken
         if self.build:
             packed = TIERS[0]
-            self.tell(f"building the tier {packed.name}, which later starts will map")
+            self.tell(f"building the tier {packed.name}; later starts use it")
             state, built = self._built(packed, self.states[0])
             if state.standing == "ready" and (taken := self._open(self.own, packed, state, built)):
                 return taken
@@ -71,9 +71,9 @@ class Decision:
             state, built = self._built(tier, state)
             home = self.own
         if state.standing == "ready" and tier.dtype and state.nbytes > self.memory:
-            state = state._replace(reason=f"{state.nbytes} bytes would not stay in {self.memory} of memory")
+            state = state._replace(reason=f"its {state.nbytes} bytes do not fit in {self.memory} bytes of memory")
         elif self._is_barred(state):
-            state = state._replace(reason=f"has not passed its gate: {state.ungated}")
+            state = state._replace(reason=f"has not passed its accuracy gate: {state.ungated}")
         elif state.standing == "ready" and (taken := self._open(home, tier, state, built)):
             return taken
         if state.standing != "absent" or not state.in_place:
@@ -147,7 +147,7 @@ class Decision:
         state = state._replace(standing="ready", reason="was not built by you", ungated=ungated)
         if self._is_barred(state):
             raise GateError(ungated, file=str(self.root), hint=OVERRIDE)
-        self.tell(f"the tier {tier.name} was not built by you: it is run because --tier names it; `flyweight verify` checks it")
+        self.tell(f"the tier {tier.name} was not built by you; it runs because --tier names it. `flyweight verify` checks it")
         return self._open(self.beside, tier, state, False)
 
     def _built(self, tier: Tier, state: State) -> tuple[State, bool]:
@@ -197,4 +197,4 @@ class Decision:
 
     def _arrays(self, why: str) -> Opened:
         checkpoint = open_checkpoint(self.root)
-        return checkpoint, Choice(at_rest(checkpoint.manifest), f"its arrays as they are: {why}", tuple(self.states))
+        return checkpoint, Choice(at_rest(checkpoint.manifest), f"the arrays as they are: {why}", tuple(self.states))

@@ -1,4 +1,4 @@
-"""What files are, at a glance and to the last byte.
+"""Stamps (size, times, inode) and digests of files.
 
 A stamp is a file's size, its two times of change and its inode. While no stamp has changed nothing is read; where one has, the
 digest is taken again. No program can set the second time (ctime), so a file that was written into is noticed; a bit that rots
@@ -134,7 +134,7 @@ def source_digest(root: Path) -> str:
         for file, digest in _recorded(bundle).items():
             if found.get(file, digest) != digest:
                 raise MalformedError(
-                    f"its bytes are not those {RECORD} has the digest of", code="E_DIGEST", file=bundle[file].name,
+                    f"the bytes do not match the digest in {RECORD}", code="E_DIGEST", file=bundle[file].name,
                     hint="`flyweight verify` names every damaged array; convert the model again",
                 )  # fmt: skip
     return digest_of([_written(file), digest] for file, digest in found.items())

@@ -1,4 +1,4 @@
-"""What is in the user's cache of tiers: put there, listed, removed, and bounded.
+"""The user's cache of tiers: adding, listing, removing, and its size limit.
 
 Together the tiers take no more than FLYWEIGHT_CACHE_SIZE (`40G`): by default 32 GiB, or a quarter of the file system if that is
 less. What was not used for longest goes first, before a build and after it. A sentinel's mtime is when its tier was last used.
@@ -193,6 +193,6 @@ def make_room(nbytes: int, place: Path) -> None:
     if total > limit:
         in_use = f", of which {(total - nbytes) >> 20} MiB are in use" if total > nbytes else ""
         raise ResourceError(
-            f"takes {nbytes >> 20} MiB, and the tiers in your cache may take {limit >> 20} MiB together{in_use}",
+            f"the tier needs {nbytes >> 20} MiB, but all tiers in your cache may take {limit >> 20} MiB together{in_use}",
             code="E_CACHE_SIZE", hint=f"set {_VARIABLE} higher, or `flyweight cache build --in-place`",
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The user's own cache, which `run` builds tiers into and nobody else can write: its places and locks.
+"""Paths and locks of the user's cache of tiers, which nobody else can write.
 
     $XDG_CACHE_HOME/flyweight/
         sources/<BLAKE3 of the real path of a model>.json     what its arrays were last found to be (`arrays`)

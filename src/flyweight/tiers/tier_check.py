@@ -1,4 +1,4 @@
-"""`verify` and `diff` with an eye on the tiers that lie beside arrays, which other programs, and `run --tier`, would use.
+"""`verify` and `diff` of npy-dirs, which also check the tiers beside the arrays.
 
 A sentinel proves nothing about a tier that someone else built: whoever writes weights can write their digests. The arrays do.
 Every tier beside them is made again, without being written, and compared with what is there.
@@ -76,7 +76,7 @@ def _audit(arrays: Checkpoint, home: Home, tier: Tier) -> Iterator[Finding]:
         problem = error.message
     except OSError as error:
         problem = str(error.strerror)
-    message = f"the tier {tier.name} ({tier.place}) is not what these arrays give: {problem}"
+    message = f"the tier {tier.name} ({tier.place}) does not match the arrays: {problem}"
     if sentinel is None:
         yield Finding("warning", "E_TIER_FOREIGN", f"{message}; it is never run", tensor)
     else:

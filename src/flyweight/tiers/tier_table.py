@@ -1,4 +1,4 @@
-"""Which model has tiers, and where they lie. `containers.npy_dir.tier_places` has the table of them.
+"""Which models have tiers, and where (`containers.npy_dir.tier_places` has the table).
 
 What no tier replaces are the arrays themselves, called by their form (int8, int4, int3 …), and a model of any other format,
 which is `native`.

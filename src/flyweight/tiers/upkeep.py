@@ -1,4 +1,4 @@
-"""Keeping tiers: what there is, whether it still holds, and removing it."""
+"""Listing, checking and removing tiers."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def prune(
     arrays = Arrays(require_tiers(path))
     with store.locked(arrays.key, None) as alone:
         if not alone:
-            raise OutputError("another process is at work on its tiers", code="E_LOCKED", file=str(arrays.root))
+            raise OutputError("another process is building or removing its tiers", code="E_LOCKED", file=str(arrays.root))
         freed = _prune_beside(arrays, chosen, only_unusable, foreign, dry_run, told)
     own = _own(arrays)
     unusable = {t for t in chosen if state_in(own, t, arrays).standing in ("unfinished", "stale", "damaged")}
@@ -164,7 +164,7 @@ def entries(*, deep: bool = False, forget: bool = False) -> list[Entry]:
     """What is in the user's cache, the longest unused first. With `forget` models that are gone are forgotten."""
     models = indexed(forget=forget)
     found = [_entry(item, models.get(item.digest, []), deep) for item in keeping.kept()]
-    return found + [Entry(item, "", "unfinished", "its build was stopped") for item in keeping.leftovers()]
+    return found + [Entry(item, "", "unfinished", "its build was interrupted") for item in keeping.leftovers()]
 
 
 def _entry(item: keeping.Kept, models: list[str], deep: bool) -> Entry:
@@ -174,7 +174,7 @@ def _entry(item: keeping.Kept, models: list[str], deep: bool) -> Entry:
             if arrays.recorded == item.digest:
                 state = state_in(home, item.tier, arrays, deep=deep)
                 return Entry(item, path, state.standing, state.reason)
-    return Entry(item, item.path, "orphaned", "no model that is still there has these arrays")
+    return Entry(item, item.path, "orphaned", "its model no longer exists")
 
 
 def prune_cache(

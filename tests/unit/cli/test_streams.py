@@ -143,7 +143,7 @@ def test_a_template_has_no_more_room_than_the_context(tmp_path: Path) -> None:
     flood = {"tokenizer_config.json": json.dumps({"chat_template": "{{ 'ab' * 1000000 }}"}).encode()}
     done = flyweight("run", write_files(tmp_path / "model", toy_llama_files() | flood), "abc")
     assert done.returncode == 3
-    assert b"it makes more than" in done.stderr
+    assert b"it gives more than" in done.stderr
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])

@@ -126,7 +126,7 @@ def test_illegal_blocks_are_refused(side: int, illegal: int, legal: int) -> None
         ((0, 1.0, -np.inf), "NaN or infinite"),
         ((0, 3e38, 3e38), "NaN or infinite"),
         ((0, -1.0, 0.0), "negative scale"),
-        ((9, 1.0, 0.0), "tensor 0x9, not of 0x0"),
+        ((9, 1.0, 0.0), "tensor 0x9, not to 0x0"),
     ],
 )
 def test_a_pair_that_is_wrong(pair: tuple[int, float, float], complaint: str) -> None:

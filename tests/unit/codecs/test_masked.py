@@ -54,7 +54,7 @@ def test_every_value_type_and_shape(dtype: DType, block: int, shape: tuple[int, 
     [
         ([[0b000], [0b101]], "block 1 of row 0"),
         ([[0b010], [0b100]], "block 0 of row 1"),
-        ([[0b1010], [0b101]], "behind the end"),
+        ([[0b1010], [0b101]], "after the end"),
     ],
 )
 def test_a_mask_that_lies_is_refused(wrong: list[list[int]], complaint: str) -> None:
@@ -98,7 +98,7 @@ def test_an_inner_codec_that_does_not_keep_zeros_is_refused() -> None:
     spec = TensorSpec(values.shape, DType.F32)
     inner = codec.inner_codec.encode(spec, values)
     shifted = {**inner, "zero": np.ones_like(inner["zero"])}
-    with pytest.raises(UnsupportedError, match="does not keep the zeros"):
+    with pytest.raises(UnsupportedError, match="does not decode zeros"):
         codec.with_mask(spec, values, shifted)
 
 

@@ -112,14 +112,14 @@ def test_pairs_that_are_not_finite_are_complained_about(place: int) -> None:
     spec, codec = f32(2, 8), Tabled(4, 4)
     parts = dict(codec.encode(spec, np.ones(spec.shape, np.float32)))
     parts["entries"].view(np.float32).reshape(-1, 4)[3, place] = np.nan
-    assert codec.check_values(spec, parts) == "entry 3 holds NaN or infinite values"
+    assert codec.check_values(spec, parts) == "entry 3 has NaN or infinite values"
 
 
 def test_bits_behind_the_last_code_are_complained_about() -> None:
     spec, codec = f32(1, 3), Tabled(4, 0)
     parts = dict(codec.encode(spec, np.ones(spec.shape, np.float32)))
     parts["codes"][-1] |= 0x10
-    assert "behind the last code" in str(codec.check_values(spec, parts))
+    assert "after the last code" in str(codec.check_values(spec, parts))
 
 
 @pytest.mark.parametrize(

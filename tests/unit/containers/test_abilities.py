@@ -142,8 +142,8 @@ def test_an_interrupted_run_resumes_to_the_same_seal(sealed: Path, tmp_path: Pat
 def test_known_side_files_are_embedded_and_come_out_again(sealed: Path, tmp_path: Path) -> None:
     plan = flyweight.convert(tmp_path / "toy", tmp_path / "noted.sealed", to="sealed", dtype="f32")
     assert {note for note in plan.notes if "side file" in note} == {
-        "side file README.md is not carried",
-        "side file extra/notes.bin.txt is not carried",
+        "side file README.md is not copied",
+        "side file extra/notes.bin.txt is not copied",
     }
     flyweight.convert(sealed, tmp_path / "back", to="hf")
     files = {path.name: path.read_bytes() for path in (tmp_path / "back").iterdir()}

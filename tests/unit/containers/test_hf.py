@@ -127,7 +127,7 @@ def test_what_is_plain_is_of_a_type_that_loads_elsewhere() -> None:
     spec = TensorSpec((3,), DType.F4_E2M1)
     assert CONTAINER.carries(TensorSpec((2, 32), DType.F32), RAW)
     assert not CONTAINER.carries(spec, RAW)
-    with pytest.raises(UnsupportedError, match="hf cannot hold"):
+    with pytest.raises(UnsupportedError, match="hf cannot store"):
         CONTAINER.place(Manifest("gguf", {"w": Entry("w", spec, RAW, {"data": spec})}), "out")
 
 

@@ -107,7 +107,7 @@ def test_windows_are_whole_and_within_the_limit() -> None:
     with pytest.raises(FlyweightError) as refused:
         windows_of(range(25), 10, 9)
     assert refused.value.code == "E_TEXT"
-    with pytest.raises(ValueError, match="one to predict"):
+    with pytest.raises(ValueError, match="at least two tokens"):
         windows_of(range(25), 1)
 
 

@@ -43,8 +43,8 @@ PLACES: dict[str, tuple[Callable[[Path], object], int, str]] = {
     "/dev/null": (lambda _: None, 3, "neither a file nor a directory"),
     "/dev/zero": (lambda _: None, 3, "neither a file nor a directory"),
     "-": (lambda _: None, 4, "standard input"),
-    "https://huggingface.co/a/b": (lambda _: None, 4, "https://huggingface.co/a/b: only files"),
-    "hf://a/b": (lambda _: None, 4, "hf://a/b: only files"),
+    "https://huggingface.co/a/b": (lambda _: None, 4, "https://huggingface.co/a/b: remote files"),
+    "hf://a/b": (lambda _: None, 4, "hf://a/b: remote files"),
     "missing": (lambda _: None, 6, "missing: No such file"),
 }
 

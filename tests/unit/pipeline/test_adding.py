@@ -131,7 +131,7 @@ def test_what_is_refused(model: Path, tmp_path: Path) -> None:
         add_form(model, "int3")
     add_form(model, "int4")
     again = add_form(model, "int4")
-    assert (again.tensors, again.notes) == ((), ("int4 is there already",))
+    assert (again.tensors, again.notes) == ((), ("the model already has int4 weights",))
     for form in ("int4-g64", "int4-legacy"):
         with pytest.raises(OutputError, match="E_EXISTS"):
             add_form(model, form)

@@ -155,7 +155,7 @@ def test_the_command_line(toy: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(convert_command, [*arguments, "--allow-ungated", "--json"])
     report = json.loads(done.stdout)
     assert report["gate"]["passed"] is False
-    assert any("in spite of its gate" in note for note in report["notes"])
+    assert any("without a passed accuracy gate" in note for note in report["notes"])
     assert report["nbytes"] == sum(path.stat().st_size for path in (tmp_path / "out").rglob("*") if path.is_file())
     for command in (run_command, chat_command):
         words = [str(tmp_path / "out"), *(["abc"] if command is run_command else []), "--max-tokens", "2"]
@@ -172,7 +172,7 @@ def test_three_bits_are_gated_in_every_format(toy: Path, tmp_path: Path, target:
     assert done.gate is not None
     assert done.gate["limits"] == INT3.as_json()
     flyweight.convert(tmp_path / "int3", tmp_path / "copy", to=target)
-    with pytest.raises(GateError, match="nothing was given to measure it with"):
+    with pytest.raises(GateError, match="there is no way to measure it"):
         pipeline.convert(toy, tmp_path / "ungated", to=target, quant="int3")
     assert not (tmp_path / "ungated").exists()
 
@@ -223,7 +223,7 @@ def test_a_directory_of_the_public_tool_was_never_measured(toy: Path, passed: Pa
     assert CliRunner().invoke(inspect_command, [str(INT3_DIRECTORY), "--json"]).exit_code == 0
     bare = shutil.copytree(passed, tmp_path / "bare")
     (bare / "flyweight.json").unlink()
-    assert "never measured" in refused(bare).message
+    assert "no accuracy record" in refused(bare).message
     assert flyweight.verify(bare).ok
     facts = json.loads(CliRunner().invoke(inspect_command, [str(bare), "--json"]).stdout)["facts"]
     assert facts == {"gate": "never measured"}

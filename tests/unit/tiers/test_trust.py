@@ -295,7 +295,7 @@ def test_three_bits_from_eight_are_measured_before_they_appear(
     assert "KL divergence" in state_of(model, "int3").ungated
     choice, _ = values(model, build=False)
     assert choice.tier == "int8"
-    assert any("has not passed its gate" in state.reason for state in choice.considered)
+    assert any("has not passed its accuracy gate" in state.reason for state in choice.considered)
     assert values(model, build=False, allow_ungated=True)[0].tier == "int3"
     damaged = next((home_of(model) / "squish_3bit").glob("*.safetensors"))
     damaged.write_bytes(b"")

@@ -1,4 +1,4 @@
-"""Four bits beside eight: what is added to a directory that is already there.
+"""Four-bit weights added to an int8 npy-dir in place.
 
 The arrays of four bits are files of their own, and beside another form they count only with `.squish_int4_ready`. So that
 empty file is the one step that turns the directory, and everything else is in place before it:
@@ -58,12 +58,12 @@ class FourBits(NpyDirectory, Addition):
         # Codecs may differ: a lone group may be told as 0.
         same = all(arrange(entry.spec, entry.codec) == arrange(entry.spec, self.codec) for entry in counting)
         if counting and same and not added:
-            return f"{self.form} is there already"
+            return f"the model already has {self.form} weights"
         if counting:
-            message = "four bits of another form, or of some tensors, count already"
+            message = "the model already has four-bit weights of another form, or of some tensors"
             raise OutputError(message, code="E_EXISTS", file=self._where, hint="convert to a new directory instead")
         if not added:
-            message = "no tensor is in eight bits"
+            message = "the model has no int8 tensor"
             raise UnsupportedError(message, code="E_NOTHING", file=self._where, hint="convert --quant int8 first")
         return ""
 

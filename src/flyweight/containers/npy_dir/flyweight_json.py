@@ -1,4 +1,4 @@
-"""flyweight.json: what the arrays alone do not say, of a directory written here.
+"""flyweight.json: codecs, metadata, digests and accuracy gate of an npy-dir that Flyweight wrote.
 
     {"format": "flyweight npy-dir", "version": 1,
      "metadata": typed metadata as text (`typed_json`),
@@ -33,7 +33,7 @@ __all__ = ["NO_DIGEST", "Record", "read_record"]
 
 VERSION = 1
 NO_DIGEST = "0" * 64
-REMEDY = f"get it again: it is damaged; if the change is yours, remove {RECORD}, without which the arrays read the same"
+REMEDY = f"the file is damaged: download or convert it again; if you changed it on purpose, remove {RECORD}"
 _FORMAT = "flyweight npy-dir"
 _COMPRESSED = ".zst"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -66,7 +66,7 @@ class Record:
         digest = self.digest(file)
         if digest is not None and source.digest() != digest:
             raise MalformedError(
-                f"{file.removesuffix(_COMPRESSED)} does not have the digest that {RECORD} says", code="E_DIGEST",
+                f"{file.removesuffix(_COMPRESSED)} does not match the digest in {RECORD}", code="E_DIGEST",
                 file=source.name, hint=REMEDY,
             )  # fmt: skip
 
@@ -99,7 +99,7 @@ def read_record(raw: memoryview, file: str, *, only_files: bool = False) -> Reco
     document = strict_json.loads(raw, file=file)
     match document:
         case {"format": str(form), "version": int(version)} if form == _FORMAT and version != VERSION:
-            raise UnsupportedError(f"version {version} of {RECORD} is unknown", code="E_RECORD_VERSION", file=file)
+            raise UnsupportedError(f"unknown version {version} of {RECORD}", code="E_RECORD_VERSION", file=file)
         case {
             "format": str(form), "version": int(), "metadata": str(metadata), "tensors": dict(tensors), "files": dict(files)
         } if form == _FORMAT:  # fmt: skip
@@ -126,7 +126,7 @@ def _tensor(about: Any, file: str, name: str) -> tuple[TensorSpec, CodecSpec]:
         case {"shape": list(shape), "dtype": str(dtype), "codec": dict(codec)}:
             spec = TensorSpec(check_shape(shape, file=file, tensor=name), DType.parse(dtype))
             return spec, _codec(codec, file, name)
-    raise _malformed("it is not described by a shape, a dtype and a codec", file, name)
+    raise _malformed("its description needs a shape, a dtype and a codec", file, name)
 
 
 def _codec(about: object, file: str, name: str) -> CodecSpec:

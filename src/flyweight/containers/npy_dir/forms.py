@@ -212,14 +212,14 @@ def identify(label: str, shape: tuple[int, ...], arrays: Mapping[str, TensorSpec
     form, spec = FORMS[label], TensorSpec(shape, DType.F32)
     codes, scale = (arrays[form.files[part]] for part in ("codes", "scale"))
     if not spec.size:
-        raise UnsupportedError(f"an empty tensor is not quantised, but {form.files['codes']} is there", code="E_SPEC")
+        raise UnsupportedError(f"an empty tensor cannot be quantized, but it has {form.files['codes']}", code="E_SPEC")
     stored = scale.dtype if scale.dtype in form.usual else DType.F32
     if form.flat:
         found = _group(form.usual[stored], spec.size, scale.size)
     else:
         found = _group(form.usual[stored], spec.columns, scale.shape[1] if len(scale.shape) == 2 else 1)
     if found is None or found > _MAX_GROUP:
-        raise MalformedError(f"{codes} and {scale} do not cut {spec} into groups", code="E_GROUP")
+        raise MalformedError(f"the group length of {spec} cannot be found from {codes} and {scale}", code="E_GROUP")
     codec = form.spec(found, stored)
     if CORRECTION["left"] in arrays:
         rank = arrays[CORRECTION["left"]].shape[-1:] or (0,)

@@ -179,7 +179,7 @@ def _foreign_gate(found: Reading) -> Iterator[Finding]:
         gated = [entry for entry in found.entries.values() if _is_gated(entry)]
         files = {extent.file.removesuffix(".zst") for entry in gated for extent in entry.extents.values()}
         if record.gate.subject != subject_of({file: record.files.get(file, NO_DIGEST) for file in files}):
-            yield Finding("error", "E_GATE", f"the gate in {RECORD} is of other arrays")
+            yield Finding("error", "E_GATE", f"the accuracy gate in {RECORD} was passed by other arrays")
 
 
 def image_of(data: bytes) -> Image:
@@ -224,6 +224,6 @@ def _wrong_digests(found: Reading) -> Iterator[Finding]:
             if stored not in found.bundle:
                 yield Finding("error", "E_MISSING", f"{file} is missing", tensor)
             elif found.bundle[stored].digest() != digest:
-                yield Finding("error", "E_DIGEST", f"{file} does not have the digest that {RECORD} says", tensor)
+                yield Finding("error", "E_DIGEST", f"{file} does not match the digest in {RECORD}", tensor)
         except FlyweightError as error:
             yield Finding("error", error.code, error.message, tensor, error.offset)

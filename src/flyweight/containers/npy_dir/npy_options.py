@@ -1,4 +1,4 @@
-"""The quantizations that mean a form of npy-dirs, and the option of `convert` that adds one."""
+"""Named quantizations of npy-dirs, and the option of `convert` that adds one."""
 
 from __future__ import annotations
 
@@ -26,5 +26,7 @@ ADDABLE = tuple(quant for quant in PRESETS if quant.startswith("int4"))
 GROUP = OptionGroup(
     "Squish npy-dir",
     tuple(PRESETS),
-    add=Option("--add", str, "FORM", f"Add {', '.join(ADDABLE[:-1])} or {ADDABLE[-1]} to SOURCE, a model of int8, in place."),
+    add=Option(
+        "--add", str, "FORM", f"Add {', '.join(ADDABLE[:-1])} or {ADDABLE[-1]} weights to SOURCE, an int8 npy-dir, in place."
+    ),
 )

@@ -1,4 +1,4 @@
-"""Reading a directory: its manifest, its arrays, its record. Whatever is wrong is collected, tensor by tensor.
+"""Reading an npy-dir: its manifest, its arrays, its flyweight.json. All errors are collected, tensor by tensor.
 
 manifest.json says which tensors there are and what each is called on disk. Where a tensor has several forms, four bits count
 only once `.squish_int4_ready` says that all of them are there, or if there is nothing else.
@@ -92,7 +92,7 @@ def read_json(bundle: Bundle, name: str) -> memoryview:
 def read_keys(bundle: Bundle) -> dict[str, str]:
     """manifest.json: tensor → key."""
     if MANIFEST not in bundle:
-        raise MalformedError(f"arrays without a {MANIFEST}", code="E_NO_MANIFEST", file=bundle.name)
+        raise MalformedError(f"there are arrays but no {MANIFEST}", code="E_NO_MANIFEST", file=bundle.name)
     file = bundle[MANIFEST].name
     keys = strict_json.loads(read_json(bundle, MANIFEST), file=file)
     if not isinstance(keys, dict) or any(type(key) is not str for key in keys.values()):
@@ -108,7 +108,7 @@ def read_keys(bundle: Bundle) -> dict[str, str]:
 def _same_names(keys: Mapping[str, str], record: Record, file: str) -> None:
     for name in keys.keys() ^ record.tensors.keys():
         where = MANIFEST if name in keys else RECORD
-        raise MalformedError(f"only {where} knows this tensor", code="E_RECORD", file=file, tensor=name)
+        raise MalformedError(f"only {where} has this tensor", code="E_RECORD", file=file, tensor=name)
 
 
 def array_files(bundle: Bundle) -> dict[str, dict[str, str]]:
@@ -182,7 +182,7 @@ def _recorded(
     if four and len(forms) == 1 and said is None and all(suffixes <= files.keys() for suffixes in known):
         return kind
     spec, codec = forms[0]
-    raise MalformedError(f"{RECORD} says {spec} as {codec}, its arrays {kind.spec} as {kind.codec}", code="E_RECORD")
+    raise MalformedError(f"{RECORD} says {spec} as {codec}, but the arrays are {kind.spec} as {kind.codec}", code="E_RECORD")
 
 
 def labels(files: Mapping[str, str]) -> list[str]:
@@ -199,8 +199,10 @@ def _forms(found: Reading, files: Mapping[str, str]) -> list[str]:
     if present:
         return present
     if PICKLE in files:
-        raise UnsupportedError("DFloat11 is a pickle, which nothing here opens", code="E_PICKLE", file=files[PICKLE])
-    raise MalformedError("none of its arrays is there", code="E_PART_MISSING", hint="the directory may be half written")
+        raise UnsupportedError(
+            "DFloat11 arrays are Python pickles, which Flyweight never loads", code="E_PICKLE", file=files[PICKLE]
+        )
+    raise MalformedError("none of its arrays exists", code="E_PART_MISSING", hint="the directory may be incomplete")
 
 
 def _wanted(label: str, files: Mapping[str, str]) -> Iterator[str]:
@@ -258,14 +260,16 @@ def _completeness(found: Reading) -> None:
         elif stray:
             reason = f"{len(stray)} arrays belong to no tensor, such as {stray[0]}"
         elif PROGRESS in bundle and not _all_shards(read_json(bundle, PROGRESS)):
-            reason = f"{PROGRESS} counts shards that are not done"
+            reason = f"{PROGRESS} lists unfinished shards"
         if reason:
             found.problems.append(
-                MalformedError(f"half written: no {READY}, and {reason}", code="E_UNFINISHED", file=bundle.name)
+                MalformedError(
+                    f"the directory is incomplete: there is no {READY}, and {reason}", code="E_UNFINISHED", file=bundle.name
+                )
             )
-        found.warnings.append(("E_UNFINISHED", f"no {READY}: the writer did not say that it finished"))
+        found.warnings.append(("E_UNFINISHED", f"no {READY}: the conversion may not have finished"))
     if found.waiting:
-        message = f"{found.waiting} tensors have four bits that do not count, as there is no {INT4_READY}"
+        message = f"{found.waiting} tensors have four-bit weights that are not used, because there is no {INT4_READY}"
         found.warnings.append(("E_UNREADY", message))
     if READY in bundle and stray:
         found.warnings.append(("E_STRAY", f"{len(stray)} arrays belong to no tensor, such as {stray[0]}"))

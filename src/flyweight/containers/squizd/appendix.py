@@ -19,13 +19,13 @@ def check_archive(source: Source, extent: Extent) -> None:
     magic, length = bytes(cursor.take(4)), cursor.u64()
     if magic == b"ANML":
         raise MalformedError(
-            "ANML, a list of paths on the writer's disk, stands for the appendix",
+            "the appendix is ANML, a list of paths on the writer's disk, not a package",
             code="E_ANML",
             offset=extent.offset - HEAD_BYTES,
         )
     if magic != b"ANLX" or length != extent.nbytes or extent.end != source.size:
         raise MalformedError(
-            f"the appendix has {source.size - cursor.offset} bytes to the end of the file; its head, {magic!r}, says {length}",
+            f"the appendix has {source.size - cursor.offset} bytes to the end of the file; its header {magic!r} says {length}",
             code="E_APPENDIX", offset=extent.offset - HEAD_BYTES,
         )  # fmt: skip
     members(source, extent)

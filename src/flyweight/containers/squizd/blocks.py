@@ -214,7 +214,7 @@ class Astc(Encoding):
         match row.get("footprint"):
             case [int(width), int(height)] if (width, height) in LEGAL_FOOTPRINTS:
                 return CodecSpec("astc", {"width": width, "height": height, "id": tensor})
-        raise MalformedError(f"{row.get('footprint')!r} is no ASTC footprint", code="E_FOOTPRINT")
+        raise MalformedError(f"{row.get('footprint')!r} is not an ASTC footprint", code="E_FOOTPRINT")
 
 
 class Numbers(Encoding):
@@ -263,7 +263,7 @@ def unmasked(codec: CodecSpec) -> tuple[CodecSpec, int]:
     match codec.params.get("inner"), codec.params.get("block"):
         case CodecSpec() as inner, int(block) if block > 0:
             return inner, block
-    raise MalformedError(f"{codec} is no mask over a codec", code="E_CODEC_PARAMS")
+    raise MalformedError(f"{codec} is not a mask around a codec", code="E_CODEC_PARAMS")
 
 
 def mask_spec(spec: TensorSpec, block: int) -> TensorSpec:

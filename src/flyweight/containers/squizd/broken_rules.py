@@ -1,4 +1,4 @@
-"""What is wrong with a file: collected as it is read, so that one look finds every broken rule.
+"""The report of broken rules, collected while a file is read, so that one pass finds all.
 
 `parse` raises the first error of a report; `audit` lists all of it.
 """

@@ -115,7 +115,7 @@ class Squizd(Container):
         """One file whatever `shard_bytes` says: that is the point of it."""
         require_carried(self, manifest)
         if not self.directory and (manifest.files or manifest.metadata or any(layer_of(n) is None for n in manifest.entries)):
-            raise UnsupportedError("without a directory there is no place for files, metadata or tensors of no layer")
+            raise UnsupportedError("without a directory a file cannot have side files, metadata or tensors outside the layers")
         arrangement = Arrangement(manifest, name, self.directory)
         chunks = [(0, arrangement.front({}, {}, ())), *arrangement.chunks]
         entries = {
@@ -123,7 +123,7 @@ class Squizd(Container):
             for key, entry in manifest.entries.items()
         }
         placed = Manifest(self.name, entries, manifest.metadata, arrangement.files, self.dialect)
-        notes = () if shard_bytes is None else ("a model in one file is not split",)
+        notes = () if shard_bytes is None else ("SQUIZD is always one file and is not split",)
         return Placement(placed, {name: Image(arrangement.end, chunks)}, digests=arrangement.blocks, notes=notes)
 
     def finish(self, placement: Placement, digests: Mapping[str, str], read: Callable[[Extent], bytes]) -> Mapping[str, Chunks]:

@@ -46,7 +46,7 @@ def _share(text: str) -> float | Literal["auto"]:
     except ValueError:
         share = 0.0
     if not 0 < share < 1:
-        raise ValueError(f"{text!r} is neither `auto` nor between 0 and 1")
+        raise ValueError(f"{text!r} is neither auto nor a number between 0 and 1")
     return share
 
 
@@ -57,28 +57,29 @@ class Extras:
     format: ClassVar[str] = "squizd"
 
     sub_block: int | None = field(
-        default=None, metadata=option("--sub-block", count(0), "N", "Weights that share a scale; 0 for a whole row.")
+        default=None, metadata=option("--sub-block", count(0), "N", "Weights that share a scale; 0: a whole row.")
     )
     sparse: float | Literal["auto"] | None = field(
-        default=None, metadata=option("--sparse", _share, "P", "Drop this share of FFN blocks; `auto`: zeros.")
+        default=None,
+        metadata=option("--sparse", _share, "P", "Drop this share of the blocks of FFN matrices; auto: only zeros."),
     )
     sparse_block: int | None = field(
-        default=None, metadata=option("--sparse-block", count(1), "N", "Weights dropped together.")
+        default=None, metadata=option("--sparse-block", count(1), "N", "Weights per dropped block.")
     )
-    eagle: Path | None = field(default=None, metadata=option("--eagle", Path, None, "A draft head to embed, as safetensors."))
-    coreml: Path | None = field(default=None, metadata=option("--coreml", Path, None, "A Core ML package to embed."))
+    eagle: Path | None = field(default=None, metadata=option("--eagle", Path, None, "EAGLE draft head to embed (safetensors)."))
+    coreml: Path | None = field(default=None, metadata=option("--coreml", Path, None, "Core ML package to embed."))
 
     def conflict(self, quant: str | None, has_recipe: bool) -> str | None:
         if has_recipe and (self.sub_block, self.sparse, self.sparse_block) != (None, None, None):
-            return "a recipe says itself what is sparse and how long sub-blocks are"
+            return "--sparse, --sparse-block and --sub-block cannot be used with --recipe: write them into the recipe"
         if self.sub_block is not None and quant not in ("int4", "int2"):
-            return "only int4 and int2 have sub-blocks"
+            return "--sub-block needs --quant int4 or int2"
         if self.sparse_block is not None and self.sparse is None:
-            return "a block of masks goes with a sparsity"
+            return "--sparse-block needs --sparse"
         if self.sparse is not None and (self.sub_block == 0 or (quant or "").startswith("astc")):
-            return "a mask drops whole runs that share a scale: sub-blocks must be shorter than rows, and ASTC has none"
+            return "--sparse needs sub-blocks shorter than a row, and does not work with ASTC"
         if self.sparse is not None and self.sparse_block is not None and self.sparse_block % self._length(quant):
-            return f"blocks of {self.sparse_block} end inside sub-blocks of {self._length(quant)}: choose a multiple"
+            return f"--sparse-block {self.sparse_block} must be a multiple of the sub-block, {self._length(quant)}"
         return None
 
     @property

@@ -1,4 +1,4 @@
-"""A SQUIZD file as it is found: header, index, directory or blocks, and a report of every rule it breaks.
+"""Reading a SQUIZD file: header, index, directory or blocks, with a report of every broken rule.
 
 Only the first bytes are read, and the frames of a draft head and of an appendix where the flags announce them.
 """
@@ -95,17 +95,22 @@ def _check_draft(found: Reading, header: Header) -> None:
         return
     draft, source = header.draft, found.source
     inside = draft.offset >= HEADER_BYTES and draft.length >= 8 and draft.offset + draft.length <= source.size
-    if not found.report.require(inside, "E_EAGLE", f"the draft head lies at {draft.offset}, {draft.length} bytes long", 160):
+    if not found.report.require(
+        inside, "E_EAGLE", f"the draft head, {draft.length} bytes at {draft.offset}, is not in the file", 160
+    ):
         return
     cursor = Cursor(source, draft.offset)
     magic, layers = bytes(cursor.take(4)), cursor.u32()
-    found.report.require(magic == b"EGDH", "E_EAGLE", f"the draft head begins with {magic!r}", draft.offset)
+    found.report.require(magic == b"EGDH", "E_EAGLE", f"the draft head must begin with EGDH, not {magic!r}", draft.offset)
     found.report.require(
-        layers == draft.n_layers, "E_EAGLE", f"{layers} draft layers, the header says {draft.n_layers}", draft.offset + 4
+        layers == draft.n_layers,
+        "E_EAGLE",
+        f"the draft head has {layers} layers, but the header says {draft.n_layers}",
+        draft.offset + 4,
     )
     found.report.require(layers > 0, "E_EAGLE", "a draft head has at least one layer", draft.offset + 4)
     if found.directory and not any(name.startswith(DRAFT) for name in found.entries):
-        found.report.error("E_EAGLE", "EAGLE is set but the directory has no tensor of a draft head", 6)
+        found.report.error("E_EAGLE", "EAGLE is set, but the directory has no tensor of a draft head", 6)
 
 
 def _check_appendix(found: Reading, header: Header) -> None:
@@ -116,7 +121,7 @@ def _check_appendix(found: Reading, header: Header) -> None:
         extent = _last(found, header)
     if not isinstance(extent, Extent):
         if not found.report.broken:
-            found.report.error("E_APPENDIX", "ANE_COREML is set but there is no appendix", 6)
+            found.report.error("E_APPENDIX", "ANE_COREML is set, but there is no appendix", 6)
         return
     found.appendix = extent
     try:
@@ -173,11 +178,11 @@ def _check_cover(found: Reading, spans: list[Span]) -> None:
         if begin < end:
             report.error("E_OVERLAP", f"{what} begins {end - begin} bytes before the end of {owner}", begin)
         elif found.directory and begin - end >= ALIGNMENT:
-            report.error("E_HOLE", f"{begin - end} bytes before {what} belong to nothing", end)
+            report.error("E_HOLE", f"{begin - end} unused bytes before {what}", end)
         if stop >= end:
             end, owner = stop, what
     if found.directory and end < found.source.size:
-        report.error("E_TRAILING", f"{found.source.size - end} bytes behind {owner} belong to nothing", end)
+        report.error("E_TRAILING", f"{found.source.size - end} unused bytes after {owner}", end)
 
 
 def head_problem(source: Source, entry: Entry) -> str | None:
@@ -190,4 +195,4 @@ def head_problem(source: Source, entry: Entry) -> str | None:
     found = bytes(source.read(begin, len(block.head)))
     if found == block.head:
         return None
-    return f"its block begins with {found.hex(' ', 4)}, where {block.head.hex(' ', 4)} belongs"
+    return f"its block begins with {found.hex(' ', 4)}, but should begin with {block.head.hex(' ', 4)}"

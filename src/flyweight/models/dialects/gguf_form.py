@@ -1,4 +1,4 @@
-"""How GGUF writes a model family: keys for its settings, names for its tensors, and what it cannot say.
+"""How GGUF writes a model family: keys for its settings, names for its tensors, and what it cannot express.
 
     <architecture>.<key>    a setting, u32 or f32; `KEYS` has the key of each
     blk.{i}.attn_q.weight   a tensor; `TENSORS` has the names, without the `.weight` or `.bias` that they share

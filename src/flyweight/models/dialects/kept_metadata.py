@@ -1,4 +1,4 @@
-"""Typed metadata that is no setting, kept in config.json as `{key: [type, value]}`.
+"""GGUF metadata without a counterpart in config.json, stored there as `{key: [type, value]}`.
 
 Names, licences, tags, sampling hints: nothing of it changes the model, all of it belongs to the file, and the
 way back restores it.
@@ -45,11 +45,11 @@ def to_json(metadata: Mapping[str, Typed]) -> tuple[dict[str, Any], tuple[str, .
     notes: list[str] = []
     for key, typed in metadata.items():
         if isinstance(typed.value, Numbers) and len(typed.value) > _MOST_NUMBERS:
-            notes.append(f"metadata '{key}' is not carried: {len(typed.value)} numbers are too many for config.json")
+            notes.append(f"metadata '{key}' is not stored: {len(typed.value)} numbers are too many for config.json")
         elif _fits(typed.type, value := typed.plain):
             kept[key] = [typed.type, value]
         else:
-            notes.append(f"metadata '{key}' is not carried: JSON cannot hold its value")
+            notes.append(f"metadata '{key}' is not stored: JSON cannot express its value")
     return kept, tuple(notes)
 
 

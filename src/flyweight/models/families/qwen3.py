@@ -1,4 +1,4 @@
-"""Qwen 3 (dense): q and k are normalised head by head, head_dim is free."""
+"""Qwen 3 (dense): q and k are normalized per head, head_dim is free."""
 
 from flyweight.models.dialects.gguf_form import GgufForm
 from flyweight.models.families import qwen2

@@ -1,4 +1,4 @@
-"""The components of tokenizer.json that we run, and how much longer each makes a text.
+"""The supported components of tokenizer.json, and how much longer each can make a text.
 
 A component is a small program of the file's maker: a few dozen bytes that replace one character by many, one after the other,
 fill any memory, and the library that runs them ends the process when an allocation fails. So only components that tokenizers
@@ -55,7 +55,7 @@ def text_cost(normalizer: Any, pre_tokenizer: Any) -> TextCost:
     growth = _product([*(_read(part, "normalizer", _NORMALIZERS).growth for part in normalizers), *(c.growth for c in cuts)])
     if growth > MAX_GROWTH:
         raise LimitError(
-            f"its normalizer makes up to {growth} characters of one; the limit is {MAX_GROWTH}", code="E_TOKENIZER", file=_FILE
+            f"its normalizer can turn one character into {growth}; the limit is {MAX_GROWTH}", code="E_TOKENIZER", file=_FILE
         )
     squares = any(cut.squares for cut in cuts)
     if squares and normalizers:
@@ -68,7 +68,7 @@ def check_decoder(decoder: Any) -> None:
     growth = _product(_read(part, "decoder", _DECODERS).growth for part in _flat(decoder, "decoder", 0))
     if growth > MAX_TOKEN_GROWTH:
         raise LimitError(
-            f"its decoder makes up to {growth} characters of one; the limit is {MAX_TOKEN_GROWTH}",
+            f"its decoder can turn one character into {growth}; the limit is {MAX_TOKEN_GROWTH}",
             code="E_TOKENIZER",
             file=_FILE,
         )
@@ -100,10 +100,10 @@ def _bad(message: str) -> MalformedError:
 
 def _unsupported(what: str) -> UnsupportedError:
     return UnsupportedError(
-        f"the tokenizer has {what}, which is not run",
+        f"the tokenizer has {what}, which is not supported",
         code="E_TOKENIZER",
         file=_FILE,
-        hint="docs/formats/tokenizers.md lists the components that are",
+        hint="docs/formats/tokenizers.md lists the supported components",
     )
 
 
@@ -190,12 +190,12 @@ def _charsmap(part: Record) -> TextCost:
         raise _bad("'precompiled_charsmap' is not base64") from None
     size = int.from_bytes(raw[:4], "little")
     if len(raw) < 4 or size % 4 or not 4 <= size <= len(raw) - 4:
-        raise _bad("'precompiled_charsmap' says a size that it does not have")
+        raise _bad("'precompiled_charsmap' has another size than it says")
     replacements = raw[4 + size :]
     try:
         decoded = replacements.decode()
     except UnicodeDecodeError:
-        raise _bad("'precompiled_charsmap' has replacements that are no UTF-8") from None
+        raise _bad("'precompiled_charsmap' has replacements that are not UTF-8") from None
     return TextCost(max(1, *map(_size, decoded.split("\0"))))
 
 

@@ -1,4 +1,4 @@
-r"""Which regular expressions of tokenizer.json are run: those whose time grows with the text and no faster.
+r"""Which regular expressions of tokenizer.json are supported: those that surely run in linear time.
 
 The library's engine backtracks, so a short pattern can take hours for a short text. A pattern is accepted when its form
 shows that each attempt to match either fails at once or takes the characters it looked at. It is a list of alternatives,
@@ -69,7 +69,7 @@ class _Item(NamedTuple):
 def read_pattern(text: str) -> Pattern:
     """What is known of a pattern. UnsupportedError when its form does not bound its time."""
     if len(text) > _MAX_PATTERN:
-        raise LimitError(f"a pattern of {len(text)} characters; the limit is {_MAX_PATTERN}", code="E_TOKENIZER")
+        raise LimitError(f"a pattern has {len(text)} characters; the limit is {_MAX_PATTERN}", code="E_TOKENIZER")
     if text == _SPACES_AT_THE_END:
         return Pattern(1, squares=True)
     reader = _Reader(text)
@@ -139,9 +139,9 @@ class _Reader:
 
     def refuse(self) -> NoReturn:
         raise UnsupportedError(
-            f"the tokenizer cuts text by the pattern '{self.text}', which may take very long",
+            f"the tokenizer splits text by the pattern '{self.text}', which may take very long",
             code="E_TOKENIZER",
-            hint="patterns are run if their form bounds their time; see docs/formats/tokenizers.md",
+            hint="only patterns that surely run in linear time are supported; see docs/formats/tokenizers.md",
         )
 
     def alternatives(self, depth: int) -> list[list[_Item]]:

@@ -1,4 +1,4 @@
-"""How text is cut before byte-pair merging: names in GGUF ↔ components of tokenizer.json.
+"""Pre-tokenizers: names in GGUF ↔ components of tokenizer.json.
 
 GGUF has only a name (`tokenizer.ggml.pre`) and programs know the rest; tokenizer.json spells it out. One table
 serves both ways: a name gives the components, and components that cut alike give the name.

@@ -163,7 +163,7 @@ def _template(vocabulary: Vocabulary, texts: list[str]) -> dict[str, Any] | None
 def _check_merges(merges: list[tuple[str, str]], vocab: dict[str, int]) -> None:
     for left, right in merges:
         if left not in vocab or right not in vocab or left + right not in vocab:
-            raise _bad(f"the merge of '{left}' and '{right}' has parts that are no tokens")
+            raise _bad(f"the merge of '{left}' and '{right}' has parts that are not tokens")
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -176,13 +176,13 @@ def read(tokenizer: Record, config: Record, vocab: int) -> Vocabulary:
         tokenizer.fail("model", "an object")
     if model.text("type", "BPE") != "BPE":
         raise UnsupportedError(
-            f"a tokenizer of type '{model.text('type')}' has no form in GGUF; only BPE has",
+            f"a tokenizer of type '{model.text('type')}' cannot be stored in GGUF; only BPE can",
             code="E_TOKENIZER",
             file=TOKENIZER_JSON,
         )
     for key in ("continuing_subword_prefix", "end_of_word_suffix", "dropout"):
         if model.get(key):
-            raise UnsupportedError(f"'{key}' has no form in GGUF", code="E_TOKENIZER", file=TOKENIZER_JSON)
+            raise UnsupportedError(f"'{key}' cannot be stored in GGUF", code="E_TOKENIZER", file=TOKENIZER_JSON)
     ids = _ids(model, vocab)
     merges = _merges(model)
     normalizer, pre_tokenizer = tokenizer.get("normalizer"), tokenizer.get("pre_tokenizer")
@@ -190,7 +190,7 @@ def read(tokenizer: Record, config: Record, vocab: int) -> Vocabulary:
     form = None if row else space_form(normalizer, pre_tokenizer)
     if row is None and form is None:
         raise UnsupportedError(
-            "its normalizer and pre-tokenizer together match none that GGUF has a name for",
+            "GGUF has no name for its combination of normalizer and pre-tokenizer",
             code="E_TOKENIZER",
             file=TOKENIZER_JSON,
         )
@@ -277,7 +277,7 @@ def _roles(config: Record, ids: dict[str, int]) -> dict[str, int]:
         if not isinstance(text, str):
             config.fail(role, "text")
         if text not in ids:
-            raise MalformedError(f"{role} '{text}' is no token", code="E_TOKENIZER", file=config.file)
+            raise MalformedError(f"{role} '{text}' is not a token", code="E_TOKENIZER", file=config.file)
         roles[role] = ids[text]
     return roles
 
@@ -293,12 +293,12 @@ def _added_around(tokenizer: Record, config: Record, special: dict[str, int], id
         steps = [step for step in single if isinstance(step, dict)] if isinstance(single, list) else []
         at = next((i for i, step in enumerate(steps) if "Sequence" in step), None)
         if at is None:
-            raise _bad("the template of 'post_processor' has no place for the text")
+            raise _bad("the template of 'post_processor' does not contain the text")
         before, after = _special_ids(steps[:at], ids), _special_ids(steps[at + 1 :], ids)
         for found, role in ((before, "bos_token"), (after, "eos_token")):
             if found and found != [special.get(role)]:
                 raise UnsupportedError(
-                    f"'post_processor' adds tokens other than {role}, which GGUF cannot",
+                    f"'post_processor' adds tokens other than {role}, which GGUF cannot express",
                     code="E_TOKENIZER",
                     file=TOKENIZER_JSON,
                 )

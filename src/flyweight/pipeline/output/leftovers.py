@@ -1,4 +1,4 @@
-"""What earlier runs left beside a destination: found by listing, believed by the signature of its journal alone.
+"""Staging directories that earlier runs left: found by listing, trusted only by the signature of their journal.
 
 Anybody may have made a directory of such a name, or a link, or a FIFO. What does not verify is not ours: it is neither opened
 for writing nor removed nor waited for.

@@ -93,7 +93,7 @@ def _accounted(parent: Folder, name: str, written: Collection[str]) -> list[str]
         listed = ", ".join(strange[:_NAMED]) + (", …" if len(strange) > _NAMED else "")
         count = f"{len(strange)}{'' if found.complete else ' or more'}"
         raise OutputError(
-            f"holds {count} files that belong to no model or are no plain files of yours ({listed}), so it is not replaced",
+            f"not replaced: {count} files in it belong to no model or are not regular files of yours ({listed})",
             code="E_NOT_A_MODEL",
             file=str(place),
             hint=_WHAT_NOW,

@@ -1,4 +1,4 @@
-"""Messages → the text a chat model was trained on, by the template its checkpoint carries.
+"""Messages → prompt, by the model's chat template, rendered in a worker.
 
 A template is a program from an untrusted file. It runs in jinja2's sandbox, as in transformers, and that in a worker process
 (`chat_worker`) with limited memory which is killed when it takes too long: see docs/decisions/0070.
@@ -62,10 +62,10 @@ def template_for(checkpoint: Checkpoint, *, tools: bool = False) -> str:
         if name in templates:
             return templates[name]
     raise UnsupportedError(
-        "the checkpoint has no chat template",
+        "the model has no chat template",
         code="E_TEMPLATE",
         file=checkpoint.bundle.name,
-        hint="it is no chat model; give it plain text with --raw",
+        hint="it is not a chat model; use --raw to continue plain text",
     )
 
 
@@ -100,7 +100,9 @@ class Renderer:
         Whatever the template does wrong is a MalformedError with the code E_TEMPLATE.
         """
         if len(template) > MAX_TEMPLATE:
-            raise LimitError(f"a chat template of {len(template)} characters; the limit is {MAX_TEMPLATE}", code="E_TEMPLATE")
+            raise LimitError(
+                f"the chat template has {len(template)} characters; the limit is {MAX_TEMPLATE}", code="E_TEMPLATE"
+            )
         tokens = {"bos_token": bos_token, "eos_token": eos_token}
         context = {
             "messages": list(messages),
@@ -111,7 +113,7 @@ class Renderer:
         }
         request = json.dumps({"template": template, "context": context, "limit": limit}).encode() + b"\n"
         if len(request) > MAX_REQUEST:
-            raise LimitError(f"{len(request)} bytes of messages; the limit is {MAX_REQUEST}", code="E_TEMPLATE")
+            raise LimitError(f"the messages have {len(request)} bytes; the limit is {MAX_REQUEST}", code="E_TEMPLATE")
         answer = json.loads(self._exchange(request, limit))
         if "text" in answer:
             return str(answer["text"])
@@ -190,7 +192,7 @@ def _line(process: subprocess.Popen[bytes], seconds: float, limit: int) -> bytes
             raise _failed("its worker ended, probably for lack of memory")
         received += piece
         if len(received) > 12 * limit + 2**16:  # JSON writes a character in at most twelve bytes
-            raise _failed("its worker answers without end")
+            raise _failed("its worker returns too much text")
     return bytes(received[:-1])
 
 

@@ -77,7 +77,7 @@ def test_int2_is_a_hybrid(toy: Path, tmp_path: Path) -> None:
 def test_tca_is_every_matrix_and_no_bit_changes(toy: Path, tmp_path: Path) -> None:
     report = flyweight.convert(toy, tmp_path / "a.squizd", quant="tca")
     assert {n for n, c in codecs(tmp_path / "a.squizd").items() if c == ("lossless",)} == set(MATRICES)
-    assert not [note for note in report.notes if "stays dense" in note]
+    assert not [note for note in report.notes if "not quantized" in note]
     assert report.bits_per_weight < 12
     assert flyweight.diff(toy, tmp_path / "a.squizd").identical
 
@@ -195,7 +195,7 @@ def test_a_draft_head_disturbs_nobody(toy: Path, full: Path, tmp_path: Path) -> 
     assert len(both.tensors) == len(llama_tensors()) + len(draft_head())
     for target, to in (("a.gguf", "gguf"), ("hf", "hf"), ("mlx", "mlx")):
         report = flyweight.convert(full, tmp_path / target, to=to)
-        assert [note for note in report.notes if "draft head of 5 tensors is not carried" in note]
+        assert [note for note in report.notes if "draft head of 5 tensors is not stored" in note]
         assert not [name for name in manifest_of(tmp_path / target).entries if name.startswith("draft.")]
         assert flyweight.diff(full, tmp_path / target).identical
     flyweight.convert(full, tmp_path / "a.safetensors")
@@ -208,7 +208,7 @@ def test_a_new_draft_head_takes_the_place_of_the_old(full: Path, tmp_path: Path)
     (tmp_path / "new.safetensors").write_bytes(safetensors_bytes({"fc.weight": np.ones((4, 4), np.float32)}))
     report = flyweight.convert(full, tmp_path / "a.squizd", extras=Extras(eagle=tmp_path / "new.safetensors"))
     assert [name for name in manifest_of(tmp_path / "a.squizd").entries if name.startswith("draft.")] == ["draft.fc.weight"]
-    assert any("takes the place" in note for note in report.notes)
+    assert any("replaces the one" in note for note in report.notes)
 
 
 def test_an_interrupted_run_with_two_sources_resumes(toy: Path, full: Path, tmp_path: Path) -> None:

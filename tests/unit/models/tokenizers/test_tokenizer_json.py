@@ -205,7 +205,7 @@ def test_generation_settings_come_back_or_are_made() -> None:
     [
         ({"model": None}, MalformedError, "'model'"),
         ({"model": {"type": "Unigram"}}, UnsupportedError, "Unigram"),
-        ({"pre_tokenizer": {"type": "Whitespace"}}, UnsupportedError, "match none"),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, UnsupportedError, "no name for its combination"),
         ({"model": bpe()["model"] | {"vocab": {"a": 20}}}, MalformedError, "20 rows"),
         ({"model": bpe()["model"] | {"vocab": {"a": -1}}}, MalformedError, "the id -1"),
         ({"model": bpe()["model"] | {"vocab": {"a": 1, "b": 1}}}, MalformedError, "share an id"),
@@ -215,8 +215,8 @@ def test_generation_settings_come_back_or_are_made() -> None:
         ({"added_tokens": [added(20, "<s>")]}, MalformedError, "20 rows"),
         ({"added_tokens": [added(3, "<s>")]}, MalformedError, "share the id 3"),
         ({"added_tokens": [added(3, "a")]}, MalformedError, "the ids 0 and 3"),
-        ({"added_tokens": []}, MalformedError, "bos_token '<s>' is no token"),
-        ({"post_processor": {"type": "TemplateProcessing", "single": []}}, MalformedError, "no place for the text"),
+        ({"added_tokens": []}, MalformedError, "bos_token '<s>' is not a token"),
+        ({"post_processor": {"type": "TemplateProcessing", "single": []}}, MalformedError, "does not contain the text"),
         (
             {"post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<|x|>"}}, {"Sequence": {}}]}},
             UnsupportedError,
@@ -234,7 +234,7 @@ def test_bad_tokenizer_json(change: dict[str, Any], error: type[FlyweightError],
     [
         ("bpe", "model", "rwkv", UnsupportedError, "rwkv"),
         ("bpe", "pre", "unheard-of", UnsupportedError, "unheard-of"),
-        ("bpe", "tokens", ["a"] * 20, MalformedError, "'a' is there twice"),
+        ("bpe", "tokens", ["a"] * 20, MalformedError, "'a' appears twice"),
         ("bpe", "tokens", ["a"], MalformedError, "1 tokens for 20 rows"),
         ("bpe", "tokens", [1] * 20, MalformedError, "list of str"),
         ("bpe", "token_type", [1] * 19, MalformedError, "19 token types"),

@@ -73,7 +73,7 @@ def test_without_resume_it_is_removed_and_made_anew(source: Path, target: Path) 
 
 def test_another_job_is_not_resumed(source: Path, target: Path) -> None:
     left = interrupt(source, target)
-    with pytest.raises(OutputError, match="different job") as refused:
+    with pytest.raises(OutputError, match="different conversion") as refused:
         flyweight.convert(source, target, quant="q4_0", resume=True)
     assert refused.value.code == "E_RESUME"
     assert left.exists()
