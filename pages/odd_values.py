@@ -105,7 +105,7 @@ def tables() -> str:
             outcomes(values | whole),
             "\n## Shapes\n",
             outcomes(shapes),
-            f"\nNothing is encoded as {silent}: `E_NO_ENCODER`.\n",
+            f"\nWithout an encoder (`E_NO_ENCODER`): {silent}.\n",
         ]
     )
 

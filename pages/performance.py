@@ -1,4 +1,4 @@
-"""docs/performance.md: every target of the last runs, what was reached, its spread, the verdict."""
+"""docs/performance.md: every target of the last benchmark runs, the figure with its spread, and whether it was met."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from bench import RESULTS, recorded
 from flyweight.bench.harness import rate
 from pages.markdown import table, where
 
-HEADING = ("", "", "reached", "", "beside", "target")
-INTRODUCTION = """# Performance: every target, and what was reached
+HEADING = ("", "", "measured", "", "compared with", "target")
+INTRODUCTION = """# Performance: targets and measurements
 
-`make bench` measures and writes this page; the figures with their spread are in bench/results. Medians [least–greatest] of
-repeated runs, MB/s unless a row says otherwise, each beside its peer and the machine's own memory in the same run.
-llama.cpp is measured where FLYWEIGHT_LLAMA_PYTHON names a Python with llama-cpp-python.
+`make bench` measures and writes this page; bench/results has all figures. A figure is a median [minimum–maximum] of repeated
+runs, in MB/s unless its unit is given. The same run measures the other tool and the speed of the machine's memory (`read`,
+`write`, `copy`; `read2` and `write2` with two threads). llama.cpp is measured if FLYWEIGHT_LLAMA_PYTHON names a Python with
+llama-cpp-python.
 """
 
 
 def rows(report: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Verdict, name, figure, share of the machine's limit or unit, beside whom, target."""
+    """Verdict, name, figure, share of the machine's limit or unit, ratios to other tools, target."""
     for result in report.get("results", ()):
         if result.get("target"):
             beside = ", ".join(f"{ratio:.2f}× {who}" for who, ratio in result["ratios"].items())

@@ -70,7 +70,7 @@ def model_part(report: Row) -> str:
         return ""
     asked = report["asked"]
     rows = [
-        (row["model"]["file_bits_per_weight"], (f"`{row['codec']}`", told(row), quantizer_of(row)), row["model"])
+        (row["model"]["file_bits_per_weight"], (f"`{row['codec']}`", parameters(row), quantizer_of(row)), row["model"])
         for row in measured
     ]
     rows += [
@@ -117,7 +117,7 @@ def page(report: Row) -> str:
         ("bits/weight", "codec", "parameters", "quantizer", "relative error", "SNR, dB", "MB/s"),
         (
             (
-                f"{row['bits_per_weight']:.3f}", f"`{row['codec']}`", told(row), quantizer_of(row),
+                f"{row['bits_per_weight']:.3f}", f"`{row['codec']}`", parameters(row), quantizer_of(row),
                 f"{100 * row['relative_error']:.3f} %", row["snr_db"], f"{row['encode_mb_per_s']}",
             )
             for row in report["results"]

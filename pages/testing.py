@@ -65,7 +65,7 @@ def page(text: str, counted: Figures, runs: list[Figures]) -> str:
         "summary": summary(counted), "tests": tests_table(counted), "hostile": hostile_table(counted),
         "points": points_table(counted), "fuzz": fuzz_table(runs),
         "corpus": f"{counted['corpus']['inputs']:,} inputs in {counted['corpus']['bytes'] / 1000:,.0f} KB for "
-                  f"{counted['targets']} targets; {counted['verbs']} verbs with their options.",
+                  f"{counted['targets']} targets; {counted['verbs']} commands with their options.",
     }  # fmt: skip
     for name, made in tables.items():
         text = between(text, name, made)

@@ -67,7 +67,7 @@ def page(report: Mapping[str, Any]) -> Iterator[str]:
         yield table(tuple(COLUMNS), ([cell(row) for cell in COLUMNS.values()] for row in rows.values())) + "\n"
     if report["results"]:
         yield "## Targets\n"
-        yield table(("", "", "reached", "", "beside", "target"), map(target_of, report["results"]))
+        yield table(("", "", "measured", "", "compared with", "target"), map(target_of, report["results"]))
 
 
 def target_of(row: Mapping[str, Any]) -> tuple[str, ...]:
