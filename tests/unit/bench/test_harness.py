@@ -33,5 +33,5 @@ def test_verdict(target: str, expected: str) -> None:
 
 @pytest.mark.parametrize("target", ["fast", "0.7 of paper", "1× libggml, error no larger"])
 def test_a_target_that_means_nothing_is_refused(target: str) -> None:
-    with pytest.raises(ValueError, match="is no target"):
+    with pytest.raises(ValueError, match="is not a target"):
         verdict(target, 700.0, {"libggml": 3.0}, LIMITS)

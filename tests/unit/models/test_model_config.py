@@ -192,7 +192,7 @@ def test_divisors_that_contradict_our_metadata_win() -> None:
     manifest = llama3_manifest()
     gguf, _ = as_gguf(manifest, models.translate(manifest, "gguf", no_read))
     other = np.array([1.0, 1.7], "<f4").tobytes()
-    with pytest.raises(UnsupportedError, match="divisors"):
+    with pytest.raises(UnsupportedError, match="frequencies are not a llama3 scaling"):
         models.translate(gguf, "hf", lambda _: other)
     assert models.blueprint(gguf, lambda _: other).config.scaling == {
         "rope_type": "divisors",

@@ -293,7 +293,7 @@ def test_copies_go_by_the_verdict_of_their_source(passed: Path, failed: Path, tm
 
 
 def test_a_text_without_a_gate_is_refused(toy: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="no gate"):
+    with pytest.raises(UnsupportedError, match="no accuracy gate"):
         flyweight.convert(toy, tmp_path / "out", to="npy-dir", quant="int8", gate_text=toy / "README.md")
     assert not (tmp_path / "out").exists()
 

@@ -272,7 +272,7 @@ def test_what_is_no_package_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         mlpackage.read_package(package)
     (package / "link").unlink()
     monkeypatch.setattr(mlpackage, "MAX_ARCHIVE_BYTES", 100)
-    with pytest.raises(LimitError, match="exceed"):
+    with pytest.raises(LimitError, match="the limit is"):
         mlpackage.read_package(package)
 
 

@@ -209,7 +209,7 @@ def test_a_prompt_is_measured_against_its_context() -> None:
     assert longest == found.require_room(["é" * (longest // 2)], room=4096) == 32 * 4096
     assert len(found.encode("a" * 1000, room=1)) == 1000, "few bytes are encoded, so that their tokens can be counted"
     for text in ("a" * (longest + 1), "é" * (longest // 2 + 1)):
-        with pytest.raises(ResourceError, match="at most 131072") as caught:
+        with pytest.raises(ResourceError, match="limit is 131072") as caught:
             found.encode(text, room=4096)
         assert caught.value.code == "E_CONTEXT"
 
