@@ -136,7 +136,7 @@ def test_refusals(settings: dict[str, object], code: str, exit_code: int, tmp_pa
 
 
 def test_a_context_is_no_longer_than_the_models(tmp_path: Path) -> None:
-    with pytest.raises(FlyweightError, match="longer than") as caught:
+    with pytest.raises(FlyweightError, match="exceeds the model") as caught:
         open_model(DECODERS / "llama", context=4096)
     assert caught.value.code == "E_CONTEXT"
     with open_model(DECODERS / "llama", context=16) as model, pytest.raises(FlyweightError, match="16") as caught:
