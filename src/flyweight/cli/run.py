@@ -48,20 +48,11 @@ def _all(*options: Callable[[Any], Any]) -> Callable[[C], C]:
 
 engine_options = _all(
     click.option(
-        "--kv",
-        type=click.Choice(["f16", "f32", "int8"]),
-        default="f16",
-        show_default=True,
-        help="Element type of the KV cache.",
+        "--kv", type=click.Choice(["f16", "f32", "int8"]), default="f16", show_default=True, help="Type of the KV cache."
     ),
     click.option("--threads", type=click.IntRange(1, 256), help="CPU threads.  [default: all cores]"),
     click.option("--exact", is_flag=True, help="Use f32 activations instead of int8: slower, more accurate."),
-    click.option(
-        "--max-ram",
-        callback=size_argument,
-        metavar="SIZE",
-        help="Upper bound on memory; layers are streamed from disk if necessary.",
-    ),
+    click.option("--max-ram", callback=size_argument, metavar="SIZE", help="Memory limit; layers are streamed if necessary."),
 )
 tier_options = _all(
     click.option(
@@ -85,35 +76,15 @@ model_options = _all(
     click.option("--verify", is_flag=True, help="Check all digests before the first token, not in the background."),
 )
 sampling_options = _all(
-    click.option(
-        "--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="Maximum number of tokens to generate."
-    ),
+    click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="Most tokens to generate."),
     click.option(
         "--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="Sampling temperature; 0 is greedy."
     ),
     click.option("--top-k", type=click.IntRange(0), default=0, help="Sample from the K most likely tokens; 0 for all."),
-    click.option(
-        "--top-p",
-        type=click.FloatRange(0, 1, min_open=True),
-        default=1.0,
-        help="Sample from the most likely tokens with this total probability.",
-    ),
-    click.option(
-        "--min-p",
-        type=click.FloatRange(0, 1),
-        default=0.0,
-        help="Drop tokens below this share of the best token's probability.",
-    ),
-    click.option(
-        "--repetition-penalty", type=click.FloatRange(0, min_open=True), default=1.0, help="Above 1: penalize repeated tokens."
-    ),
-    click.option(
-        "--seed",
-        type=click.IntRange(0, 2**64 - 1),
-        default=0,
-        show_default=True,
-        help="Random seed; the same seed gives the same text.",
-    ),
+    click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, help="Nucleus sampling threshold."),
+    click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, help="Minimum probability, as a share of the best."),
+    click.option("--repetition-penalty", type=click.FloatRange(0, min_open=True), default=1.0, help="Above 1: repeat less."),
+    click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="Random seed."),
     click.option("--system", metavar="TEXT", help="System message."),
     click.option("--raw-special", is_flag=True, help="Parse special tokens in messages, instead of reading them as text."),
 )

@@ -190,18 +190,11 @@ def read_index(source: Source, header: Header, report: Report) -> tuple[Layer, .
         weights = layer.weight_offset + layer.weight_length
         inside = end <= layer.weight_offset and weights <= source.size
         report.require(
-            inside,
-            "E_LAYER_EXTENT",
-            f"layer {layer.number} is at {layer.weight_offset}..{weights}, not between index and end",
-            at + 4,
+            inside, "E_LAYER_EXTENT", f"layer {layer.number} at {layer.weight_offset}..{weights} is out of bounds", at + 4
         )
         inside = end <= layer.scale_offset and layer.scale_offset + 8 <= source.size
-        report.require(
-            inside,
-            "E_LAYER_EXTENT",
-            f"the scales of layer {layer.number} are at {layer.scale_offset}, not between index and end",
-            at + 20,
-        )
+        message = f"the scales of layer {layer.number} at {layer.scale_offset} are out of bounds"
+        report.require(inside, "E_LAYER_EXTENT", message, at + 20)
         layers.append(layer)
     return tuple(layers)
 
