@@ -12,7 +12,8 @@ import pytest
 
 from astc_blocks import as_halves, every_mode
 from flyweight import kernels
-from flyweight.codecs.astc import FOOTPRINTS, Astc
+from flyweight.codecs.astc import Astc
+from flyweight.foundation.astc_footprints import FOOTPRINTS
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.tensor import TensorSpec
 

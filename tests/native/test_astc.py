@@ -9,7 +9,7 @@ import pytest
 
 from astc_blocks import every_mode, one_colour
 from flyweight import kernels
-from flyweight.codecs.astc import FOOTPRINTS
+from flyweight.foundation.astc_footprints import FOOTPRINTS
 
 
 def same(found: np.ndarray, expected: np.ndarray) -> bool:

@@ -10,7 +10,8 @@ import pytest
 
 from astc_blocks import as_halves, one_colour
 from flyweight.codecs import astc
-from flyweight.codecs.astc import FOOTPRINTS, Astc
+from flyweight.codecs.astc import Astc
+from flyweight.foundation.astc_footprints import FOOTPRINTS
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import TensorSpec

@@ -18,8 +18,10 @@ import pytest
 import flyweight
 from flyweight.checkpoint import Checkpoint
 from flyweight.containers import container_named
+from flyweight.containers.npy_dir.forms import PRESETS
 from flyweight.containers.npy_dir.keys import safe_keys
 from flyweight.containers.npy_dir.npy_header import DESCRS, build_header, read_header
+from flyweight.containers.npy_dir.npy_options import QUANTS
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
 from flyweight.foundation.tensor import TensorSpec
@@ -568,3 +570,7 @@ def test_without_the_package_one_error_says_what_to_install(monkeypatch: pytest.
 
 def test_both_spellings_of_its_name() -> None:
     assert container_named("npy-dir") is container_named("npy_dir")
+
+
+def test_help_names_the_quantizations_there_are() -> None:
+    assert tuple(PRESETS) == QUANTS

@@ -10,8 +10,17 @@ from pathlib import Path
 import click
 
 from flyweight.cli import Verbs
-from flyweight.cli.output import human_bytes, json_option, note, print_json, print_table, progress_bar, say, size_argument
-from flyweight.cli.run import ungated_option
+from flyweight.cli.output import (
+    human_bytes,
+    json_option,
+    note,
+    print_json,
+    print_table,
+    progress_bar,
+    say,
+    size_argument,
+    ungated_option,
+)
 from flyweight.tiers.tier_table import TIERS
 
 NAMES = tuple(tier.name for tier in TIERS)

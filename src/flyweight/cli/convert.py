@@ -21,13 +21,12 @@ from flyweight.cli.output import (
     print_table,
     progress_bar,
     size_argument,
+    ungated_option,
 )
-from flyweight.cli.run import ungated_option
 from flyweight.foundation.errors import InterruptedRunError
-from flyweight.foundation.manifest import Entry
-from flyweight.foundation.tensor import RAW
 
 if TYPE_CHECKING:
+    from flyweight.foundation.manifest import Entry
     from flyweight.pipeline import ConversionReport, Plan
 
 _IN_PLACE = {"source", "dry_run", "jobs", "max_ram", "resume", "tensors", "quiet", "as_json"}
@@ -208,6 +207,8 @@ def _print_report(report: ConversionReport, title: str, *, tensors: bool, quiet:
 
 def stored_as(entry: Entry | None) -> str:
     """The codec, or for plain numbers their element type."""
+    from flyweight.foundation.tensor import RAW  # which help does without
+
     if entry is None:
         return ""
     return entry.spec.dtype.label if entry.codec == RAW else codec_label(entry.codec)

@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from flyweight.foundation.errors import as_utf8, printable
 from flyweight.foundation.limits import parse_size
-from flyweight.foundation.tensor import CodecSpec
+
+if TYPE_CHECKING:
+    from flyweight.foundation.tensor import CodecSpec
 
 __all__ = [
     "codec_label",
@@ -29,12 +31,16 @@ __all__ = [
     "progress_bar",
     "say",
     "size_argument",
+    "ungated_option",
 ]
 
 _AT_ONCE = 4096
 _GATE = {"kl": "KL", "perplexity_ratio": "perplexity ratio"}
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout instead of a table.")
+ungated_option = click.option(
+    "--allow-ungated", is_flag=True, help="Use weights of three bits that have not passed their accuracy gate."
+)
 
 
 def print_json(document: Any) -> None:

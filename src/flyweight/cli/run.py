@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from flyweight.cli.output import json_option, note, print_json, size_argument
+from flyweight.cli.output import json_option, note, print_json, size_argument, ungated_option
 from flyweight.cli.streams import require_text, say, text_from_stdin
 from flyweight.tiers.tier_table import AUTO, CHOICES
 
@@ -31,7 +31,6 @@ __all__ = [
     "model_options",
     "sampling_options",
     "starting",
-    "ungated_option",
 ]
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -64,9 +63,6 @@ tier_options = _all(
     ),
     click.option("--no-build", is_flag=True, help="Build no tier in your cache; run what is there."),
     click.option("--verbose", "-v", is_flag=True, help="Say which tier is run, and why."),
-)
-ungated_option = click.option(
-    "--allow-ungated", is_flag=True, help="Use weights of three bits that have not passed their accuracy gate."
 )
 model_options = _all(
     click.option("--context", type=click.IntRange(1), help="Tokens to remember.  [default: 4096 or what the model has]"),

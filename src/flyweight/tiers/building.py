@@ -213,9 +213,8 @@ def plan_tier(checkpoint: Checkpoint, tier: Tier, max_ram: int | None = None) ->
         container = Safetensors() if tier.holds == "file" else Finalized(read_keys(checkpoint.bundle))
         recipe = preset("dense") if tier.dtype else _packed(tier.name, checkpoint)
         order = _order(checkpoint) if tier.holds == "file" else None
-        plan = make_plan(
-            checkpoint, container, tier.place, recipe=recipe, dtype=tier.dtype, max_ram=max_ram, order=order
-        )  # fmt: skip
+        dtype = DType.parse(tier.dtype) if tier.dtype else None
+        plan = make_plan(checkpoint, container, tier.place, recipe=recipe, dtype=dtype, max_ram=max_ram, order=order)
     return replace(plan, measured=False)
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
 from flyweight.checkpoint import Checkpoint, gated, open_checkpoint, require_passed
+from flyweight.containers.npy_dir.forms import form_name
 from flyweight.foundation.accuracy_gate import OVERRIDE, Measure
 from flyweight.foundation.errors import FlyweightError, GateError, MalformedError, OutputError, ResourceError, UnsupportedError
+from flyweight.foundation.manifest import Manifest
 from flyweight.runtime.read_ahead import Front
 from flyweight.tiers import store
 from flyweight.tiers.arrays import Arrays
-from flyweight.tiers.choosing import Choice, Tell, at_rest
+from flyweight.tiers.choosing import Choice, Tell
 from flyweight.tiers.digests import weights_stamps
 from flyweight.tiers.opening import open_tier
 from flyweight.tiers.sentinel import read_sentinel
@@ -197,4 +200,13 @@ class Decision:
 
     def _arrays(self, why: str) -> Opened:
         checkpoint = open_checkpoint(self.root)
-        return checkpoint, Choice(at_rest(checkpoint.manifest), f"its arrays as they are: {why}", tuple(self.states))
+        return checkpoint, Choice(_form_at_rest(checkpoint.manifest), f"its arrays as they are: {why}", tuple(self.states))
+
+
+def _form_at_rest(manifest: Manifest) -> str:
+    """What the arrays of an npy-dir are called: by the form that most of the quantised weights have."""
+    sizes = Counter[str]()
+    for entry in manifest.entries.values():
+        if form := form_name(entry):
+            sizes[form] += entry.spec.size
+    return sizes.most_common(1)[0][0] if sizes else "dense"

@@ -18,9 +18,9 @@ from dataclasses import replace
 
 from flyweight.containers.abilities import Addition
 from flyweight.containers.container import Chunks, Image, Placement, require_carried
-from flyweight.containers.npy_dir.forms import FORMS, INT4, arrange
+from flyweight.containers.npy_dir.forms import FORMS, INT4, PRESETS, arrange
 from flyweight.containers.npy_dir.npy_directory import NpyDirectory, array_image, digests_of, image_of, part_extents
-from flyweight.containers.npy_dir.npy_options import ADDABLE, PRESETS
+from flyweight.containers.npy_dir.npy_options import ADDABLE
 from flyweight.containers.npy_dir.npy_reading import array_files, labels, read
 from flyweight.containers.npy_dir.tier_places import ARRAY, COMPRESSED, FOLDER, INT4_READY, RECORD
 from flyweight.foundation.errors import OutputError, UnsupportedError

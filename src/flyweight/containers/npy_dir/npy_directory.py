@@ -26,10 +26,10 @@ from flyweight.containers.container import Chunks, Container, DenseTypes, Findin
 from flyweight.containers.hf import place_side_files
 from flyweight.containers.named_quantizations import Preset
 from flyweight.containers.npy_dir.flyweight_json import NO_DIGEST, Record, read_record
-from flyweight.containers.npy_dir.forms import CARRIED, FORMS, SHAPE, Stored, arrange
+from flyweight.containers.npy_dir.forms import CARRIED, FORMS, PRESETS, SHAPE, Stored, arrange
 from flyweight.containers.npy_dir.keys import safe_keys
 from flyweight.containers.npy_dir.npy_header import build_header
-from flyweight.containers.npy_dir.npy_options import PRESETS
+from flyweight.containers.npy_dir.npy_options import QUANTS
 from flyweight.containers.npy_dir.npy_reading import Reading, read, read_json, recorded_digests
 from flyweight.containers.npy_dir.tier_places import (
     ARRAY,
@@ -66,7 +66,7 @@ class NpyDirectory(Container):
     dense = DenseTypes(exactly={DType.BF16: DType.F16})
     codecs = CARRIED
     own_files = OWN_FILES
-    quants = tuple(PRESETS)
+    quants = QUANTS
 
     def probe(self, bundle: Bundle) -> bool:
         return bundle.is_directory and (

@@ -15,8 +15,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from flyweight.foundation.dtypes import DType
-
 __all__ = [
     "ARRAY", "COMPRESSED", "DECIDING", "FOLDER", "INT4_READY", "MANIFEST", "OWN_FILES", "PROGRESS", "READY", "RECORD", "TIERS",
     "Tier", "is_own", "looks_like",
@@ -37,8 +35,8 @@ class Tier(NamedTuple):
     sentinel: str
     holds: Literal["file", "arrays", "model"]
     """One safetensors file, a folder of single arrays, or a whole model with a config and a tokenizer of its own."""
-    dtype: DType | None
-    """What everything is decoded to; None where weights stay quantised."""
+    dtype: str
+    """What everything is decoded to; empty where weights stay quantised."""
     about: str
 
     @property
@@ -47,11 +45,11 @@ class Tier(NamedTuple):
 
 
 TIERS = (
-    Tier("packed", "flyweight_packed.safetensors", ".flyweight_packed_ready", "file", None, "as the products take them"),
-    Tier("int4", "squish_4bit", ".squish_4bit_ready", "model", None, "an MLX directory of 4 bits"),
-    Tier("int3", "squish_3bit", ".squish_3bit_ready", "model", None, "an MLX directory of 3 bits"),
-    Tier("cache", "squish_weights.safetensors", ".squish_ready", "file", DType.BF16, "decoded, one file of bf16"),
-    Tier("finalized", "finalized", "finalized/.ready", "arrays", DType.F16, "decoded, a file of f16 for each tensor"),
+    Tier("packed", "flyweight_packed.safetensors", ".flyweight_packed_ready", "file", "", "as the products take them"),
+    Tier("int4", "squish_4bit", ".squish_4bit_ready", "model", "", "an MLX directory of 4 bits"),
+    Tier("int3", "squish_3bit", ".squish_3bit_ready", "model", "", "an MLX directory of 3 bits"),
+    Tier("cache", "squish_weights.safetensors", ".squish_ready", "file", "bf16", "decoded, one file of bf16"),
+    Tier("finalized", "finalized", "finalized/.ready", "arrays", "f16", "decoded, a file of f16 for each tensor"),
 )
 _LOCK = ".flyweight_tiers.lock"
 _OWN = {MANIFEST, RECORD, INT4_READY, PROGRESS, "stats.json", _LOCK, ".flyweight_tiers.new"}

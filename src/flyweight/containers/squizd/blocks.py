@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from flyweight.containers.carried import Carried
 from flyweight.containers.squizd.squizd_header import fnv1a64
+from flyweight.foundation.astc_footprints import FOOTPRINTS
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError
 from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec
@@ -44,11 +45,8 @@ ALIGNMENT, ENTRY_BYTES = 64, 16
 NO_LAYER = 0xFFFFFFFF
 DTYPE_CODES = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I64, DType.U8, DType.BOOL)
 """Of NPCL blocks, by code. The specification has the first three; the others hold the id maps of draft heads."""
-FOOTPRINTS = {(4, 4): 0x04, (5, 5): 0x05, (6, 6): 0x06, (8, 5): 0x08}
+FOOTPRINT_CODES = {(4, 4): 0x04, (5, 5): 0x05, (6, 6): 0x06, (8, 5): 0x08}
 """Codes with a name; any other footprint W×H is 0x0000WWHH."""
-LEGAL_FOOTPRINTS = {
-    (4, 4), (5, 4), (5, 5), (6, 5), (6, 6), (8, 5), (8, 6), (8, 8), (10, 5), (10, 6), (10, 8), (10, 10), (12, 10), (12, 12),
-}  # fmt: skip
 WORDS = {DType.BF16: (16, 3, 1, 249), DType.F16: (16, 6, 1, 25), DType.F32: (32, 3, 3, 249)}
 """Word width in bits, bit planes, low bytes a word and the last first exponent of the lossless code."""
 _U32 = 1 << 32
@@ -192,11 +190,11 @@ class Astc(Encoding):
 
     def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
         footprint = (codec.params.get("width"), codec.params.get("height"))
-        return codec.name == "astc" and footprint in LEGAL_FOOTPRINTS and _is_matrix(spec) and spec.dtype is DType.F32
+        return codec.name == "astc" and footprint in FOOTPRINTS and _is_matrix(spec) and spec.dtype is DType.F32
 
     def head(self, spec: TensorSpec, codec: CodecSpec) -> bytes:
         width, height = codec.integer("width"), codec.integer("height")
-        code = FOOTPRINTS.get((width, height), width << 8 | height)
+        code = FOOTPRINT_CODES.get((width, height), width << 8 | height)
         return pack("<4sIII", self.magic, spec.columns, spec.rows, code)
 
     def parts(self, spec: TensorSpec, codec: CodecSpec) -> Layout:
@@ -212,7 +210,7 @@ class Astc(Encoding):
 
     def codec(self, row: Mapping[str, Any], tensor: int) -> CodecSpec:
         match row.get("footprint"):
-            case [int(width), int(height)] if (width, height) in LEGAL_FOOTPRINTS:
+            case [int(width), int(height)] if (width, height) in FOOTPRINTS:
                 return CodecSpec("astc", {"width": width, "height": height, "id": tensor})
         raise MalformedError(f"{row.get('footprint')!r} is no ASTC footprint", code="E_FOOTPRINT")
 

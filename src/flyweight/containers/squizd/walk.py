@@ -15,7 +15,7 @@ import numpy as np
 from flyweight.containers.squizd.blocks import (
     DTYPE_CODES,
     ENTRY_BYTES,
-    FOOTPRINTS,
+    FOOTPRINT_CODES,
     WORDS,
     aligned,
     arrange,
@@ -127,7 +127,7 @@ def _block(source: Source, header: Header, layer: Layer, k: int, at: int, end: i
             codec = CodecSpec("tabled", {"bits": int(magic[3:]), "length": length, "id": 0})
         case b"ASTW":
             columns, rows, code = cursor.u32(), cursor.u32(), cursor.u32()
-            known = {code: footprint for footprint, code in FOOTPRINTS.items()}
+            known = {code: footprint for footprint, code in FOOTPRINT_CODES.items()}
             width, height = known.get(code, (code >> 8, code & 255))
             spec, codec = (
                 TensorSpec(check_shape([rows, columns]), DType.F32),
