@@ -50,7 +50,6 @@ KNOW_CODECS_BY_NAME = {
     "containers/npy_dir/npy_directory.py": "stores affine its own way",
     "containers/squizd/blocks.py": "the table of block encodings, a class each",
     "containers/squizd/walk.py": "reads blocks that no directory describes",
-    "tiers/building.py": "repacks `excess`",
 }
 """Files that still compare a codec's name, and why. What a codec does differently belongs on its class."""
 

@@ -170,6 +170,10 @@ class Codec(ABC):
         """The same, skipping the blocks that a mask drops; as if there were no mask, where the kernels cannot."""
         return self.product(spec, parts)
 
+    def product_codec(self, spec: TensorSpec) -> CodecSpec | None:
+        """Where there is no product: a codec that has one for the same codes, whose offsets are rounded once more at most."""
+        return None
+
     # Codecs over a uniform grid of integers say which, and convert to and from it, for lossless repacking.
 
     @property

@@ -21,7 +21,7 @@ from flyweight.codecs.codec import Array, Codec, Grid, Parts
 from flyweight.codecs.value_checks import require_f32, require_finite, require_integers, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
-from flyweight.foundation.tensor import Layout, TensorSpec
+from flyweight.foundation.tensor import CodecSpec, Layout, TensorSpec
 
 __all__ = ["Excess"]
 
@@ -82,6 +82,13 @@ class Excess(Codec):
         if self.zeros:
             zero[...] = parts["zero"].reshape(scale.shape)
         return codes, scale, zero
+
+    def product_codec(self, spec: TensorSpec) -> CodecSpec | None:
+        """`grid` as four bits with a bias, which is −s · excess rounded to f32."""
+        group = self._span(spec.columns)
+        if self.bits > 4 or spec.columns % group or group % 32:
+            return None
+        return CodecSpec("affine", {"bits": 4, "group": group, "scale": "f32"})
 
     def grid(self, spec: TensorSpec, parts: Parts) -> Grid:
         """s · q + b with b = −s · excess, which is rounded once: for whoever asks, but not the same to the last bit."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint, require_passed
+from flyweight.codecs import codec_for
 from flyweight.containers import container_named
 from flyweight.containers.npy_dir.finalized import Finalized
 from flyweight.containers.npy_dir.npy_reading import read_keys
@@ -25,7 +26,7 @@ from flyweight.foundation.accuracy_gate import Measure
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, GateError, OutputError, ResourceError
 from flyweight.foundation.manifest import Entry
-from flyweight.foundation.tensor import RAW, CodecSpec
+from flyweight.foundation.tensor import RAW
 from flyweight.pipeline.conversion import Outcome, Progress, carry_out_plan
 from flyweight.pipeline.plan import Plan, make_plan
 from flyweight.pipeline.recipe import SAME_CODES, ByName, Choice, Recipe, preset
@@ -219,7 +220,7 @@ def plan_tier(checkpoint: Checkpoint, tier: Tier, max_ram: int | None = None) ->
 
 
 def _packed(name: str, checkpoint: Checkpoint) -> Recipe:
-    """Every matrix as a product takes it: as it is; else with the same codes on a grid that has one; else decoded."""
+    """Every matrix as a product takes it: as it is; else its codes in a codec that has one; else decoded."""
     choices = {tensor: choice for tensor in checkpoint if (choice := _packed_choice(checkpoint, tensor)) is not None}
     return ByName(name, choices=choices)
 
@@ -228,11 +229,8 @@ def _packed_choice(checkpoint: Checkpoint, name: str) -> Choice | None:
     tensor = checkpoint.encoded(name)
     if tensor.codec == RAW or form_of(tensor) is not None:
         return None
-    columns = tensor.spec.columns
-    group = tensor.codec.integer("group", 0) or columns
-    if tensor.codec.name == "excess" and tensor.codec.integer("bits") <= 4 and columns % group == group % 32 == 0:
-        return Choice(CodecSpec("affine", {"bits": 4, "group": group, "scale": "f32"}), SAME_CODES)
-    return Choice(RAW, dtype=DType.BF16)
+    codec = codec_for(tensor.codec).product_codec(tensor.spec)
+    return Choice(codec, SAME_CODES) if codec is not None else Choice(RAW, dtype=DType.BF16)
 
 
 def _order(checkpoint: Checkpoint) -> Callable[[Entry], int] | None:
