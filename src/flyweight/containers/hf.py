@@ -45,7 +45,7 @@ from flyweight.containers.safetensors import (
 )
 from flyweight.foundation import strict_json
 from flyweight.foundation.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
-from flyweight.foundation.limits import MAX_JSON_BYTES, MAX_SHARDS, MAX_TENSORS
+from flyweight.foundation.limits import MAX_SHARDS, MAX_TENSORS
 from flyweight.foundation.manifest import Entries, Entry, Extent, Manifest, kinds_of
 from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import Bundle
@@ -82,17 +82,10 @@ class Index(NamedTuple):
     """Bytes of all tensors as declared; writers differ, so a mismatch is for `verify` to report."""
 
 
-def read_json(bundle: Bundle, name: str) -> Any:
-    source = bundle[name]
-    if source.size > MAX_JSON_BYTES:
-        raise LimitError(f"{source.size} bytes of JSON exceed the limit of {MAX_JSON_BYTES}", file=source.name)
-    return strict_json.loads(source.read(0, source.size), file=source.name)
-
-
 def read_index(bundle: Bundle) -> Index:
     """The shards and their tensors. Every shard is a plain name that is really in the directory."""
     file = bundle[INDEX].name
-    table = read_json(bundle, INDEX)
+    table = strict_json.load(bundle[INDEX])
     weight_map = table.get("weight_map") if isinstance(table, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
         raise MalformedError("the index has no weight_map", code="E_INDEX", file=file)
@@ -201,7 +194,7 @@ def _read_leniently(bundle: Bundle, name: str) -> object:
     if name not in bundle:
         return None
     try:
-        return read_json(bundle, name)
+        return strict_json.load(bundle[name])
     except LimitError:
         raise
     except FlyweightError:

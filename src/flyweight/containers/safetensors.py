@@ -25,11 +25,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flyweight.containers import typed_json
 from flyweight.containers.carried import EVERY_CODEC, Carried
 from flyweight.containers.container import ENTRY_KIND_NBYTES, ENTRY_NBYTES, Container, Image, Placement, check_cover
 from flyweight.containers.quantization import as_foreign, method_in_tensors
-from flyweight.foundation import strict_json
+from flyweight.foundation import strict_json, typed_json
 from flyweight.foundation.cursor import Budget, Cursor, check_name, check_shape, utf8
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, LimitError, MalformedError, UnsupportedError

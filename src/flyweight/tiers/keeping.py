@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from flyweight.foundation.errors import ResourceError, UnsupportedError
 from flyweight.foundation.limits import parse_size
-from flyweight.tiers.digests import is_digest, weights_stamps
+from flyweight.foundation.manifest import is_digest
+from flyweight.tiers.digests import weights_stamps
 from flyweight.tiers.store import (
     ABOUT,
     BUILDING,

@@ -24,8 +24,8 @@ from typing import NamedTuple
 from flyweight import __version__
 from flyweight.foundation import strict_json
 from flyweight.foundation.errors import FlyweightError
+from flyweight.foundation.manifest import is_digest
 from flyweight.sources import FileSource
-from flyweight.tiers.digests import is_digest
 from flyweight.tiers.tier_table import Home, Tier
 from flyweight.writing import Folder, signature
 

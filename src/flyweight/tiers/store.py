@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from flyweight.foundation.errors import OutputError
-from flyweight.tiers.digests import is_digest
+from flyweight.foundation.manifest import is_digest
 from flyweight.tiers.tier_table import Home, Tier
 from flyweight.writing import Folder, own_cache, own_folder
 

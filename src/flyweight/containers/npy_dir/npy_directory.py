@@ -30,7 +30,7 @@ from flyweight.containers.npy_dir.forms import CARRIED, FORMS, PRESETS, SHAPE, S
 from flyweight.containers.npy_dir.keys import safe_keys
 from flyweight.containers.npy_dir.npy_header import build_header
 from flyweight.containers.npy_dir.npy_options import QUANTS
-from flyweight.containers.npy_dir.npy_reading import Reading, read, read_json, recorded_digests
+from flyweight.containers.npy_dir.npy_reading import Reading, read, recorded_digests
 from flyweight.containers.npy_dir.tier_places import (
     ARRAY,
     COMPRESSED,
@@ -48,7 +48,7 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, UnsupportedError
 from flyweight.foundation.manifest import Entry, Extent, Manifest
 from flyweight.foundation.tensor import CodecSpec, Param, TensorSpec
-from flyweight.sources import Bundle
+from flyweight.sources import Bundle, MemorySource
 from flyweight.sources.zstd import InflatedBundle
 
 __all__ = ["NpyDirectory", "array_image", "digests_of", "image_of", "part_extents"]
@@ -96,10 +96,10 @@ class NpyDirectory(Container):
         return {"gate": verdict.as_json()}
 
     def verdict(self, bundle: Bundle) -> Verdict | None:
-        return read_record(read_json(bundle, RECORD), bundle[RECORD].name).gate if RECORD in bundle else None
+        return read_record(bundle[RECORD]).gate if RECORD in bundle else None
 
     def certify(self, placement: Placement, verdict: Verdict, read: Callable[[Extent], bytes]) -> Mapping[str, bytes]:
-        record = read_record(memoryview(read(Extent(RECORD, 0, placement.images[RECORD].nbytes))), RECORD)
+        record = read_record(MemorySource(read(Extent(RECORD, 0, placement.images[RECORD].nbytes)), RECORD))
         return {RECORD: replace(record, gate=verdict).text()}
 
     def audit(self, bundle: Bundle) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from flyweight.containers import mlpackage, typed_json
+from flyweight.containers import mlpackage
 from flyweight.containers.squizd.blocks import (
     ENTRY_BYTES,
     Block,
@@ -41,7 +41,7 @@ from flyweight.containers.squizd.squizd_header import (
     build_header,
     build_index,
 )
-from flyweight.foundation import strict_json
+from flyweight.foundation import strict_json, typed_json
 from flyweight.foundation.cursor import check_name
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.limits import MAX_JSON_BYTES

@@ -8,14 +8,12 @@ It stands directly behind the layer index, so that the first bytes of a file say
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from blake3 import blake3
 
-from flyweight.containers import typed_json
 from flyweight.containers.squizd.arrangement import APPENDIX, TYPED, Section, is_file_name, layer_of, section_of
 from flyweight.containers.squizd.blocks import (
     ALIGNMENT,
@@ -32,12 +30,12 @@ from flyweight.containers.squizd.blocks import (
 from flyweight.containers.squizd.broken_rules import Report
 from flyweight.containers.squizd.first_bytes import Front
 from flyweight.containers.squizd.squizd_header import Header, Layer
-from flyweight.foundation import strict_json
+from flyweight.foundation import strict_json, typed_json
 from flyweight.foundation.cursor import Cursor, check_name, check_shape
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError
 from flyweight.foundation.limits import MAX_JSON_BYTES, MAX_METADATA_KEYS, MAX_TENSORS_PER_FILE
-from flyweight.foundation.manifest import DRAFT, Digests, Entry, Extent, Typed
+from flyweight.foundation.manifest import DRAFT, Digests, Entry, Extent, Typed, is_digest
 from flyweight.foundation.tensor import CodecSpec, Layout, TensorSpec
 from flyweight.sources import Source
 
@@ -45,7 +43,6 @@ __all__ = ["Directory", "Stored", "permitted", "read_directory"]
 
 _KEYS = {"tensors", "tables", "files", "metadata"}
 _FIELDS = {"name", "layer", "shape", "dtype", "encoding", "offset", "length", "blake3"}
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +156,7 @@ class _Reader:
 
     def _extent(self, row: Mapping[str, Any], alignment: int = ALIGNMENT) -> Stored:
         offset, length, digest = row.get("offset"), row.get("length"), row.get("blake3")
-        if type(offset) is not int or type(length) is not int or type(digest) is not str or not _DIGEST.fullmatch(digest):
+        if type(offset) is not int or type(length) is not int or type(digest) is not str or not is_digest(digest):
             raise MalformedError("needs offset, length and a blake3 of 64 digits", code="E_DIRECTORY")
         if offset < self.end or length < 0:
             raise MalformedError(f"cannot lie at {offset}, {length} bytes long", code="E_OFFSETS")
