@@ -103,7 +103,7 @@ def _report_models(paths: tuple[Path, ...], deep: bool, as_json: bool) -> bool:
             for state in entry.states
             if state.standing != "absent"
         ]  # fmt: skip
-        columns = [("model", "left"), ("tier", "left"), ("where", "left"), ("", "left"), ("size", "right"), ("", "left")]
+        columns = ["model", "tier", "where", "", ">size", ""]
         if rows:
             print_table("", columns, rows)
         for entry in found:
@@ -123,7 +123,7 @@ def _report_cache(deep: bool, as_json: bool) -> bool:
     if as_json:
         print_json({"entries": [entry.as_json() for entry in found], "nbytes": total, "limit": limit})
     else:
-        columns = [("model", "left"), ("tier", "left"), ("", "left"), ("size", "right"), ("last used", "left"), ("", "left")]
+        columns = ["model", "tier", "", ">size", "last used", ""]
         when = [time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.item.used)) for entry in found]
         rows = [
             (entry.path, entry.tier, entry.standing, human_bytes(entry.item.nbytes), used, entry.reason)

@@ -156,14 +156,7 @@ def _print_plan(plan: Plan, title: str, *, quiet: bool, as_json: bool) -> None:
     if as_json:
         print_json(plan.as_json())
         return
-    columns = [
-        ("tensor", "left"),
-        ("action", "left"),
-        ("from", "left"),
-        ("to", "left"),
-        ("bytes", "right"),
-        ("bits/w", "right"),
-    ]
+    columns = ["tensor", "action", "from", "to", ">bytes", ">bits/w"]
     rows = [
         (s.target.name, s.action, stored_as(s.source), stored_as(s.target), s.target.nbytes, f"{s.target.bits_per_weight:.2f}")
         for s in plan.steps
@@ -178,14 +171,7 @@ def _print_report(report: ConversionReport, title: str, *, tensors: bool, quiet:
         return
     _notes(report.notes, quiet)
     if tensors:
-        columns = [
-            ("tensor", "left"),
-            ("action", "left"),
-            ("codec", "left"),
-            ("bits/w", "right"),
-            ("rel. error", "right"),
-            ("max error", "right"),
-        ]
+        columns = ["tensor", "action", "codec", ">bits/w", ">rel. error", ">max error"]
         lines = [
             (t.name, t.action, t.codec, f"{t.bits_per_weight:.2f}", f"{t.relative_error:.3g}", f"{t.max_error:.3g}")
             for t in report.tensors
@@ -202,7 +188,7 @@ def _print_report(report: ConversionReport, title: str, *, tensors: bool, quiet:
         ("seconds", f"{report.seconds:.2f}"),
     ]
     summary += [("gate", gate_label(report.gate))] if report.gate else []
-    print_table(title, [("", "left"), ("", "left")], summary)
+    print_table(title, ["", ""], summary)
 
 
 def stored_as(entry: Entry | None) -> str:

@@ -101,8 +101,8 @@ def _escaped(found: re.Match[str]) -> str:
     return json.dumps(text)[1:-1]
 
 
-def print_table(title: str, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]]) -> None:
-    """A table of escaped text; `columns` are (heading, "left" or "right")."""
+def print_table(title: str, headings: Iterable[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table of escaped text; a column whose heading begins with ">" is set to the right, as numbers are."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -114,8 +114,9 @@ def print_table(title: str, columns: Sequence[tuple[str, str]], rows: Iterable[S
         pad_edge=False,
         header_style="bold",
     )
-    for heading, side in columns:
-        table.add_column(heading, justify="right" if side == "right" else "left", overflow="fold", no_wrap=side == "right")
+    for heading in headings:
+        right = heading.startswith(">")
+        table.add_column(heading.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
     for row in rows:
         table.add_row(*(Text(printable(str(cell))) for cell in row))
     width = None if sys.stdout.isatty() else 160
