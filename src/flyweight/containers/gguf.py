@@ -29,6 +29,7 @@ from flyweight.containers.container import (
     Image,
     Placement,
     check_cover,
+    fill_shards,
     require_carried,
 )
 from flyweight.containers.gguf_types import BLOCKS, FILE_TYPES, PLAIN
@@ -235,20 +236,6 @@ def _join(bundle: Bundle, first: str, count: int) -> tuple[dict[str, Typed], Ent
     return metadata, entries
 
 
-def _cut(entries: Mapping[str, Entry], shard_bytes: int | None) -> list[dict[str, Entry]]:
-    """Fill each part in order; a tensor larger than a part has one to itself."""
-    cuts: list[dict[str, Entry]] = [{}]
-    used = 0
-    for name, entry in entries.items():
-        nbytes = _padded(entry.nbytes, DEFAULT_ALIGNMENT)
-        if shard_bytes is not None and cuts[-1] and used + nbytes > shard_bytes:
-            cuts.append({})
-            used = 0
-        cuts[-1][name] = entry
-        used += nbytes
-    return cuts
-
-
 def _build_image(file: str, metadata: Mapping[str, Typed], entries: Mapping[str, Entry]) -> tuple[Image, dict[str, Entry]]:
     alignment = _alignment(metadata, file)
     head = [MAGIC, struct.pack("<IQQ", VERSION, len(entries), len(metadata)), write_metadata(metadata)]
@@ -325,11 +312,8 @@ class Gguf(Container):
         """One file `name`, or parts `<name>-00001-of-0000N.gguf` beside each other when a size is given and exceeded."""
         require_carried(self, manifest)
         metadata = {key: typed for key, typed in manifest.metadata.items() if key not in SPLIT_KEYS}
-        cuts = _cut(manifest.entries, shard_bytes)
-        if len(cuts) > MAX_SHARDS:
-            raise UnsupportedError(
-                f"{len(cuts)} parts exceed the limit of {MAX_SHARDS}", code="E_SHARDS", hint="use larger parts"
-            )
+        sizes = {key: _padded(entry.nbytes, DEFAULT_ALIGNMENT) for key, entry in manifest.entries.items()}
+        cuts = fill_shards(sizes, shard_bytes)
         images: dict[str, Image] = {}
         entries: dict[str, Entry] = {}
         for number, cut in enumerate(cuts):
@@ -342,6 +326,6 @@ class Gguf(Container):
                     SPLIT_COUNT: Typed("u16", len(cuts)),
                     SPLIT_TENSORS: Typed("i32", len(manifest.entries)),
                 }
-            images[file], placed = _build_image(file, keys, cut)
+            images[file], placed = _build_image(file, keys, {key: manifest.entries[key] for key in cut})
             entries |= placed
         return Placement(Manifest(self.name, entries, metadata, dialect=self.dialect), images)

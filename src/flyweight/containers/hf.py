@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from flyweight.containers.abilities import WritesConfig
 from flyweight.containers.carried import EVERY_CODEC, Carried
-from flyweight.containers.container import Container, Image, Placement, require_carried
+from flyweight.containers.container import Container, Image, Placement, fill_shards, require_carried
 from flyweight.containers.quantization import (
     BESIDE,
     as_foreign,
@@ -245,18 +245,18 @@ def place_tensors(
     shard_bytes: int | None,
     describe: Callable[[Mapping[str, tuple[str, str]]], Mapping[str, str]] = lambda _: {},
 ) -> tuple[dict[str, Image], dict[str, Extent]]:
-    """One file, or shards and their index when a shard size is given and exceeded.
+    """One file, or shards and their index when a shard size is given and exceeded; the parts of a tensor stay together.
 
     `keys` are what is stored, key → (tensor, part); `describe` gives the metadata that a file with some of them needs.
     """
-    shards = _split(entries, keys, shard_bytes)
-    if len(shards) > MAX_SHARDS:
-        raise UnsupportedError(
-            f"{len(shards)} shards exceed the limit of {MAX_SHARDS}", code="E_SHARDS", hint="use larger shards"
-        )
+    keys_of: dict[str, dict[str, tuple[str, str]]] = {}
+    for key, (tensor, part) in keys.items():
+        keys_of.setdefault(tensor, {})[key] = tensor, part
+    shards = fill_shards({tensor: entries[tensor].nbytes for tensor in keys_of}, shard_bytes)
     images: dict[str, Image] = {}
     extents: dict[str, Extent] = {}
-    for number, shard in enumerate(shards, 1):
+    for number, tensors in enumerate(shards, 1):
+        shard = {key: stored for tensor in tensors for key, stored in keys_of[tensor].items()}
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors" if len(shards) > 1 else WEIGHTS
         # The first shard has the metadata; the others only what a loader asks of each file.
         own = metadata if number == 1 else {"format": metadata["format"]}
@@ -269,26 +269,8 @@ def place_tensors(
         "metadata": {"total_size": sum(extent.nbytes for extent in extents.values())},
         "weight_map": {name: extents[name].file for name in sorted(extents)},
     }
-    text = strict_json.dumps(index, indent=2) + b"\n"
-    images[INDEX] = Image(len(text), ((0, text),))
+    images[INDEX] = Image.of(strict_json.dumps(index, indent=2) + b"\n")
     return images, extents
-
-
-def _split(
-    entries: Mapping[str, Entry], keys: Mapping[str, tuple[str, str]], shard_bytes: int | None
-) -> list[dict[str, tuple[str, str]]]:
-    """Fill each shard in order. The parts of a tensor stay together; one larger than a shard has one to itself."""
-    shards: list[dict[str, tuple[str, str]]] = [{}]
-    used, last = 0, None
-    for key, (tensor, part) in keys.items():
-        if tensor != last:
-            nbytes, last = entries[tensor].nbytes, tensor
-            if shard_bytes is not None and shards[-1] and used + nbytes > shard_bytes:
-                shards.append({})
-                used = 0
-            used += nbytes
-        shards[-1][key] = (tensor, part)
-    return shards
 
 
 def place_files(container: WritesConfig, manifest: Manifest) -> dict[str, Extent | bytes]:
@@ -305,7 +287,7 @@ def place_files(container: WritesConfig, manifest: Manifest) -> dict[str, Extent
 
 def place_side_files(files: Mapping[str, Extent | bytes]) -> tuple[dict[str, Image], dict[str, Extent]]:
     """Side files made anew are images; those of the source are copied."""
-    images = {name: Image(len(data), ((0, data),)) for name, data in files.items() if isinstance(data, bytes)}
+    images = {name: Image.of(data) for name, data in files.items() if isinstance(data, bytes)}
     copies = {name: extent for name, extent in files.items() if isinstance(extent, Extent)}
     return images, copies
 

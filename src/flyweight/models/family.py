@@ -56,16 +56,7 @@ class Dims(NamedTuple):
     def size(self, name: str) -> int:
         """The length of a named dimension."""
         q, kv = self.heads * self.head, self.kv_heads * self.head
-        sizes = {
-            "vocab": self.vocab,
-            "hidden": self.hidden,
-            "ffn": self.ffn,
-            "head": self.head,
-            "q": q,
-            "kv": kv,
-            "qkv": q + 2 * kv,
-            "gate+up": 2 * self.ffn,
-        }
+        sizes: dict[str, int] = self._asdict() | {"q": q, "kv": kv, "qkv": q + 2 * kv, "gate+up": 2 * self.ffn}
         return sizes[name]
 
 
