@@ -49,7 +49,7 @@ from flyweight.tiers.state import state_in
 from flyweight.tiers.tier_table import Home, Tier, require_tiers, tier_named
 from flyweight.writing import Folder
 
-__all__ = ["Built", "build", "build_from", "plan_tier"]
+__all__ = ["Built", "build", "plan_tier"]
 
 
 class Built(NamedTuple):
@@ -67,42 +67,25 @@ class Built(NamedTuple):
 
 
 def build(
-    path: Path | str,
-    tier: str,
+    model: Path | str | Arrays,
+    name: str,
     *,
     in_place: bool = False,
     force: bool = False,
-    jobs: int | None = None,
     max_ram: int | None = None,
     allow_ungated: bool = False,
-    progress: Progress | None = None,
     tell: Callable[[str], object] = lambda _: None,
+    jobs: int | None = None,
+    progress: Progress | None = None,
     measure: Measure | None = None,
 ) -> Built:
-    """Build a tier unless it is ready, in the user's cache or beside the arrays (`in_place`).
+    """Build the tier of this name unless it is ready, in the user's cache or beside the arrays (`in_place`).
 
     ResourceError, before anything is written, if memory, disk or the bound of the cache do not suffice. GateError if weights of
     three bits, in the arrays or the tier, have not passed their accuracy gate, unless `allow_ungated`.
     """
-    return build_from(
-        Arrays(require_tiers(path)), tier_named(tier), in_place=in_place, force=force, max_ram=max_ram,
-        allow_ungated=allow_ungated, tell=tell, jobs=jobs, progress=progress, measure=measure,
-    )  # fmt: skip
-
-
-def build_from(
-    arrays: Arrays,
-    tier: Tier,
-    *,
-    in_place: bool = False,
-    force: bool = False,
-    max_ram: int | None = None,
-    allow_ungated: bool = False,
-    tell: Callable[[str], object],
-    **options: Any,
-) -> Built:
-    """`build` of arrays that were looked at already."""
     began = time.perf_counter()
+    arrays, tier = model if isinstance(model, Arrays) else Arrays(require_tiers(model)), tier_named(name)
     with store.locked(arrays.key, lambda: tell(f"waiting: another process is at work on the tiers of {arrays.root}")):
         arrays.reread()
         home = Home(arrays.root, arrays.root) if in_place else arrays.home()
@@ -120,8 +103,10 @@ def build_from(
             plan = plan_tier(checkpoint, tier, max_ram)
             with ThreadPoolExecutor(1, thread_name_prefix="arrays") as beside, _workplace(arrays, tier, plan, in_place) as work:
                 source = beside.submit(source_digest, arrays.root)  # the disk is busy with writing
-                options |= {"max_ram": max_ram, "allow_ungated": allow_ungated, "approve": source.result}
-                outcome = _carry_out(plan, work.path / tier.place, **options)
+                outcome = _carry_out(
+                    plan, work.path / tier.place, jobs=jobs, max_ram=max_ram, allow_ungated=allow_ungated, progress=progress,
+                    measure=measure, approve=source.result,
+                )  # fmt: skip
                 digest = source.result()
                 if source_stamps(arrays.root) != before:
                     work.remove_tree(tier.place)

@@ -168,13 +168,13 @@ class Decision:
         return state._replace(reason=f"not built: {reason}"), False
 
     def _build(self, tier: Tier) -> tuple[State, bool]:
-        from flyweight.tiers.building import build_from  # whoever only starts a model needs nothing of it
+        from flyweight.tiers.building import build  # whoever only starts a model needs nothing of it
 
-        made = build_from(
-            self.arrays, tier, max_ram=self.max_ram, allow_ungated=self.allow_ungated, tell=self.tell, measure=self.measure
+        built = build(
+            self.arrays, tier.name, max_ram=self.max_ram, allow_ungated=self.allow_ungated, tell=self.tell, measure=self.measure
         )
         self.__dict__.pop("own", None)
-        return state_in(self.own, tier, self.arrays), not made.already
+        return state_in(self.own, tier, self.arrays), not built.already
 
     def _is_barred(self, state: State) -> bool:
         return state.standing == "ready" and bool(state.ungated) and not self.allow_ungated
