@@ -32,11 +32,11 @@ from flyweight.containers.container import (
     fill_shards,
     require_carried,
 )
-from flyweight.containers.gguf_types import BLOCKS, FILE_TYPES, PLAIN
 from flyweight.containers.gguf_values import pack_text, read_metadata, write_metadata
 from flyweight.foundation.cursor import Cursor, check_name, check_shape
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import LimitError, MalformedError, UnsupportedError
+from flyweight.foundation.ggml_types import GGML_TYPES
 from flyweight.foundation.limits import MAX_ALIGNMENT, MAX_NAME_BYTES, MAX_SHARDS, MAX_TENSORS, MAX_TENSORS_PER_FILE
 from flyweight.foundation.manifest import Entries, Entry, Extent, Manifest, Typed
 from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec
@@ -53,6 +53,16 @@ ALIGNMENT = "general.alignment"
 FILE_TYPE = "general.file_type"
 SPLIT_NO, SPLIT_COUNT, SPLIT_TENSORS = "split.no", "split.count", "split.tensors.count"
 SPLIT_KEYS = frozenset({SPLIT_NO, SPLIT_COUNT, SPLIT_TENSORS})
+
+PLAIN = {
+    0: DType.F32, 1: DType.F16, 24: DType.I8, 25: DType.I16, 26: DType.I32, 27: DType.I64, 28: DType.F64, 30: DType.BF16,
+}  # fmt: skip
+"""Types of `ggml_type` that are element types of ours; the others are blocks."""
+BLOCKS = {each.id: each for each in GGML_TYPES.values()}
+FILE_TYPES = {"f32": 0, "f16": 1, "bf16": 32} | {
+    each.name: each.file_type for each in GGML_TYPES.values() if each.file_type is not None
+}
+"""`general.file_type` by the type of most weights."""
 
 _PLAIN_IDS = {dtype: number for number, dtype in PLAIN.items()}
 _BLOCK_IDS = {block.name: number for number, block in BLOCKS.items()}

@@ -2,7 +2,7 @@
 
     header · layer index · directory · weight blocks · tables of scales · files · draft head · appendix
 
-The parts have a module each: `squizd_header`, `directory`, `blocks`, `appendix`. `arrangement` lays a file out, `walk` reads
+The parts have a module each: `squizd_header`, `directory`, `blocks`. `arrangement` lays a file out, `walk` reads
 one that has no directory, `audit` finds everything that is wrong with one. docs/formats/squizd.md is the format, normatively.
 """
 
