@@ -19,21 +19,6 @@ from flyweight.foundation.limits import parse_size
 if TYPE_CHECKING:
     from flyweight.foundation.tensor import CodecSpec
 
-__all__ = [
-    "codec_label",
-    "gate_label",
-    "human_bytes",
-    "json_option",
-    "json_text",
-    "note",
-    "print_json",
-    "print_table",
-    "progress_bar",
-    "say",
-    "size_argument",
-    "ungated_option",
-]
-
 _AT_ONCE = 4096
 _GATE = {"kl": "KL", "perplexity_ratio": "perplexity ratio"}
 

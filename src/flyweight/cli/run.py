@@ -23,16 +23,6 @@ if TYPE_CHECKING:
     from flyweight.runtime.text.chat_template import Renderer
     from flyweight.tiers import Choice
 
-__all__ = [
-    "command",
-    "engine_options",
-    "explain",
-    "leave_promptly",
-    "model_options",
-    "sampling_options",
-    "starting",
-]
-
 C = TypeVar("C", bound=Callable[..., Any])
 
 

@@ -26,8 +26,6 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
 
-__all__ = ["Affine"]
-
 _GROUP_PARTS = {"scale_bias": ("scale", "bias"), "scale_zero": ("scale", "zero"), "symmetric": ("scale",)}
 _F32 = DType.F32.numpy
 _WORDS = {"u8": DType.U8, "u32": DType.U32}

@@ -23,8 +23,6 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
 
-__all__ = ["Astc"]
-
 _BLOCK = 16  # bytes
 _EFFORT = 60.0  # the encoder's "medium": up to 1.7 dB more than "fast" in 2 to 15 times the time (docs/formats/astc.md)
 _RUN = 1 << 16  # texels decoded at a time where values come in runs

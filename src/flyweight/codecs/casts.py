@@ -16,8 +16,6 @@ from flyweight import kernels
 from flyweight.codecs.codec import Array
 from flyweight.foundation.dtypes import DType
 
-__all__ = ["as_float", "astype"]
-
 
 @cache
 def _kernels() -> Mapping[tuple[np.dtype[Any], np.dtype[Any]], Callable[[Array, Array], None]]:

@@ -27,8 +27,6 @@ from flyweight.foundation.tensor import CodecSpec, EncodedTensor, Layout, Tensor
 if TYPE_CHECKING:
     from flyweight.kernels import Matrix
 
-__all__ = ["Array", "Codec", "Filler", "Grid", "GridSpec", "Parts", "column_weights", "take_rows"]
-
 Array = np.ndarray[Any, Any]
 Parts = Mapping[str, Array]
 

@@ -23,8 +23,6 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import CodecSpec, Layout, TensorSpec
 
-__all__ = ["Excess"]
-
 
 @dataclass(frozen=True)
 class Excess(Codec):

@@ -21,8 +21,6 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
 
-__all__ = ["Fp8", "Mxfp4Split"]
-
 _FORMATS = {"e4m3": DType.F8_E4M3, "e5m2": DType.F8_E5M2}
 _TOP = {"e4m3": 448.0, "e5m2": 57344.0}
 

@@ -26,8 +26,6 @@ from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.ggml_types import GGML_TYPES, ggml_types_with
 from flyweight.foundation.tensor import Layout, TensorSpec
 
-__all__ = ["CODECS", "GgmlBlocks", "Searched"]
-
 
 class GgmlBlocks(Codec):
     """A type of ggml. `scales` lists the fields that must be finite: (byte offset, type)."""

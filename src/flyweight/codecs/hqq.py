@@ -30,8 +30,6 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
 
-__all__ = ["Hqq"]
-
 _STORED: dict[int, tuple[DType, tuple[int, ...]]] = {
     # the word that holds codes, and where in it each run lies
     1: (DType.U8, (7, 6, 5, 4, 3, 2, 1, 0)),

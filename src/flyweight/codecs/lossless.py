@@ -24,8 +24,6 @@ from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
 from flyweight.kernels.coding.exponents import CODED, GROUP, RUN
 
-__all__ = ["Lossless"]
-
 _U64, _U32, _U8 = (np.dtype(kind) for kind in ("<u8", "<u4", "u1"))
 
 

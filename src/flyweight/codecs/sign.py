@@ -20,8 +20,6 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
 
-__all__ = ["Sign"]
-
 
 @dataclass(frozen=True)
 class Sign(Codec):

@@ -23,8 +23,6 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
 
-__all__ = ["Sparse"]
-
 _FORMS = ("mask", "indices")
 _INDEX = {"u32": DType.U32, "i64": DType.I64}
 # Indices say nothing of zeros, so a file of a few bytes could ask for any amount of memory: beyond 16 Mi values they

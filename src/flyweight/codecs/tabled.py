@@ -29,8 +29,6 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
 
-__all__ = ["Tabled"]
-
 _RUN = 1 << 63
 """Set in the id of an entry that belongs to a run of weights."""
 _HALF = {4: 8, 2: 0}

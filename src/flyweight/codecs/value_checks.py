@@ -11,8 +11,6 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import TensorSpec
 
-__all__ = ["FLOATS", "require_f32", "require_finite", "require_integers", "require_marks", "require_one_of"]
-
 FLOATS = {"f32": DType.F32, "f16": DType.F16, "bf16": DType.BF16}
 """The types that scales, factors and tables may have."""
 

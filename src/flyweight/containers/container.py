@@ -23,20 +23,6 @@ from flyweight.foundation.manifest import Extent, Manifest
 from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.sources import Bundle
 
-__all__ = [
-    "ENTRY_KIND_NBYTES",
-    "ENTRY_NBYTES",
-    "Chunks",
-    "Container",
-    "DenseTypes",
-    "Finding",
-    "Image",
-    "Placement",
-    "check_cover",
-    "fill_shards",
-    "require_carried",
-]
-
 ENTRY_NBYTES = 128
 ENTRY_KIND_NBYTES = 1024
 """What a row of a table of tensors is charged to the budget of a parse, beside its name, and what a shape not met before is:

@@ -42,8 +42,6 @@ from flyweight.foundation.manifest import Entries, Entry, Extent, Manifest, Type
 from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec
 from flyweight.sources import Bundle, Source
 
-__all__ = ["Gguf"]
-
 MAGIC = b"GGUF"
 VERSION = 3
 MAX_GGUF_RANK = 4

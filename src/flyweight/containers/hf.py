@@ -50,20 +50,6 @@ from flyweight.foundation.manifest import Entries, Entry, Extent, Manifest, kind
 from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import Bundle
 
-__all__ = [
-    "HfDirectory",
-    "Index",
-    "is_model_directory",
-    "place_files",
-    "place_tensors",
-    "read_index",
-    "read_tensors",
-    "side_files",
-    "stray_weights",
-    "unread_weights",
-    "with_method",
-]
-
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"

@@ -48,8 +48,6 @@ from flyweight.foundation.manifest import Entry, Manifest, Typed
 from flyweight.foundation.tensor import RAW, CodecSpec, Param, TensorSpec
 from flyweight.sources import Bundle
 
-__all__ = ["MlxDirectory"]
-
 BITS = (1, 2, 3, 4, 5, 6, 8)
 GROUPS = (32, 64, 128)
 SCALES = (DType.F32, DType.F16, DType.BF16)

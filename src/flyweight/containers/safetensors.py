@@ -37,20 +37,6 @@ from flyweight.foundation.manifest import Entries, Entry, Extent, Manifest, Type
 from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec
 from flyweight.sources import Bundle, Source
 
-__all__ = [
-    "Header",
-    "Safetensors",
-    "build_image",
-    "description",
-    "header_metadata",
-    "holds",
-    "metadata_of",
-    "read_header",
-    "regroup",
-    "stored_parts",
-    "with_extents",
-]
-
 DTYPES = {
     "BOOL": DType.BOOL, "U8": DType.U8, "I8": DType.I8, "U16": DType.U16, "I16": DType.I16,
     "U32": DType.U32, "I32": DType.I32, "U64": DType.U64, "I64": DType.I64,

@@ -16,8 +16,6 @@ from flyweight.evaluate.scores import score
 from flyweight.evaluate.statistics import Estimate
 from flyweight.foundation.errors import UnsupportedError
 
-__all__ = ["Evaluation", "evaluate"]
-
 Array = np.ndarray[Any, Any]
 
 

@@ -19,8 +19,6 @@ import numpy as np
 
 from flyweight.foundation.accuracy_gate import LEAST_WINDOWS
 
-__all__ = ["Estimate", "mean", "perplexity", "perplexity_change", "quantile", "share", "unit_of"]
-
 Array = np.ndarray[Any, Any]
 
 _Z = 1.959964

@@ -27,8 +27,6 @@ from typing import Any, NamedTuple, Protocol
 from flyweight.foundation.errors import GateError, MalformedError, UnsupportedError
 from flyweight.foundation.manifest import is_digest
 
-__all__ = ["INT3", "LEAST_WINDOWS", "OVERRIDE", "Gate", "Interval", "Measure", "Verdict", "subject_of"]
-
 _MOST_TOKENS = 1 << 20
 _HUGE = 1e305
 LEAST_WINDOWS = 8

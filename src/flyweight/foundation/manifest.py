@@ -20,20 +20,6 @@ from typing import Any, NamedTuple
 
 from flyweight.foundation.tensor import CodecSpec, Layout, TensorSpec
 
-__all__ = [
-    "DRAFT",
-    "NUMBER_CODES",
-    "Digests",
-    "Entries",
-    "Entry",
-    "Extent",
-    "Manifest",
-    "Numbers",
-    "Typed",
-    "is_digest",
-    "kinds_of",
-]
-
 DRAFT = "draft."
 """How the names of a draft head's tensors begin: they ride beside a model and are no part of it."""
 

@@ -16,8 +16,6 @@ from flyweight.foundation.cursor import Budget, Readable, utf8
 from flyweight.foundation.errors import LimitError, MalformedError, UnsupportedError, printable
 from flyweight.foundation.limits import MAX_JSON_BYTES, MAX_JSON_DEPTH, MAX_PARSE_BYTES
 
-__all__ = ["dumps", "load", "loads", "tree_nbytes"]
-
 _TOO_DEEP = f"JSON nested deeper than {MAX_JSON_DEPTH}"
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _PAIRED = re.compile(  # text in which each escaped surrogate is one of a pair

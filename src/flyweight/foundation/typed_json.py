@@ -21,8 +21,6 @@ from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.limits import MAX_ARRAY_DEPTH, MAX_JSON_BYTES
 from flyweight.foundation.manifest import Typed
 
-__all__ = ["dumps", "loads", "plain", "read"]
-
 _RANGES = {
     f"{sign}{bits}": (0, (1 << bits) - 1) if sign == "u" else (-(1 << bits - 1), (1 << bits - 1) - 1)
     for bits in (8, 16, 32, 64)

@@ -10,24 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
-__all__ = [
-    "ATTENTION",
-    "ATTENTION_BIASES",
-    "COMMON_FIELDS",
-    "EMBEDDINGS",
-    "MLP",
-    "NORMS",
-    "QK_NORMS",
-    "UNTIED",
-    "Dims",
-    "Family",
-    "Field",
-    "Graph",
-    "TensorRule",
-    "Window",
-    "in_layers",
-]
-
 F = TypeVar("F")
 
 

@@ -31,8 +31,6 @@ from flyweight.codecs.hqq import Hqq
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers.quantizer import Quantizer, chunks, group_columns, stored_or
 
-__all__ = ["hqq"]
-
 F = np.float32
 _BETAS = tuple(accumulate([F(10), *[F(1.01)] * 9], lambda beta, growth: F(beta * growth)))
 _LARGEST = F(2e4)

@@ -29,8 +29,6 @@ from flyweight.runtime.rotary import Rotary
 from flyweight.runtime.tensors import Tensors
 from flyweight.sources import Uncopied
 
-__all__ = ["BLOCK", "Decoder", "Layer", "Settings"]
-
 Array = np.ndarray[Any, Any]
 
 BLOCK = 256

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from flyweight.foundation.errors import UnsupportedError
 
-__all__ = ["PACKAGES", "missing_extra"]
-
 PACKAGES = ("tokenizers", "jinja2")
 
 

@@ -17,8 +17,6 @@ from typing import NamedTuple
 from flyweight import kernels
 from flyweight.codecs import CODECS, Codec
 
-__all__ = ["Augment", "Machine", "Route", "augments", "dispatch", "this_machine"]
-
 
 class Machine(NamedTuple):
     system: str

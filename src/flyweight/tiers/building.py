@@ -49,8 +49,6 @@ from flyweight.tiers.state import state_in
 from flyweight.tiers.tier_table import Home, Tier, require_tiers, tier_named
 from flyweight.writing import Folder
 
-__all__ = ["Built", "build", "plan_tier"]
-
 
 class Built(NamedTuple):
     tier: str

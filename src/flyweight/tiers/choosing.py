@@ -23,8 +23,6 @@ from flyweight.tiers.tier_table import ARRAYS, AUTO, NATIVE, has_tiers
 if TYPE_CHECKING:
     from flyweight.tiers.state import State
 
-__all__ = ["Choice", "Tell", "open_best", "open_model_from"]
-
 Tell = Callable[[str], object]
 
 

@@ -23,8 +23,6 @@ from flyweight.tiers.sentinel import read_sentinel
 from flyweight.tiers.state import State, state_in, tier_digest
 from flyweight.tiers.tier_table import ARRAYS, TIERS, Home, Tier
 
-__all__ = ["Decision"]
-
 _TRIES = 3
 """How often a tier may be replaced under our eyes."""
 

@@ -21,21 +21,6 @@ from flyweight.foundation.manifest import Entry
 from flyweight.sources import Bundle, open_bundle
 from flyweight.tiers.tier_table import Tier
 
-__all__ = [
-    "Stamp",
-    "Stamps",
-    "content",
-    "content_digest",
-    "described",
-    "digest_of",
-    "files_without_weights",
-    "fingerprint",
-    "source_digest",
-    "source_stamps",
-    "stamps",
-    "weights_stamps",
-]
-
 Stamp = tuple[int, int, int, int]
 """Size, times of the last change of content and of anything, inode."""
 Stamps = Mapping[str, Stamp]

@@ -34,17 +34,6 @@ from flyweight.tiers.store import (
 from flyweight.tiers.tier_table import TIERS, Tier
 from flyweight.writing import Folder, Tree, move, own_cache
 
-__all__ = [
-    "Kept",
-    "Leftover",
-    "adopt",
-    "allocated",
-    "cache_limit",
-    "kept",
-    "leftovers",
-    "make_room",
-]
-
 _VARIABLE = "FLYWEIGHT_CACHE_SIZE"
 _MOST, _SHARE = 32 << 30, 4
 

@@ -21,8 +21,6 @@ from flyweight.sources import Bundle, PathBundle, Source
 from flyweight.tiers.store import held
 from flyweight.tiers.tier_table import Home, Tier
 
-__all__ = ["open_tier"]
-
 
 def open_tier(home: Home, tier: Tier) -> Checkpoint:
     """The tier as it lies there; its sentinel says whether to trust it. In the user's cache it stays until it is closed."""

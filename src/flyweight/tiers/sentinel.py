@@ -29,8 +29,6 @@ from flyweight.sources import FileSource
 from flyweight.tiers.tier_table import Home, Tier
 from flyweight.writing import Folder, Tree, signature
 
-__all__ = ["Sentinel", "read_sentinel", "write_sentinel"]
-
 _FORMAT, _VERSION = "flyweight tier", 2
 _MOST_BYTES = 1 << 16
 

@@ -16,8 +16,6 @@ from flyweight.tiers.state import State, state_in
 from flyweight.tiers.tier_table import TIERS, Home, Tier, has_tiers, require_tiers, tier_named
 from flyweight.writing import Folder, Tree
 
-__all__ = ["Entry", "Listing", "entries", "listing", "models_below", "prune", "prune_cache", "state_of"]
-
 Told = Callable[[str, int], object]
 """told(path, bytes) of each thing that is, or would be, removed."""
 

@@ -28,8 +28,6 @@ from flyweight.foundation.manifest import Entry, Extent, Manifest
 from flyweight.foundation.tensor import CodecSpec
 from flyweight.sources import Bundle
 
-__all__ = ["FourBits"]
-
 _SUFFIXES = [suffix for label in INT4 for suffix in FORMS[label].files.values()]
 
 

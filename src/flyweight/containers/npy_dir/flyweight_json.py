@@ -27,8 +27,6 @@ from flyweight.foundation.manifest import Digests, Entry, Extent, Typed, is_dige
 from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.sources import Source
 
-__all__ = ["NO_DIGEST", "Record", "read_record"]
-
 VERSION = 1
 NO_DIGEST = "0" * 64
 REMEDY = f"get it again: it is damaged; if the change is yours, remove {RECORD}, without which the arrays read the same"

@@ -27,10 +27,6 @@ from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.manifest import Entry
 from flyweight.foundation.tensor import RAW, CodecSpec, Param, TensorSpec
 
-__all__ = [
-    "CARRIED", "DENSE", "FORMS", "INT4", "PRESETS", "SHAPE", "SUFFIXES", "Form", "Stored", "arrange", "form_name", "identify",
-]  # fmt: skip
-
 
 class Stored(NamedTuple):
     """One part: the suffix of its file, the array in it, and the part as the codec has it."""

@@ -51,8 +51,6 @@ from flyweight.foundation.tensor import CodecSpec, Param, TensorSpec
 from flyweight.sources import Bundle, MemorySource
 from flyweight.sources.zstd import InflatedBundle
 
-__all__ = ["NpyDirectory", "digests_of", "place_arrays"]
-
 _AFFINE: dict[str, Param] = {"form": "scale_bias", "axis": -1, "scale": "f32", "packing": "little", "word": "u8"}
 _THREE_BITS = tuple(FORMS["int3"].files["codes"] + ending for ending in (ARRAY, COMPRESSED))
 _STORED = ("axis", "scale", "packing", "word")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from flyweight.containers.options import Option, OptionGroup
 
-__all__ = ["ADDABLE", "GROUP", "QUANTS"]
-
 QUANTS = ("int8", "int8-g32", "int8-g64", "int8-g128", "int4", "int4-legacy", "int3", "int4-g64")
 ADDABLE = tuple(quant for quant in QUANTS if quant.startswith("int4"))
 """The forms of four bits, which may lie beside eight."""

@@ -36,8 +36,6 @@ from flyweight.foundation.manifest import Digests, Entry, Extent
 from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.sources import Bundle
 
-__all__ = ["Reading", "array_files", "labels", "read", "read_keys", "recorded_digests"]
-
 
 @dataclass
 class Reading:

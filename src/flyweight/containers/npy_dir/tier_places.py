@@ -15,11 +15,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-__all__ = [
-    "ARRAY", "COMPRESSED", "DECIDING", "FOLDER", "INT4_READY", "MANIFEST", "OWN_FILES", "PROGRESS", "READY", "RECORD", "TIERS",
-    "Tier", "is_own", "looks_like",
-]  # fmt: skip
-
 MANIFEST, RECORD, FOLDER = "manifest.json", "flyweight.json", "tensors/"
 READY, INT4_READY = f"{FOLDER}.manifest_ready", ".squish_int4_ready"
 ARRAY, COMPRESSED = ".npy", ".npy.zst"

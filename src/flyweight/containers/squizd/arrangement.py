@@ -49,8 +49,6 @@ from flyweight.foundation.manifest import DRAFT, Entry, Extent, Manifest, Typed
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.sources import MemorySource
 
-__all__ = ["APPENDIX", "Arrangement", "Table", "is_file_name", "layer_of", "metadata_text"]
-
 APPENDIX = mlpackage.NAME
 """The side file that is the CoreML appendix."""
 TYPED = "flyweight.metadata"

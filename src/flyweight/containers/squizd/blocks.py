@@ -25,22 +25,6 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError
 from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec
 
-__all__ = [
-    "ALIGNMENT",
-    "BY_NAME",
-    "CARRIED",
-    "ENCODINGS",
-    "ENTRY_BYTES",
-    "Block",
-    "Encoding",
-    "aligned",
-    "arrange",
-    "dropped",
-    "encoding_of",
-    "masked",
-    "tensor_id",
-]
-
 ALIGNMENT, ENTRY_BYTES = 64, 16
 NO_LAYER = 0xFFFFFFFF
 DTYPE_CODES = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I64, DType.U8, DType.BOOL)

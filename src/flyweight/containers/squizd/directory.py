@@ -39,8 +39,6 @@ from flyweight.foundation.manifest import DRAFT, Digests, Entry, Extent, Typed, 
 from flyweight.foundation.tensor import CodecSpec, Layout, TensorSpec
 from flyweight.sources import Source
 
-__all__ = ["Directory", "Stored", "permitted", "read_directory"]
-
 _KEYS = {"tensors", "tables", "files", "metadata"}
 _FIELDS = {"name", "layer", "shape", "dtype", "encoding", "offset", "length", "blake3"}
 

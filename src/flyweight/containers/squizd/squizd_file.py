@@ -31,8 +31,6 @@ from flyweight.foundation.manifest import Digests, Entry, Extent, Manifest
 from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.sources import Bundle
 
-__all__ = ["Squizd"]
-
 
 @dataclass(frozen=True)
 class Squizd(Container):

@@ -10,8 +10,6 @@ from typing import ClassVar, Literal
 
 from flyweight.containers.options import OptionGroup, count, option, options_of
 
-__all__ = ["GROUP", "QUANTS", "Extras"]
-
 QUANTS = ("int4", "int2", "tca", "astc", "astc-4x4 … astc-12x12", "none")
 INT4_SUB_BLOCK = 64
 INT2_SUB_BLOCK = 64

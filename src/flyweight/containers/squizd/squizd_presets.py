@@ -18,8 +18,6 @@ from flyweight.containers.squizd.squizd_options import INT2_SUB_BLOCK, INT4_SUB_
 from flyweight.foundation.astc_footprints import FOOTPRINTS
 from flyweight.foundation.tensor import CodecSpec, Param
 
-__all__ = ["preset"]
-
 SPARSE_BLOCK = 64
 """Weights a bit of a mask stands for, where no sub-blocks say otherwise."""
 INT2_KEPT = ("*.v_proj.*", "*.o_proj.*", "*.qkv_proj.*", "*.down_proj.*")

@@ -28,8 +28,6 @@ from flyweight.foundation.errors import FlyweightError, MalformedError
 from flyweight.foundation.manifest import DRAFT, Entry, Extent, Typed
 from flyweight.sources import Source
 
-__all__ = ["Reading", "Span", "check_archive", "head_problem", "read"]
-
 _MOST_PADDING = 1 << 20
 _APPENDIX_MAGICS, _APPENDIX_HEAD = (b"ANLX", b"ANML"), 12
 Span = tuple[int, int, str]

@@ -34,8 +34,6 @@ from flyweight.foundation.manifest import Entry, Extent
 from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec
 from flyweight.sources import Source
 
-__all__ = ["Scales", "Tables", "read_tables", "walk"]
-
 _MAGICS = (b"INT4", b"INT2", b"TCAW", b"ASTW", b"NPCL")
 
 

@@ -14,8 +14,6 @@ from flyweight.foundation.errors import MalformedError
 from flyweight.foundation.limits import MAX_METADATA_KEYS
 from flyweight.foundation.manifest import Numbers, Typed
 
-__all__ = ["from_json", "to_json"]
-
 _MOST_NUMBERS = 2**20
 """Four times the largest vocabulary."""
 

@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 from flyweight.foundation.errors import LimitError, MalformedError, UnsupportedError
 from flyweight.models.checked_record import Record
 
-__all__ = ["MAX_TOKENS", "TextCost", "check_decoder", "check_sizes", "text_cost"]
-
 MAX_TOKENS = 2**20
 MAX_TOKEN_LENGTH = 4096
 MAX_ADDED_LENGTH = 1024

@@ -23,8 +23,6 @@ from typing import NamedTuple, NoReturn
 
 from flyweight.foundation.errors import LimitError, UnsupportedError
 
-__all__ = ["Pattern", "read_pattern"]
-
 _MAX_PATTERN = 4096
 _MAX_DEPTH = 4
 _MAX_CHOICES = 64  # ways to match the bounded part of an alternative

@@ -20,8 +20,6 @@ from flyweight.models.tokenizers.vocabulary import (
     placeholder,
 )
 
-__all__ = ["TOKENIZER_JSON", "describe", "read", "write"]
-
 TOKENIZER_JSON = "tokenizer.json"
 
 _ADDED = frozenset(map(int, (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)))

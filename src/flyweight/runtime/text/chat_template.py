@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from flyweight.checkpoint import Checkpoint
     from flyweight.models.dialects.contract import Templates
 
-__all__ = ["MAX_OUTPUT", "MAX_TEMPLATE", "SECONDS", "Message", "Renderer", "template_for", "templates_of"]
-
 MAX_TEMPLATE = 256 * 2**10
 MAX_REQUEST = 16 * 2**20
 MAX_OUTPUT = 4 * 2**20

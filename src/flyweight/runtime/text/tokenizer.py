@@ -31,8 +31,6 @@ from flyweight.runtime.text.tokenizer_build import bad_tokenizer, build, tokens_
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["MAX_TEXT", "TURN_ENDS", "Tokenizer"]
-
 MAX_TEXT = 16 * 2**20
 """The longest text we encode, in characters: some times the longest context of any model."""
 
