@@ -60,10 +60,6 @@ class Affine(Codec):
         return "edge" if self.form == "scale_bias" and self.bits <= 2 else "nearest"
 
     @property
-    def needs_gate(self) -> bool:
-        return self.bits == 3
-
-    @property
     def levels(self) -> int:
         """The number of steps of the grid: the largest unsigned code."""
         return (1 << self.bits) - 1

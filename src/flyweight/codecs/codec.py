@@ -110,8 +110,9 @@ class Codec(ABC):
 
     @property
     def needs_gate(self) -> bool:
-        """Whether it loses so much that a model is measured before it may be used (docs/decisions/0102)."""
-        return False
+        """Whether it loses so much that a model is measured before it may be used: codes of three bits do
+        (docs/decisions/0102)."""
+        return self.spec.params.get("bits") == 3
 
     @property
     def masked_together(self) -> int:

@@ -44,10 +44,6 @@ class Excess(Codec):
         if type(self.excess) is not int or type(self.top) is not int or not 0 < self.excess < self.top < 1 << self.bits:
             raise ValueError(f"0 < excess < top < {1 << self.bits} must hold, not {self.excess!r}, {self.top!r}")
 
-    @property
-    def needs_gate(self) -> bool:
-        return self.bits == 3
-
     def layout(self, spec: TensorSpec) -> Layout:
         require_f32(self, spec, 0)
         leading, columns = spec.shape[:-1], spec.columns

@@ -110,10 +110,6 @@ class Palette(Codec):
             raise ValueError(f"a table of {self.table} has a scale of its own type, not {self.scale}")
 
     @property
-    def needs_gate(self) -> bool:
-        return self.bits == 3
-
-    @property
     def entries(self) -> int:
         return 1 << self.bits
 

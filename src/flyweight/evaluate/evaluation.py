@@ -48,7 +48,7 @@ class Evaluation:
             "context": predicted + 1,
             "predicted_tokens": windows * predicted,
             "error_unit": statistics.unit_of(self.surprise),
-            **{name: estimate.as_json() for name, estimate in self.figures().items()},
+            **{name: estimate._asdict() for name, estimate in self.figures().items()},
         }
 
 

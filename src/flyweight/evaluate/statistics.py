@@ -11,9 +11,8 @@ the standard error (a cluster), below that a token is, which says less than it s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil, exp, floor, inf, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,17 +23,13 @@ Array = np.ndarray[Any, Any]
 _Z = 1.959964
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(NamedTuple):
     """A figure and its 95 % interval; `error` is the standard error where there is one."""
 
     value: float
     low: float
     high: float
     error: float | None = None
-
-    def as_json(self) -> dict[str, float | None]:
-        return {"value": self.value, "low": self.low, "high": self.high, "error": self.error}
 
 
 def unit_of(scores: Array) -> str:

@@ -200,14 +200,10 @@ class Arrangement:
 
     def primaries(self) -> list[str]:
         """The flags of the encodings there are. INT4 blocks may stand beside INT2 ones."""
-        found = set[str]()
-        for name, entry in self.manifest.entries.items():
-            encoding = encoding_of(unmasked(entry.codec)[0])
-            if encoding and encoding.flag and not name.startswith(DRAFT):
-                found.add(encoding.flag)
-        if "INT2" in found:
-            found.discard("INT4")
-        return [flag for flag in PRIMARY if flag in found]
+        own = (entry for name, entry in self.manifest.entries.items() if not name.startswith(DRAFT))
+        flags = {encoding.flag for entry in own if (encoding := encoding_of(unmasked(entry.codec)[0]))}
+        flags -= {"INT4"} if "INT2" in flags else set()
+        return [flag for flag in PRIMARY if flag in flags]
 
     # Where it goes --------------------------------------------------------------------------------
 
