@@ -172,7 +172,7 @@ def build(
             done = "was ready" if made[-1].already else f"built in {made[-1].seconds:.1f} s"
             click.echo(f"{tier}: {done}, {human_bytes(made[-1].nbytes)}: {made[-1].path}")
     if as_json:
-        print_json([report.as_json() for report in made])
+        print_json([report._asdict() for report in made])
 
 
 def _age(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float:

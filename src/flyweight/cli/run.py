@@ -20,7 +20,6 @@ from flyweight.cli.streams import require_text, say, text_from_stdin
 from flyweight.tiers.tier_table import AUTO, CHOICES
 
 if TYPE_CHECKING:
-    from flyweight.runtime.text.chat_template import Renderer
     from flyweight.tiers import Choice
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -168,7 +167,11 @@ def command(
     leave_promptly()
     with ExitStack() as held:
         with starting():
-            renderer = None if raw else held.enter_context(_renderer())
+            renderer = None
+            if not raw:  # before anything else: Python and jinja2 take as long to start there as NumPy does here
+                from flyweight.runtime.text.chat_template import Renderer
+
+                renderer = held.enter_context(Renderer())
             from flyweight.measuring import measure
             from flyweight.runtime import Checking, Generation, Sampler
             from flyweight.tiers import open_model_from
@@ -219,13 +222,6 @@ def explain(choice: Choice) -> None:
         if state.tier != choice.tier:
             note(f"{state.tier}: {state.standing}, {state.reason}")
     note(f"{choice.tier}: {choice.why}")
-
-
-def _renderer() -> Renderer:
-    """Started before anything else is imported: Python and jinja2 take as long to start there as NumPy does here."""
-    from flyweight.runtime.text.chat_template import Renderer
-
-    return Renderer()
 
 
 def _messages(system: str | None, text: str) -> list[dict[str, str]]:

@@ -60,9 +60,6 @@ class Built(NamedTuple):
     already: bool = False
     """Whether it was there before, or someone else had built it meanwhile."""
 
-    def as_json(self) -> dict[str, Any]:
-        return self._asdict()
-
 
 def build(
     model: Path | str | Arrays,

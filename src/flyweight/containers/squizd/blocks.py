@@ -47,9 +47,11 @@ def tensor_id(layer: int | None, name: str) -> int:
 
 
 class Block(NamedTuple):
-    """A tensor's block: its head, where each part begins in it, its length, and the part that lies in the scale table."""
+    """A tensor's block: its head, its parts as the codec lays them out, where each begins in it, its length, and the part that
+    lies in the scale table."""
 
     head: bytes
+    parts: Layout
     inside: Mapping[str, int]
     nbytes: int
     table: str
@@ -270,15 +272,6 @@ def carried(spec: TensorSpec, codec: CodecSpec) -> bool:
     return encoding is not None and encoding.carries(spec, inner) and (not block or len(spec.shape) >= 2)
 
 
-def layout(spec: TensorSpec, codec: CodecSpec) -> Layout:
-    """All stored parts of a tensor, as its codec lays them out."""
-    inner, block = unmasked(codec)
-    encoding = encoding_of(inner)
-    assert encoding is not None
-    parts = encoding.parts(spec, inner)
-    return {f"inner.{name}": part for name, part in parts.items()} | {"mask": mask_spec(spec, block)} if block else parts
-
-
 def arrange(spec: TensorSpec, codec: CodecSpec) -> Block:
     """A tensor's block. The codec must be one that is carried."""
     inner, block = unmasked(codec)
@@ -286,16 +279,16 @@ def arrange(spec: TensorSpec, codec: CodecSpec) -> Block:
     assert encoding is not None
     prefix = "inner." if block else ""
     head, table = encoding.head(spec, inner), encoding.table(inner)
+    parts = {prefix + name: part for name, part in encoding.parts(spec, inner).items()}
     at, inside = len(head), dict[str, int]()
-    for name, part in encoding.parts(spec, inner).items():
-        if name != table:
-            at = aligned(at, encoding.part_alignment)
-            inside[prefix + name] = at
-            at += part.nbytes
+    for name in parts:
+        if name != prefix + table:
+            inside[name] = at = aligned(at, encoding.part_alignment)
+            at += parts[name].nbytes
     if block:
-        inside["mask"] = at
-        at += mask_spec(spec, block).nbytes
-    return Block(head, inside, at, prefix + table if table else "")
+        inside["mask"], parts["mask"] = at, mask_spec(spec, block)
+        at += parts["mask"].nbytes
+    return Block(head, parts, inside, at, prefix + table if table else "")
 
 
 def _count(row: Mapping[str, Any], key: str, limit: int = 1 << 62) -> int:

@@ -22,7 +22,6 @@ from flyweight.containers.squizd.blocks import (
     Block,
     arrange,
     carried,
-    layout,
     masked,
     tensor_id,
     unmasked,
@@ -36,7 +35,7 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError
 from flyweight.foundation.limits import MAX_JSON_BYTES, MAX_METADATA_KEYS, MAX_TENSORS_PER_FILE
 from flyweight.foundation.manifest import DRAFT, Digests, Entry, Extent, Typed, is_digest
-from flyweight.foundation.tensor import CodecSpec, Layout, TensorSpec
+from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.sources import Source
 
 _KEYS = {"tensors", "tables", "files", "metadata"}
@@ -120,7 +119,7 @@ class _Reader:
         self.layers = {layer.number: layer for layer in layers}
         self.scales: list[tuple[Extent, str]] = []
         self.permitted = {name: permitted(header, name) for name in ("", DRAFT)}
-        self.shapes: dict[tuple[object, ...], tuple[TensorSpec, Block, Layout]] = {}
+        self.shapes: dict[tuple[object, ...], tuple[TensorSpec, Block]] = {}
 
     def read(self, document: Mapping[str, Any]) -> Directory:
         tables = self._tables(self._list(document, "tables"))
@@ -180,8 +179,8 @@ class _Reader:
         if layer is not None and layer not in self.layers:
             raise MalformedError(f"layer {layer} is not in the index", code="E_LAYER")
         codec = self._codec(row, name, encoding)
-        spec, block, parts = self._arranged(check_shape(shape), dtype, encoding, codec)
-        stored = self._extent(row)
+        spec, block = self._arranged(check_shape(shape), dtype, encoding, codec)
+        stored, parts = self._extent(row), block.parts
         if stored.extent.nbytes != block.nbytes:
             raise MalformedError(
                 f"{spec} as {encoding} takes {block.nbytes} bytes, not {stored.extent.nbytes}",
@@ -212,10 +211,8 @@ class _Reader:
             codec = masked(codec, max(self.header.sparsity.block_size, 1))
         return codec
 
-    def _arranged(
-        self, shape: tuple[int, ...], dtype: str, encoding: str, codec: CodecSpec
-    ) -> tuple[TensorSpec, Block, Layout]:
-        """The spec, block and parts of a tensor. A model has few kinds of them: what was arranged once is shared."""
+    def _arranged(self, shape: tuple[int, ...], dtype: str, encoding: str, codec: CodecSpec) -> tuple[TensorSpec, Block]:
+        """The spec and block of a tensor. A model has few kinds of them: what was arranged once is shared."""
         inner, block = unmasked(codec)
         key = (shape, dtype, encoding, block, *(value for name, value in inner.params.items() if name != "id"))
         if key in self.shapes:
@@ -223,8 +220,8 @@ class _Reader:
         spec = TensorSpec(shape, DType.parse(dtype))
         if not carried(spec, codec):
             raise MalformedError(f"{spec} cannot be stored as {encoding}", code="E_SPEC")
-        made = self.shapes[key] = spec, arrange(spec, codec), layout(spec, codec)
-        return made
+        self.shapes[key] = spec, arrange(spec, codec)
+        return self.shapes[key]
 
     def _check_section(self, name: str, extent: Extent) -> None:
         layer = layer_of(name)

@@ -21,7 +21,6 @@ from flyweight.containers.squizd.blocks import (
     arrange,
     carried,
     encoding_of,
-    layout,
     mask_spec,
 )
 from flyweight.containers.squizd.broken_rules import Report
@@ -224,16 +223,15 @@ def _with_scales(file: str, found: list[_Found], first: list[Scales], second: li
         if block.codec.name == "tcaw":
             yield _entry(file, block, block.codec, {"block": block.offset}, {"block": block.spec})
             continue
-        if block.name not in pairs:
-            places = {name: block.offset + at for name, at in arrange(block.spec, block.codec).inside.items()}
-            yield _entry(file, block, block.codec, places, layout(block.spec, block.codec))
-            continue
-        pair = pairs[block.name]
-        runs = by_id.get(pair.id)
-        codec = _with_length(block, pair.id, runs.entries if runs else 0)
-        places = {name: block.offset + at for name, at in arrange(block.spec, codec).inside.items()}
-        places[arrange(block.spec, codec).table] = runs.offset if runs and codec.params.get("length") else pair.offset
-        yield _entry(file, block, codec, places, layout(block.spec, codec))
+        codec, pair = block.codec, pairs.get(block.name)
+        runs = by_id.get(pair.id) if pair else None
+        if pair:
+            codec = _with_length(block, pair.id, runs.entries if runs else 0)
+        arranged = arrange(block.spec, codec)
+        places = {name: block.offset + at for name, at in arranged.inside.items()}
+        if pair:
+            places[arranged.table] = runs.offset if runs and codec.params.get("length") else pair.offset
+        yield _entry(file, block, codec, places, arranged.parts)
 
 
 def _with_length(block: _Found, tensor: int, count: int) -> CodecSpec:
