@@ -111,6 +111,13 @@ def test_metadata_of_gguf_comes_back(model_type: str) -> None:
     }
 
 
+def test_values_of_another_type_are_noted() -> None:
+    manifest = hf_manifest("llama")
+    gguf, _ = as_gguf(manifest, models.translate(manifest, "gguf", no_read))
+    gguf = Manifest("gguf", gguf.entries, {**gguf.metadata, "general.odd": Typed("u32", float("nan"))}, {}, "gguf")
+    assert any("general.odd" in note for note in models.translate(gguf, "hf", no_read).notes)
+
+
 def test_side_files_without_a_place_are_noted() -> None:
     notes = models.translate(hf_manifest("llama", files={"LICENSE": b"MIT", "merges.txt": b""}), "gguf", no_read).notes
     assert any(note.startswith("LICENSE is not carried") for note in notes)

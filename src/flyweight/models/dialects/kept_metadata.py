@@ -19,14 +19,19 @@ _MOST_NUMBERS = 2**20
 
 
 def to_json(metadata: Mapping[str, Typed]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Metadata ready for config.json, and a note for what is too long for it."""
+    """Metadata ready for config.json, and notes for what is too long for it, or not of its type."""
     kept: dict[str, Any] = {}
     notes: list[str] = []
     for key, typed in metadata.items():
         if isinstance(typed.value, Numbers) and len(typed.value) > _MOST_NUMBERS:
             notes.append(f"metadata '{key}' is not carried: {len(typed.value)} numbers are too many for config.json")
-        else:
-            kept[key] = [typed.type, typed_json.plain(typed.type, typed.plain)]
+            continue
+        try:
+            value = typed_json.plain(typed.type, typed.plain)
+            typed_json.read(typed.type, value)
+            kept[key] = [typed.type, value]
+        except (TypeError, ValueError, AttributeError):
+            notes.append(f"metadata '{key}' is not carried: its value is not of type '{typed.type}'")
     return kept, tuple(notes)
 
 
