@@ -66,13 +66,27 @@ def test_unit_tests_mirror_the_packages() -> None:
     assert Path() not in folders, "a test stands in the folder of what it tests"
 
 
+TAKE_PRIVATE_NAMES = {
+    "kernels/products/matrix.py": "whether the native kernels are there",
+    "kernels/streams/affine_codes.py": "the definitions of kernels without their dispatch",
+}
+"""Files that import a name with an underscore from another module, and why."""
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT / "src")))
+def test_no_module_takes_what_another_keeps_to_itself(path: Path) -> None:
+    imports = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in imports if (node.module or "").startswith("flyweight.")]
+    private = [alias.name for node in ours for alias in node.names if re.match("_[^_]", alias.name)]
+    assert bool(private) == (str(path.relative_to(ROOT / "src" / "flyweight")) in TAKE_PRIVATE_NAMES), private
+
+
 KNOW_CODECS_BY_NAME = {
     "containers/carried.py": "matches a codec with what a container declares",
     "containers/mlx.py": "what MLX stores is one codec",
     "containers/npy_dir/npy_directory.py": "stores affine its own way",
     "containers/squizd/blocks.py": "the table of block encodings, a class each",
     "containers/squizd/walk.py": "reads blocks that no directory describes",
-    "tiers/building.py": "repacks `excess`",
 }
 """Files that still compare a codec's name, and why. What a codec does differently belongs on its class."""
 

@@ -8,8 +8,8 @@ from typing import Any
 import gguf
 import numpy as np
 
-from flyweight.containers.gguf import Gguf
-from flyweight.containers.gguf_types import BLOCKS, PLAIN, VALUE_TYPES
+from flyweight.containers.gguf import BLOCKS, PLAIN, Gguf
+from flyweight.containers.gguf_values import VALUE_TYPES
 from flyweight.containers.safetensors import Safetensors
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.manifest import Entry, Manifest, Typed

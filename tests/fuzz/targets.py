@@ -18,9 +18,8 @@ from flyweight.checkpoint import Checkpoint, read_checkpoint
 from flyweight.codecs import CODECS
 from flyweight.containers import CONTAINERS
 from flyweight.containers.mlpackage import check_content
-from flyweight.containers.squizd.appendix import check_archive
 from flyweight.containers.squizd.audit import audit
-from flyweight.containers.squizd.squizd_reading import read
+from flyweight.containers.squizd.squizd_reading import check_archive, read
 from flyweight.foundation import strict_json
 from flyweight.foundation.cursor import SCALARS, Cursor
 from flyweight.foundation.dtypes import DType

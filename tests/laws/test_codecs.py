@@ -312,6 +312,21 @@ def test_a_codec_that_promises_no_grid_gives_the_right_one_or_none(codecs: list[
     settle("some grids are found", codecs[0].name, found)
 
 
+@named([codec for codec in INSTANCES if codec.product_codec(TensorSpec((4, 512), DType.F32)) is not None])
+def test_the_codec_with_a_product_has_the_same_codes(codec: Codec) -> None:
+    """The values differ by four roundings to f32 at most: of s · q, of the offset, of their sum, and of s · (q − zero)."""
+    spec = TensorSpec((4, 512), DType.F32)
+    parts = codec.encode(spec, weights(spec))
+    target = codec.product_codec(spec)
+    assert target is not None
+    other, grid = codec_for(target), codec.grid(spec, parts)
+    moved = other.from_grid(spec, grid)
+    assert codec.product(spec, parts) is None
+    assert other.product(spec, moved) is not None
+    largest = np.repeat(np.abs(grid.scale) * 2.0**grid.bits, grid.group, axis=1)
+    assert (np.abs(other.decode(spec, moved) - codec.decode(spec, parts)) <= 4 * 2.0**-24 * largest).all()
+
+
 @contextmanager
 def refused(*codes: str) -> Iterator[None]:
     try:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flyweight import kernels
-from flyweight.codecs.astc import FOOTPRINTS
+from flyweight.foundation.astc_footprints import FOOTPRINTS
 from support.astc_blocks import every_mode, one_colour
 
 

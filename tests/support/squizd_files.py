@@ -52,7 +52,7 @@ def tabled(bits: int, length: int) -> CodecSpec:
 
 def entry(name: str, shape: tuple[int, ...], codec: CodecSpec = RAW, dtype: DType = DType.F32) -> Entry:
     codec, spec = Squizd().adapt(codec, name), TensorSpec(shape, dtype)
-    return Entry(name, spec, codec, blocks.layout(spec, codec))
+    return Entry(name, spec, codec, blocks.arrange(spec, codec).parts)
 
 
 _CODECS: dict[str, Callable[[str], CodecSpec]] = {

@@ -47,15 +47,7 @@ def command(codec: str, model: Path | None, runs: int, megabytes: int, as_json: 
     if as_json:
         print_json({**about, "runs": runs, "megabytes": megabytes, "results": results})
         return
-    columns = [
-        ("", "left"),
-        ("bits/w", "right"),
-        ("MB/s", "right"),
-        ("slowest", "right"),
-        ("fastest", "right"),
-        ("share of", "right"),
-        ("", "left"),
-    ]
+    columns = ["", ">bits/w", ">MB/s", ">slowest", ">fastest", ">share of", ""]
     rows = []
     for result in results:
         figures = result["figures"][result["ours"]]
@@ -80,7 +72,7 @@ def _running(model: Path, runs: int, as_json: bool) -> None:
         results = [row(name, FIGURES[name], model.name, figures) for name, figures in found.items() if figures]
         print_json({"model": str(model), "threads": threads, "runs": runs, "results": results})
         return
-    columns = [("", "left"), ("median", "right"), ("min", "right"), ("max", "right"), ("", "left")]
+    columns = ["", ">median", ">min", ">max", ""]
     rows = [
         (name, *(f"{held[key]:.0f}" for key in ("median", "min", "max")), FIGURES[name])
         for name, figures in found.items()

@@ -10,8 +10,17 @@ from pathlib import Path
 import click
 
 from flyweight.cli import Verbs
-from flyweight.cli.output import human_bytes, json_option, note, print_json, print_table, progress_bar, say, size_argument
-from flyweight.cli.run import ungated_option
+from flyweight.cli.output import (
+    human_bytes,
+    json_option,
+    note,
+    print_json,
+    print_table,
+    progress_bar,
+    say,
+    size_argument,
+    ungated_option,
+)
 from flyweight.tiers.tier_table import TIERS
 
 NAMES = tuple(tier.name for tier in TIERS)
@@ -94,7 +103,7 @@ def _report_models(paths: tuple[Path, ...], deep: bool, as_json: bool) -> bool:
             for state in entry.states
             if state.standing != "absent"
         ]  # fmt: skip
-        columns = [("model", "left"), ("tier", "left"), ("where", "left"), ("", "left"), ("size", "right"), ("", "left")]
+        columns = ["model", "tier", "where", "", ">size", ""]
         if rows:
             print_table("", columns, rows)
         for entry in found:
@@ -114,7 +123,7 @@ def _report_cache(deep: bool, as_json: bool) -> bool:
     if as_json:
         print_json({"entries": [entry.as_json() for entry in found], "nbytes": total, "limit": limit})
     else:
-        columns = [("model", "left"), ("tier", "left"), ("", "left"), ("size", "right"), ("last used", "left"), ("", "left")]
+        columns = ["model", "tier", "", ">size", "last used", ""]
         when = [time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.item.used)) for entry in found]
         rows = [
             (entry.path, entry.tier, entry.standing, human_bytes(entry.item.nbytes), used, entry.reason)
@@ -167,7 +176,7 @@ def build(
             done = "was ready" if made[-1].already else f"built in {made[-1].seconds:.1f} s"
             click.echo(f"{tier}: {done}, {human_bytes(made[-1].nbytes)}: {made[-1].path}")
     if as_json:
-        print_json([report.as_json() for report in made])
+        print_json([report._asdict() for report in made])
 
 
 def _age(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float:

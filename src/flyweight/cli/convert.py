@@ -21,13 +21,12 @@ from flyweight.cli.output import (
     print_table,
     progress_bar,
     size_argument,
+    ungated_option,
 )
-from flyweight.cli.run import ungated_option
 from flyweight.foundation.errors import InterruptedRunError
-from flyweight.foundation.manifest import Entry
-from flyweight.foundation.tensor import RAW
 
 if TYPE_CHECKING:
+    from flyweight.foundation.manifest import Entry
     from flyweight.pipeline import ConversionReport, Plan
 
 _IN_PLACE = {"source", "dry_run", "jobs", "max_ram", "resume", "tensors", "quiet", "as_json"}
@@ -162,14 +161,7 @@ def _print_plan(plan: Plan, title: str, *, quiet: bool, as_json: bool) -> None:
     if as_json:
         print_json(plan.as_json())
         return
-    columns = [
-        ("tensor", "left"),
-        ("action", "left"),
-        ("from", "left"),
-        ("to", "left"),
-        ("bytes", "right"),
-        ("bits/w", "right"),
-    ]
+    columns = ["tensor", "action", "from", "to", ">bytes", ">bits/w"]
     rows = [
         (s.target.name, s.action, stored_as(s.source), stored_as(s.target), s.target.nbytes, f"{s.target.bits_per_weight:.2f}")
         for s in plan.steps
@@ -184,14 +176,7 @@ def _print_report(report: ConversionReport, title: str, *, tensors: bool, quiet:
         return
     _notes(report.notes, quiet)
     if tensors:
-        columns = [
-            ("tensor", "left"),
-            ("action", "left"),
-            ("codec", "left"),
-            ("bits/w", "right"),
-            ("rel. error", "right"),
-            ("max error", "right"),
-        ]
+        columns = ["tensor", "action", "codec", ">bits/w", ">rel. error", ">max error"]
         lines = [
             (t.name, t.action, t.codec, f"{t.bits_per_weight:.2f}", f"{t.relative_error:.3g}", f"{t.max_error:.3g}")
             for t in report.tensors
@@ -208,11 +193,13 @@ def _print_report(report: ConversionReport, title: str, *, tensors: bool, quiet:
         ("seconds", f"{report.seconds:.2f}"),
     ]
     summary += [("gate", gate_label(report.gate))] if report.gate else []
-    print_table(title, [("", "left"), ("", "left")], summary)
+    print_table(title, ["", ""], summary)
 
 
 def stored_as(entry: Entry | None) -> str:
     """The codec, or for plain numbers their element type."""
+    from flyweight.foundation.tensor import RAW  # which help does without
+
     if entry is None:
         return ""
     return entry.spec.dtype.label if entry.codec == RAW else codec_label(entry.codec)

@@ -33,14 +33,7 @@ def command(a: Path, b: Path, everything: bool, as_json: bool) -> None:
         print_json(report.as_json())
     else:
         shown = [t for t in report.tensors if everything or t.status != "identical"]
-        columns = [
-            ("tensor", "left"),
-            ("status", "left"),
-            ("SNR dB", "right"),
-            ("cosine", "right"),
-            ("max error", "right"),
-            ("differ", "right"),
-        ]
+        columns = ["tensor", "status", ">SNR dB", ">cosine", ">max error", ">differ"]
         if shown:
             rows = [
                 (

@@ -114,6 +114,6 @@ def _print(found: Evaluation) -> None:
         title, form = FIGURES[name]
         interval = f"{estimate.low:{form}} … {estimate.high:{form}}"
         rows.append((title, f"{estimate.value:{form}}", "" if estimate.error is None else f"{estimate.error:.2g}", interval))
-    columns = [("", "left"), ("", "right"), ("std. error", "right"), ("95 % interval", "right")]
+    columns = ["", ">", ">std. error", ">95 % interval"]
     print_table("", columns, rows)
     click.echo(f"{windows} windows of {predicted + 1} tokens, {windows * predicted} predicted")

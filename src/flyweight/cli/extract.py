@@ -44,7 +44,7 @@ def command(
         if as_json:
             print_json({"source": str(model), "parts": [item.as_json() for item in parts]})
         else:
-            columns = [("part", "left"), ("", "left"), ("items", "right"), ("size", "right")]
+            columns = ["part", "", ">items", ">size"]
             print_table(str(model), columns, [(p.name, p.kind, p.count, human_bytes(p.nbytes)) for p in parts])
         return
     if part is None or out is None:

@@ -24,8 +24,6 @@ from flyweight import __version__
 from flyweight.cli.output import json_text
 from flyweight.foundation.errors import FlyweightError, LimitError, OutputError, ResourceError, as_utf8, printable
 
-__all__ = ["INTERNAL", "OUT_OF_MEMORY", "tell"]
-
 INTERNAL = 70
 """EX_SOFTWARE of sysexits.h."""
 OUT_OF_MEMORY = "not enough memory"

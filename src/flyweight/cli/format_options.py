@@ -12,8 +12,6 @@ from click.core import ParameterSource
 from flyweight.containers import OPTIONS
 from flyweight.containers.options import Extras, Option
 
-__all__ = ["FormatOptions", "added_form", "extras_of"]
-
 
 class _Value(click.ParamType[Any]):
     """A value that a format reads from its text."""

@@ -52,8 +52,8 @@ def command(as_json: bool) -> None:
     if as_json:
         print_json({"containers": containers, "codecs": codecs, "kernels": active()})
         return
-    print_table("", [("format", "left"), ("", "left")], [(c["name"], c["title"]) for c in containers])
-    columns = [("codec", "left"), ("decode", "left"), ("encode", "left"), *((c.name, "left") for c in CONTAINERS)]
+    print_table("", ["format", ""], [(c["name"], c["title"]) for c in containers])
+    columns = ["codec", "decode", "encode", *(c.name for c in CONTAINERS)]
     rows = [
         (c["name"], "yes", "yes" if c["encodes"] else "-", *(_carried(container, c["name"]) for container in CONTAINERS))
         for c in codecs

@@ -49,7 +49,7 @@ def command(path: Path, tensors: bool, as_json: bool) -> None:
         warnings = [*_unreadable(manifest), *found]
     routes, added = _dispatch(summary)
     if as_json:
-        ways = {"dispatch": [r.as_json() for r in routes], "augments": [a.as_json() for a in added]} if routes else {}
+        ways = {"dispatch": [r._asdict() for r in routes], "augments": [a._asdict() for a in added]} if routes else {}
         warned = {"warnings": [{"code": code, "message": message} for code, message in warnings]} if warnings else {}
         print_json(_document(manifest) | ({"facts": dict(summary)} if summary else {}) | ways | warned)
         return
@@ -59,16 +59,9 @@ def command(path: Path, tensors: bool, as_json: bool) -> None:
     if routes:
         ways_to_run = [(("→ " if r.chosen else "  ") + r.path, r.reason) for r in routes]
         ways_to_run += [(f"+ {a.flag}", a.reason) for a in added if a.present]
-        print_table("", [("how it runs", "left"), ("", "left")], ways_to_run)
+        print_table("", ["how it runs", ""], ways_to_run)
     if tensors:
-        columns = [
-            ("tensor", "left"),
-            ("shape", "right"),
-            ("dtype", "left"),
-            ("codec", "left"),
-            ("bytes", "right"),
-            ("bits/w", "right"),
-        ]
+        columns = ["tensor", ">shape", "dtype", "codec", ">bytes", ">bits/w"]
         rows = (
             (
                 e.name,
@@ -131,18 +124,18 @@ def _print_summary(path: Path, manifest: Manifest, summary: Mapping[str, Any]) -
     ]
     rows += [("side files", ", ".join(manifest.files))] if manifest.files else []
     rows += [(key.replace("_", " "), _shown(value)) for key, value in summary.items()]
-    print_table(str(path), [("", "left"), ("", "left")], rows)
+    print_table(str(path), ["", ""], rows)
     kinds: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
     for entry, count in manifest.kinds():
         key = (codec_label(entry.codec), entry.spec.dtype.label)
         kinds[key] += count
         sizes[key] += count * entry.nbytes
-    columns = [("codec", "left"), ("decodes to", "left"), ("tensors", "right"), ("stored", "right")]
+    columns = ["codec", "decodes to", ">tensors", ">stored"]
     print_table("", columns, [(*key, count, human_bytes(sizes[key])) for key, count in kinds.most_common()])
     if manifest.metadata:
         rows = [(key, _short(typed.value)) for key, typed in islice(manifest.metadata.items(), _MOST_KEYS)]
-        print_table("", [("metadata", "left"), ("value", "left")], rows)
+        print_table("", ["metadata", "value"], rows)
         if (more := len(manifest.metadata) - _MOST_KEYS) > 0:
             note(f"{more} more keys; --json prints all")
 

@@ -15,24 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from flyweight.cli.output import json_option, note, print_json, size_argument
+from flyweight.cli.output import json_option, note, print_json, size_argument, ungated_option
 from flyweight.cli.streams import require_text, say, text_from_stdin
 from flyweight.tiers.tier_table import AUTO, CHOICES
 
 if TYPE_CHECKING:
-    from flyweight.runtime.text.chat_template import Renderer
     from flyweight.tiers import Choice
-
-__all__ = [
-    "command",
-    "engine_options",
-    "explain",
-    "leave_promptly",
-    "model_options",
-    "sampling_options",
-    "starting",
-    "ungated_option",
-]
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -64,9 +52,6 @@ tier_options = _all(
     ),
     click.option("--no-build", is_flag=True, help="Build no tier; run what is there."),
     click.option("--verbose", "-v", is_flag=True, help="Print which tier is run and why, and how many digests were checked."),
-)
-ungated_option = click.option(
-    "--allow-ungated", is_flag=True, help="Use three-bit weights that have not passed their accuracy gate."
 )
 model_options = _all(
     click.option("--context", type=click.IntRange(1), help="Context size in tokens.  [default: the model's, at most 4096]"),
@@ -178,7 +163,11 @@ def command(
     leave_promptly()
     with ExitStack() as held:
         with starting():
-            renderer = None if raw else held.enter_context(_renderer())
+            renderer = None
+            if not raw:  # before anything else: Python and jinja2 take as long to start there as NumPy does here
+                from flyweight.runtime.text.chat_template import Renderer
+
+                renderer = held.enter_context(Renderer())
             from flyweight.measuring import measure
             from flyweight.runtime import Checking, Generation, Sampler
             from flyweight.tiers import open_model_from
@@ -229,13 +218,6 @@ def explain(choice: Choice) -> None:
         if state.tier != choice.tier:
             note(f"{state.tier}: {state.standing}, {state.reason}")
     note(f"{choice.tier}: {choice.why}")
-
-
-def _renderer() -> Renderer:
-    """Started before anything else is imported: Python and jinja2 take as long to start there as NumPy does here."""
-    from flyweight.runtime.text.chat_template import Renderer
-
-    return Renderer()
 
 
 def _messages(system: str | None, text: str) -> list[dict[str, str]]:

@@ -16,8 +16,6 @@ import click
 from flyweight.cli.output import note
 from flyweight.foundation.errors import LimitError, MalformedError
 
-__all__ = ["lines_from_stdin", "require_text", "say", "text_from_stdin"]
-
 _MAX_INPUT = 64 * 2**20
 """Bytes; more than the longest text that is encoded has."""
 _MAX_LINE = 2**20

@@ -34,7 +34,7 @@ def command(path: Path, strict: bool, as_json: bool) -> None:
         print_json(report.as_json())
     else:
         if report.findings:
-            columns = [("level", "left"), ("code", "left"), ("tensor", "left"), ("offset", "right"), ("finding", "left")]
+            columns = ["level", "code", "tensor", ">offset", "finding"]
             rows = [(f.level, f.code, f.tensor or "", "" if f.offset is None else f.offset, f.message) for f in report.findings]
             print_table("", columns, rows)
         verdict = "ok" if report.ok else "FAILED"

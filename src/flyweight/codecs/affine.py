@@ -19,14 +19,12 @@ import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs import packing
-from flyweight.codecs.casts import astype
+from flyweight.codecs.casts import as_float, astype
 from flyweight.codecs.codec import Array, Codec, Grid, GridSpec, Parts, column_weights
 from flyweight.codecs.value_checks import FLOATS, require_f32, require_finite, require_integers, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
-
-__all__ = ["Affine"]
 
 _GROUP_PARTS = {"scale_bias": ("scale", "bias"), "scale_zero": ("scale", "zero"), "symmetric": ("scale",)}
 _F32 = DType.F32.numpy
@@ -60,10 +58,6 @@ class Affine(Codec):
     def quantizer(self) -> str:
         """docs/decisions/0004, 0031."""
         return "edge" if self.form == "scale_bias" and self.bits <= 2 else "nearest"
-
-    @property
-    def needs_gate(self) -> bool:
-        return self.bits == 3
 
     @property
     def levels(self) -> int:
@@ -178,7 +172,7 @@ class Affine(Codec):
 
     def _encode_fused(self, spec: TensorSpec, array: Array) -> Parts:
         """What `encode` says, by one kernel: fit, round, nearest codes, packed."""
-        rows = self._rows(spec, array, keep=DType.BF16)
+        rows = self._rows(spec, as_float(array))
         columns = rows.shape[1]
         span = self.span(columns)
         packed = self._packed_rows(spec, len(rows))
@@ -190,16 +184,14 @@ class Affine(Codec):
         require_finite(not np.isnan(scale).any())
         return self._parts(spec, packed, *self.representable(scale, offset))
 
-    def _rows(self, spec: TensorSpec, array: Array, keep: DType = DType.F32) -> Array:
-        """A tensor as rows, (rows, columns): of float32, or of the type to keep where it is that already."""
+    def _rows(self, spec: TensorSpec, array: Array) -> Array:
+        """A tensor as rows, (rows, columns)."""
         self.layout(spec)
-        given = np.asarray(array)
-        rows = astype(given, keep.numpy if given.dtype == keep.numpy else _F32)
-        return self._as_rows(np.require(rows, requirements=["C", "A"]).reshape(_shape(spec)))
+        return self._as_rows(array.reshape(_shape(spec)))
 
     def finite_rows(self, spec: TensorSpec, array: Array) -> Array:
         """A tensor as float32 rows, (rows, columns), all finite."""
-        rows = self._rows(spec, array)
+        rows = self._rows(spec, astype(np.asarray(array), _F32))
         require_finite(np.isfinite(rows).all())
         return rows
 

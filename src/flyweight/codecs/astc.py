@@ -18,17 +18,11 @@ import numpy as np
 from flyweight import kernels
 from flyweight.codecs.codec import Array, Codec, Parts
 from flyweight.codecs.value_checks import require_f32, require_finite, require_integers
+from flyweight.foundation.astc_footprints import FOOTPRINTS
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
 
-__all__ = ["FOOTPRINTS", "Astc"]
-
-FOOTPRINTS = (
-    *((4, 4), (5, 4), (5, 5), (6, 5), (6, 6), (8, 5), (8, 6)),
-    *((8, 8), (10, 5), (10, 6), (10, 8), (10, 10), (12, 10), (12, 12)),
-)
-"""The legal blocks of two dimensions: texels across and down."""
 _BLOCK = 16  # bytes
 _EFFORT = 60.0  # the encoder's "medium": up to 1.7 dB more than "fast" in 2 to 15 times the time (docs/formats/astc.md)
 _RUN = 1 << 16  # texels decoded at a time where values come in runs

@@ -16,8 +16,6 @@ from flyweight import kernels
 from flyweight.codecs.codec import Array
 from flyweight.foundation.dtypes import DType
 
-__all__ = ["astype"]
-
 
 @cache
 def _kernels() -> Mapping[tuple[np.dtype[Any], np.dtype[Any]], Callable[[Array, Array], None]]:
@@ -38,3 +36,9 @@ def astype(array: Array, dtype: np.dtype[Any]) -> Array:
     out = np.empty(array.shape, dtype)
     kernel(np.require(array, requirements=["C", "A"]).reshape(1, -1), out.reshape(1, -1))
     return out
+
+
+def as_float(array: Array) -> Array:
+    """`array` as f32, or as the bf16 it is: the encoders of kernels take both."""
+    given = np.asarray(array)
+    return astype(given, given.dtype if given.dtype == DType.BF16.numpy else DType.F32.numpy)

@@ -27,8 +27,6 @@ from flyweight.foundation.tensor import CodecSpec, EncodedTensor, Layout, Tensor
 if TYPE_CHECKING:
     from flyweight.kernels import Matrix
 
-__all__ = ["Array", "Codec", "Filler", "Grid", "GridSpec", "Parts", "column_weights", "take_rows"]
-
 Array = np.ndarray[Any, Any]
 Parts = Mapping[str, Array]
 
@@ -112,8 +110,9 @@ class Codec(ABC):
 
     @property
     def needs_gate(self) -> bool:
-        """Whether it loses so much that a model is measured before it may be used (docs/decisions/0102)."""
-        return False
+        """Whether it loses so much that a model is measured before it may be used: codes of three bits do
+        (docs/decisions/0102)."""
+        return self.spec.params.get("bits") == 3
 
     @property
     def masked_together(self) -> int:
@@ -169,6 +168,10 @@ class Codec(ABC):
     def masked_product(self, spec: TensorSpec, parts: Parts, block: int, mask: Array) -> Matrix | None:
         """The same, skipping the blocks that a mask drops; as if there were no mask, where the kernels cannot."""
         return self.product(spec, parts)
+
+    def product_codec(self, spec: TensorSpec) -> CodecSpec | None:
+        """Where there is no product: a codec that has one for the same codes, whose offsets are rounded once more at most."""
+        return None
 
     # Codecs over a uniform grid of integers say which, and convert to and from it, for lossless repacking.
 

@@ -23,8 +23,6 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import CodecSpec, Layout, TensorSpec
 
-__all__ = ["Corrected"]
-
 _SWEEPS = 6
 AFFINE = CodecSpec("affine")
 

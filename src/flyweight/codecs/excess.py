@@ -21,9 +21,7 @@ from flyweight.codecs.codec import Array, Codec, Grid, Parts
 from flyweight.codecs.value_checks import require_f32, require_finite, require_integers, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
-from flyweight.foundation.tensor import Layout, TensorSpec
-
-__all__ = ["Excess"]
+from flyweight.foundation.tensor import CodecSpec, Layout, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -47,10 +45,6 @@ class Excess(Codec):
             raise ValueError(
                 f"excess and top must satisfy 0 < excess < top < {1 << self.bits}, not {self.excess!r} and {self.top!r}"
             )
-
-    @property
-    def needs_gate(self) -> bool:
-        return self.bits == 3
 
     def layout(self, spec: TensorSpec) -> Layout:
         require_f32(self, spec, 0)
@@ -84,6 +78,13 @@ class Excess(Codec):
         if self.zeros:
             zero[...] = parts["zero"].reshape(scale.shape)
         return codes, scale, zero
+
+    def product_codec(self, spec: TensorSpec) -> CodecSpec | None:
+        """`grid` as four bits with a bias, which is −s · excess rounded to f32."""
+        group = self._span(spec.columns)
+        if self.bits > 4 or spec.columns % group or group % 32:
+            return None
+        return CodecSpec("affine", {"bits": 4, "group": group, "scale": "f32"})
 
     def grid(self, spec: TensorSpec, parts: Parts) -> Grid:
         """s · q + b with b = −s · excess, which is rounded once: for whoever asks, but not the same to the last bit."""

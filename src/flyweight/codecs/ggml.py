@@ -19,14 +19,12 @@ from typing import ClassVar, cast
 import numpy as np
 
 from flyweight import kernels
-from flyweight.codecs.casts import astype
+from flyweight.codecs.casts import as_float, astype
 from flyweight.codecs.codec import Array, Codec, Grid, GridSpec, Parts, column_weights
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.ggml_types import GGML_TYPES, ggml_types_with
 from flyweight.foundation.tensor import Layout, TensorSpec
-
-__all__ = ["CODECS", "GgmlBlocks", "Searched"]
 
 
 class GgmlBlocks(Codec):
@@ -64,13 +62,9 @@ class GgmlBlocks(Codec):
         if not self.encodes:
             return super().encode(spec, array)
         parts = self._allocate(spec)
-        given = np.asarray(array)
-        narrow = given.dtype == DType.BF16.numpy and not weights  # nearest encoders widen on their way
-        kind = DType.BF16 if narrow else DType.F32
-        values = np.require(astype(given, kind.numpy), requirements=["C", "A"]).reshape(
-            -1, self.block_size
-        )  # beyond f32: below
-        getattr(kernels, f"encode_{self.name}")(values, *weights, self._blocks(parts))
+        # Nearest encoders widen on their way. What is beyond f32 is found by the check below.
+        values = astype(np.asarray(array), DType.F32.numpy) if weights else as_float(array)
+        getattr(kernels, f"encode_{self.name}")(values.reshape(-1, self.block_size), *weights, self._blocks(parts))
         if (complaint := self.check_values(spec, parts)) is not None:
             raise UnsupportedError(f"the values cannot be stored as {self.name}: {complaint}", code="E_BLOCK_RANGE")
         return parts

@@ -18,13 +18,11 @@ import numpy as np
 from flyweight import kernels
 from flyweight.codecs.casts import astype
 from flyweight.codecs.codec import Array, Codec, Parts
-from flyweight.codecs.value_checks import require_integers
+from flyweight.codecs.value_checks import require_integers, require_marks
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
 from flyweight.kernels.coding.exponents import CODED, GROUP, RUN
-
-__all__ = ["Lossless"]
 
 _U64, _U32, _U8 = (np.dtype(kind) for kind in ("<u8", "<u4", "u1"))
 
@@ -123,9 +121,8 @@ class Lossless(Codec):
         if int(ends[-1] if len(ends) else 0) != self.escapes or not np.array_equal(ends - counts[0], starts[0]):
             raise MalformedError("the number of escapes does not match the codes", code="E_PART_VALUES")
         if self.stored >= 0:
-            bitmap = _plain(parts["bitmap"], _U64)
-            _check_bitmap(bitmap, spec, self.stored)
-            mask = bitmap.view(np.uint8).reshape(spec.rows, _row_bytes(spec))
+            mask = _plain(parts["bitmap"], _U64).view(np.uint8).reshape(spec.rows, _row_bytes(spec))
+            require_marks("bitmap", mask, spec.columns, self.stored)
             kernels.expand(mask, words.reshape(1, -1), target.reshape(spec.rows, spec.columns))
 
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
@@ -145,14 +142,6 @@ def _bitmap_shape(spec: TensorSpec) -> tuple[int, ...]:
 
 def _row_bytes(spec: TensorSpec) -> int:
     return 8 * _bitmap_shape(spec)[-1]
-
-
-def _check_bitmap(bitmap: Array, spec: TensorSpec, stored: int) -> None:
-    if int(np.bitwise_count(bitmap).sum(dtype=np.int64)) != stored:
-        raise MalformedError(f"the bitmap does not mark {stored} values", code="E_PART_VALUES")
-    used = spec.columns % 64
-    if used and bitmap.size and (bitmap.reshape(spec.rows, -1)[:, -1] >> np.uint64(used)).any():
-        raise MalformedError("the bitmap marks values after the end of a row", code="E_PART_VALUES")
 
 
 def _window(spec: TensorSpec, counts: Array, stored: int) -> Lossless:

@@ -22,8 +22,6 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
 
-__all__ = ["Masked"]
-
 
 @dataclass(frozen=True)
 class Masked(OuterCodec):

@@ -19,8 +19,6 @@ from flyweight.foundation.errors import FlyweightError, MalformedError
 from flyweight.foundation.limits import MAX_CODEC_DEPTH
 from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec
 
-__all__ = ["EncodeInner", "OuterCodec"]
-
 _PREFIX = "inner."
 EncodeInner = Callable[[TensorSpec, Array], Parts]
 

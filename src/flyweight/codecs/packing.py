@@ -23,8 +23,6 @@ import numpy as np
 from flyweight import kernels
 from flyweight.foundation.errors import UnsupportedError
 
-__all__ = ["PACKINGS", "Packing", "pack", "packed_width", "repack", "supports", "unpack"]
-
 Array = np.ndarray[Any, Any]
 
 

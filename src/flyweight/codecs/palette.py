@@ -25,8 +25,6 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
 
-__all__ = ["Palette"]
-
 _BITS = (1, 2, 3, 4, 6, 8)
 _TABLES = FLOATS | {"i8": DType.I8}
 _SLAB = 1 << 16  # codes decoded at a time: they and their values stay in the second-level cache; a multiple of 8
@@ -110,10 +108,6 @@ class Palette(Codec):
             raise ValueError("a table of i8 needs a scale")
         if self.scale and self.table not in ("i8", self.scale):
             raise ValueError(f"the scale of a {self.table} table must be {self.table} too, not {self.scale}")
-
-    @property
-    def needs_gate(self) -> bool:
-        return self.bits == 3
 
     @property
     def entries(self) -> int:

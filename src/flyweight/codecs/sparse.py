@@ -18,12 +18,10 @@ from flyweight import kernels
 from flyweight.codecs.casts import astype
 from flyweight.codecs.codec import Array, Codec, Parts
 from flyweight.codecs.outer import EncodeInner, OuterCodec
-from flyweight.codecs.value_checks import require_integers, require_one_of
+from flyweight.codecs.value_checks import require_integers, require_marks, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
-
-__all__ = ["Sparse"]
 
 _FORMS = ("mask", "indices")
 _INDEX = {"u32": DType.U32, "i64": DType.I64}
@@ -93,7 +91,7 @@ class Sparse(OuterCodec):
             target[_places(parts["indices"], spec.size)] = values
             return
         mask = np.ascontiguousarray(parts["mask"]).reshape(spec.rows, -(-spec.columns // 8))
-        _check_mask(mask, spec, self.stored)
+        require_marks("mask", mask, spec.columns, self.stored)
         kernels.expand(mask, np.require(values, word, "A").reshape(1, -1), target.reshape(spec.rows, spec.columns))
 
     def _gathered(self, spec: TensorSpec, array: Array) -> tuple[Array, Array]:
@@ -121,11 +119,3 @@ def _places(indices: Array, size: int) -> Array:
     if indices.size and (int(indices[0]) < 0 or int(indices[-1]) >= size or not (indices[1:] > indices[:-1]).all()):
         raise MalformedError("the indices are not ascending positions in the tensor", code="E_PART_VALUES")
     return indices
-
-
-def _check_mask(mask: Array, spec: TensorSpec, stored: int) -> None:
-    if int(np.bitwise_count(mask).sum(dtype=np.int64)) != stored:
-        raise MalformedError(f"the mask does not mark {stored} values", code="E_PART_VALUES")
-    used = spec.columns % 8
-    if used and mask.size and (mask[:, -1] >> used).any():
-        raise MalformedError("the mask marks values after the end of a row", code="E_PART_VALUES")

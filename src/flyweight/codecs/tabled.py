@@ -22,14 +22,12 @@ import numpy as np
 from flyweight import kernels
 from flyweight.codecs import packing
 from flyweight.codecs.affine import Affine
-from flyweight.codecs.casts import astype
+from flyweight.codecs.casts import as_float
 from flyweight.codecs.codec import Array, Codec, Filler, Grid, GridSpec, Parts, column_weights
 from flyweight.codecs.value_checks import require_f32, require_finite, require_integers, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
-
-__all__ = ["Tabled"]
 
 _RUN = 1 << 63
 """Set in the id of an entry that belongs to a run of weights."""
@@ -137,8 +135,8 @@ class Tabled(Codec):
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         """The grid from the least to the greatest value of each run; a code is the nearest point of it, as it is stored."""
         self.layout(spec)
-        frame, given = self.frame(spec), np.asarray(array)
-        rows = astype(given, given.dtype if given.dtype == DType.BF16.numpy else DType.F32.numpy).reshape(frame.shape)
+        frame = self.frame(spec)
+        rows = as_float(array).reshape(frame.shape)
         packed = np.zeros((frame.rows, -(-frame.columns * self.bits // 8)), np.uint8)
         scale, zero = (np.zeros(self._runs(spec), np.float32) for _ in range(2))
         encode = kernels.encode_signed_bias if _HALF[self.bits] else kernels.encode_scale_bias

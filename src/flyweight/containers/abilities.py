@@ -17,25 +17,6 @@ from flyweight.foundation.manifest import Entry, Extent, Manifest, Typed
 from flyweight.foundation.tensor import CodecSpec
 from flyweight.sources import Bundle
 
-__all__ = [
-    "Adapts",
-    "Addition",
-    "AddsForms",
-    "Audits",
-    "ChecksBlocks",
-    "Describes",
-    "EmbedsFiles",
-    "Finishes",
-    "HasPresets",
-    "Inflates",
-    "OwnsFiles",
-    "RecordsGate",
-    "Summarises",
-    "Warns",
-    "WritesConfig",
-    "adapted",
-]
-
 # Reading ------------------------------------------------------------------------------------------
 
 

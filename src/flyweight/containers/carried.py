@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.tensor import RAW, CodecSpec, Param
 
-__all__ = ["EVERY_CODEC", "Carried"]
-
 
 class Carried(NamedTuple):
     codec: str

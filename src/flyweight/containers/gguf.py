@@ -29,19 +29,18 @@ from flyweight.containers.container import (
     Image,
     Placement,
     check_cover,
+    fill_shards,
     require_carried,
 )
-from flyweight.containers.gguf_types import BLOCKS, FILE_TYPES, PLAIN
 from flyweight.containers.gguf_values import pack_text, read_metadata, write_metadata
 from flyweight.foundation.cursor import Cursor, check_name, check_shape
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import LimitError, MalformedError, UnsupportedError
+from flyweight.foundation.ggml_types import GGML_TYPES
 from flyweight.foundation.limits import MAX_ALIGNMENT, MAX_NAME_BYTES, MAX_SHARDS, MAX_TENSORS, MAX_TENSORS_PER_FILE
 from flyweight.foundation.manifest import Entries, Entry, Extent, Manifest, Typed
 from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec
 from flyweight.sources import Bundle, Source
-
-__all__ = ["Gguf"]
 
 MAGIC = b"GGUF"
 VERSION = 3
@@ -52,6 +51,16 @@ ALIGNMENT = "general.alignment"
 FILE_TYPE = "general.file_type"
 SPLIT_NO, SPLIT_COUNT, SPLIT_TENSORS = "split.no", "split.count", "split.tensors.count"
 SPLIT_KEYS = frozenset({SPLIT_NO, SPLIT_COUNT, SPLIT_TENSORS})
+
+PLAIN = {
+    0: DType.F32, 1: DType.F16, 24: DType.I8, 25: DType.I16, 26: DType.I32, 27: DType.I64, 28: DType.F64, 30: DType.BF16,
+}  # fmt: skip
+"""Types of `ggml_type` that are element types of ours; the others are blocks."""
+BLOCKS = {each.id: each for each in GGML_TYPES.values()}
+FILE_TYPES = {"f32": 0, "f16": 1, "bf16": 32} | {
+    each.name: each.file_type for each in GGML_TYPES.values() if each.file_type is not None
+}
+"""`general.file_type` by the type of most weights."""
 
 _PLAIN_IDS = {dtype: number for number, dtype in PLAIN.items()}
 _BLOCK_IDS = {block.name: number for number, block in BLOCKS.items()}
@@ -239,20 +248,6 @@ def _join(bundle: Bundle, first: str, count: int) -> tuple[dict[str, Typed], Ent
     return metadata, entries
 
 
-def _cut(entries: Mapping[str, Entry], shard_bytes: int | None) -> list[dict[str, Entry]]:
-    """Fill each part in order; a tensor larger than a part has one to itself."""
-    cuts: list[dict[str, Entry]] = [{}]
-    used = 0
-    for name, entry in entries.items():
-        nbytes = _padded(entry.nbytes, DEFAULT_ALIGNMENT)
-        if shard_bytes is not None and cuts[-1] and used + nbytes > shard_bytes:
-            cuts.append({})
-            used = 0
-        cuts[-1][name] = entry
-        used += nbytes
-    return cuts
-
-
 def _build_image(file: str, metadata: Mapping[str, Typed], entries: Mapping[str, Entry]) -> tuple[Image, dict[str, Entry]]:
     alignment = _alignment(metadata, file)
     head = [MAGIC, struct.pack("<IQQ", VERSION, len(entries), len(metadata)), write_metadata(metadata)]
@@ -331,11 +326,8 @@ class Gguf(Container):
         """One file `name`, or parts `<name>-00001-of-0000N.gguf` beside each other when a size is given and exceeded."""
         require_carried(self, manifest)
         metadata = {key: typed for key, typed in manifest.metadata.items() if key not in SPLIT_KEYS}
-        cuts = _cut(manifest.entries, shard_bytes)
-        if len(cuts) > MAX_SHARDS:
-            raise UnsupportedError(
-                f"{len(cuts)} parts exceed the limit of {MAX_SHARDS}", code="E_SHARDS", hint="use larger parts"
-            )
+        sizes = {key: _padded(entry.nbytes, DEFAULT_ALIGNMENT) for key, entry in manifest.entries.items()}
+        cuts = fill_shards(sizes, shard_bytes)
         images: dict[str, Image] = {}
         entries: dict[str, Entry] = {}
         for number, cut in enumerate(cuts):
@@ -348,6 +340,6 @@ class Gguf(Container):
                     SPLIT_COUNT: Typed("u16", len(cuts)),
                     SPLIT_TENSORS: Typed("i32", len(manifest.entries)),
                 }
-            images[file], placed = _build_image(file, keys, cut)
+            images[file], placed = _build_image(file, keys, {key: manifest.entries[key] for key in cut})
             entries |= placed
         return Placement(Manifest(self.name, entries, metadata, dialect=self.dialect), images)

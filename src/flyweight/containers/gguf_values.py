@@ -13,14 +13,13 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flyweight.containers.gguf_types import VALUE_TYPES
 from flyweight.foundation.cursor import SCALARS, Cursor
 from flyweight.foundation.errors import LimitError, UnsupportedError
 from flyweight.foundation.limits import MAX_ARRAY_DEPTH, MAX_ARRAY_ITEMS, MAX_METADATA_BYTES, MAX_METADATA_KEYS
 from flyweight.foundation.manifest import Numbers, Typed
 
-__all__ = ["pack_text", "read_metadata", "write_metadata"]
-
+VALUE_TYPES = ("u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "str", "array", "u64", "i64", "f64")
+"""Labels of metadata values; the id is the position."""
 MAX_KEY_BYTES = 65535
 _KEY_NBYTES = 13
 """The least a key takes: its length, one byte, the value's type."""

@@ -25,8 +25,6 @@ from flyweight.foundation.limits import MAX_ARCHIVE_BYTES
 from flyweight.foundation.manifest import Extent
 from flyweight.sources import MemorySource, Source
 
-__all__ = ["MAX_MEMBERS", "NAME", "Member", "check_content", "members", "read_member", "read_package"]
-
 NAME = "model.mlpackage.zip"
 """The side file of a model that is a Core ML model of the same weights."""
 MANIFEST = "Manifest.json"

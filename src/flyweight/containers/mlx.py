@@ -31,7 +31,6 @@ from flyweight.containers.hf import (
     place_files,
     place_side_files,
     place_tensors,
-    read_json,
     read_tensors,
     side_files,
     stray_weights,
@@ -40,6 +39,7 @@ from flyweight.containers.hf import (
 )
 from flyweight.containers.quantization import as_foreign
 from flyweight.containers.safetensors import header_metadata, metadata_of, with_extents
+from flyweight.foundation import strict_json
 from flyweight.foundation.cursor import check_shape
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
@@ -47,8 +47,6 @@ from flyweight.foundation.limits import MAX_JSON_BYTES
 from flyweight.foundation.manifest import Entry, Manifest, Typed
 from flyweight.foundation.tensor import RAW, CodecSpec, Param, TensorSpec
 from flyweight.sources import Bundle
-
-__all__ = ["MlxDirectory"]
 
 BITS = (1, 2, 3, 4, 5, 6, 8)
 GROUPS = (32, 64, 128)
@@ -295,7 +293,7 @@ class MlxDirectory(Container):
         if not is_model_directory(bundle) or CONFIG not in bundle or bundle[CONFIG].size > MAX_JSON_BYTES:
             return False
         try:
-            config = read_json(bundle, CONFIG)
+            config = strict_json.load(bundle[CONFIG])
         except FlyweightError:
             # Not JSON: if it meant to be ours, let the parser say what is wrong with it.
             return f'"{_KEY}"'.encode() in bytes(bundle[CONFIG].read(0, bundle[CONFIG].size))
@@ -304,7 +302,7 @@ class MlxDirectory(Container):
     def parse(self, bundle: Bundle) -> Manifest:
         """A directory without triples is a dense model, as it is to MLX."""
         file = bundle[CONFIG].name if CONFIG in bundle else bundle.name
-        config = read_json(bundle, CONFIG) if CONFIG in bundle else {}
+        config = strict_json.load(bundle[CONFIG]) if CONFIG in bundle else {}
         method = _method(config)
         settings = _settings(config, file) if not method else Settings(None, {})
         stored, entries = read_tensors(bundle)

@@ -13,8 +13,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-__all__ = ["Extras", "Option", "OptionGroup", "count", "option", "options_of"]
-
 
 class Option(NamedTuple):
     flag: str

@@ -27,19 +27,6 @@ from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.manifest import Entry, kinds_of
 from flyweight.foundation.tensor import RAW, CodecSpec
 
-__all__ = [
-    "BESIDE",
-    "RULES",
-    "Rule",
-    "as_foreign",
-    "method_in_config",
-    "method_in_file",
-    "method_in_tensors",
-    "states_ours",
-    "with_ours",
-    "without_statement",
-]
-
 INTEGERS = frozenset(dtype for dtype in DType if dtype.kind in "iu")
 FLOATS = frozenset(dtype for dtype in DType if dtype.is_float and dtype.bits <= 8)
 CODES = INTEGERS | FLOATS

@@ -25,11 +25,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flyweight.containers import typed_json
 from flyweight.containers.carried import EVERY_CODEC, Carried
 from flyweight.containers.container import ENTRY_KIND_NBYTES, ENTRY_NBYTES, Container, Image, Placement, check_cover
 from flyweight.containers.quantization import as_foreign, method_in_tensors
-from flyweight.foundation import strict_json
+from flyweight.foundation import strict_json, typed_json
 from flyweight.foundation.cursor import Budget, Cursor, check_name, check_shape, utf8
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
@@ -37,20 +36,6 @@ from flyweight.foundation.limits import MAX_JSON_BYTES, MAX_SIZE, MAX_TENSORS_PE
 from flyweight.foundation.manifest import Entries, Entry, Extent, Manifest, Typed
 from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec
 from flyweight.sources import Bundle, Source
-
-__all__ = [
-    "Header",
-    "Safetensors",
-    "build_image",
-    "description",
-    "header_metadata",
-    "holds",
-    "metadata_of",
-    "read_header",
-    "regroup",
-    "stored_parts",
-    "with_extents",
-]
 
 DTYPES = {
     "BOOL": DType.BOOL, "U8": DType.U8, "I8": DType.I8, "U16": DType.U16, "I16": DType.I16,

@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from flyweight.foundation.errors import FlyweightError, MalformedError, UnknownFormatError, UnsupportedError
 from flyweight.sources import Bundle
 
-__all__ = ["unknown", "without_weights"]
-
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _LOOKED_AT = 4096
 _FORMATS = "`flyweight formats` lists what can be read"

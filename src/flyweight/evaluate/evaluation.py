@@ -14,8 +14,6 @@ from flyweight.evaluate.scores import score
 from flyweight.evaluate.statistics import Estimate
 from flyweight.foundation.errors import UnsupportedError
 
-__all__ = ["Evaluation", "evaluate"]
-
 Array = np.ndarray[Any, Any]
 
 
@@ -48,7 +46,7 @@ class Evaluation:
             "context": predicted + 1,
             "predicted_tokens": windows * predicted,
             "error_unit": statistics.unit_of(self.surprise),
-            **{name: estimate.as_json() for name, estimate in self.figures().items()},
+            **{name: estimate._asdict() for name, estimate in self.figures().items()},
         }
 
 

@@ -28,8 +28,6 @@ from flyweight.foundation.errors import MalformedError, ResourceError, Unsupport
 from flyweight.runtime import Model, Sampler, open_model
 from flyweight.runtime.batch import Batch
 
-__all__ = ["drawn_windows", "measure"]
-
 Array = np.ndarray[Any, Any]
 
 _MOST = 700.0

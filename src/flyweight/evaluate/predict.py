@@ -14,8 +14,6 @@ import numpy as np
 from flyweight.runtime import Model
 from flyweight.runtime.decoder import Decoder
 
-__all__ = ["BLOCK", "Predictor", "of_decoder", "predictor"]
-
 Array = np.ndarray[Any, Any]
 Predictor: TypeAlias = Callable[[Array], Iterator[Array]]
 

@@ -19,8 +19,6 @@ import numpy as np
 
 from flyweight.foundation.errors import MalformedError
 
-__all__ = ["divergence", "log_softmax", "same_top", "score", "surprise"]
-
 Array = np.ndarray[Any, Any]
 
 _ROWS = 16

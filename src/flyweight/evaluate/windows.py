@@ -11,8 +11,6 @@ import numpy as np
 from flyweight.foundation.errors import LimitError, MalformedError, UnsupportedError
 from flyweight.runtime.text.tokenizer import MAX_TEXT, Tokenizer
 
-__all__ = ["common_tokens", "read_text", "windows_of"]
-
 Array = np.ndarray[Any, Any]
 
 

@@ -19,17 +19,14 @@ from where the program is put together (`flyweight.api`); without one no gate is
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from flyweight.foundation.errors import GateError, MalformedError, UnsupportedError
+from flyweight.foundation.manifest import is_digest
 
-__all__ = ["INT3", "LEAST_WINDOWS", "OVERRIDE", "Gate", "Interval", "Measure", "Verdict", "subject_of"]
-
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _MOST_TOKENS = 1 << 20
 _HUGE = 1e305
 LEAST_WINDOWS = 8
@@ -128,7 +125,7 @@ class Verdict:
             passed = said.pop("passed")
             texts = [said[key] for key in ("text", "tokens_digest", "source", "subject", "reason")]
             digests = [said[key] for key in ("tokens_digest", "subject") if said[key]]
-            if not all(type(text) is str for text in texts) or not all(_DIGEST.fullmatch(digest) for digest in digests):
+            if not all(type(text) is str for text in texts) or not all(map(is_digest, digests)):
                 raise ValueError("a digest or a text has the wrong form")
             if type(said["predicted"]) is not int or said["predicted"] < 0:
                 raise ValueError("'predicted' is not a count")

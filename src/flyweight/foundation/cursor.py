@@ -15,8 +15,6 @@ from flyweight.foundation.errors import LimitError, MalformedError, TruncatedErr
 from flyweight.foundation.limits import MAX_ELEMENTS, MAX_NAME_BYTES, MAX_PARSE_BYTES, MAX_RANK, MAX_STRING_BYTES
 from flyweight.foundation.manifest import NUMBER_CODES, Numbers
 
-__all__ = ["SCALARS", "Budget", "Cursor", "Readable", "check_name", "check_shape", "utf8"]
-
 _WINDOW = 1 << 20
 _TEXT_NBYTES = 64  # what a string of a long array takes, its length included, rounded up
 _CUT = 1 << 16  # bytes of strings cut at once: arrays this small lie in memory that was used before, larger ones in new pages

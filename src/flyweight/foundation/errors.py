@@ -24,24 +24,6 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-__all__ = [
-    "CUT_SHORT",
-    "ArgumentError",
-    "FlyweightError",
-    "GateError",
-    "InterruptedRunError",
-    "LimitError",
-    "MalformedError",
-    "OutputError",
-    "ResourceError",
-    "TruncatedError",
-    "UnknownFormatError",
-    "UnsupportedError",
-    "as_utf8",
-    "nearest",
-    "printable",
-]
-
 
 def printable(text: str, limit: int = 200) -> str:
     """Make text from a file safe to print: no control, bidi or unassigned characters, bounded length.

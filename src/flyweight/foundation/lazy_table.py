@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Table", "lazy_exports"]
-
 T = TypeVar("T")
 
 

@@ -17,8 +17,6 @@ from flyweight.foundation.limits import MAX_CODEC_DEPTH, MAX_CODEC_PARAMS, MAX_C
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["RAW", "CodecSpec", "EncodedTensor", "Layout", "Param", "TensorSpec", "has_rows"]
-
 Param = Union[bool, int, float, str, "CodecSpec"]
 
 

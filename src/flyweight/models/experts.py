@@ -15,8 +15,6 @@ from flyweight.foundation.manifest import Manifest
 from flyweight.models.dialects.contract import Read
 from flyweight.models.model_config import CONFIG_JSON
 
-__all__ = ["expert_layout"]
-
 _STACKED = re.compile(r"(^|\.)switch_(mlp|glu)\.")
 _NAMED = re.compile(r"(^|\.)experts\.")
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")

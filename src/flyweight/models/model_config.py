@@ -15,8 +15,6 @@ from flyweight.models import rope_scaling
 from flyweight.models.checked_record import Record, shown
 from flyweight.models.family import Dims, Family, Field, Window
 
-__all__ = ["CONFIG_JSON", "FULL", "SLIDING", "Config", "read_config"]
-
 CONFIG_JSON = "config.json"
 FULL, SLIDING = "full_attention", "sliding_attention"
 """The items of `layer_types`."""

@@ -16,8 +16,6 @@ from flyweight.models.family import UNTIED, Dims, TensorRule
 from flyweight.models.model_config import Config
 from flyweight.models.transform import Stored
 
-__all__ = ["dense_by_default", "find_tensors"]
-
 
 def find_tensors(dialect: Dialect, config: Config, entries: Mapping[str, Entry]) -> Blueprint:
     """The tensors of the model by their canonical names, and the reason for every tensor that is none."""

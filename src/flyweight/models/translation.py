@@ -14,8 +14,6 @@ from flyweight.models.family import Family
 from flyweight.models.tensor_names import find_tensors
 from flyweight.models.transform import Renamed
 
-__all__ = ["blueprint", "dialect_of", "family_of", "rename_tensors", "translate"]
-
 
 def dialect_of(manifest: Manifest) -> Dialect:
     if manifest.dialect not in DIALECTS:

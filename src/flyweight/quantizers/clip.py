@@ -20,8 +20,6 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers.quantizer import Quantizer, chunks, group_columns, stored_or
 
-__all__ = ["clip"]
-
 _SHRINK = tuple(round(1 - 0.04 * i, 2) for i in range(1, 17))
 _REFITS = 3
 

@@ -22,8 +22,6 @@ from flyweight.codecs.codec import column_weights
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers.quantizer import Quantizer
 
-__all__ = ["edge"]
-
 _SMALLEST_SCALE = np.float32(1e-7)
 
 

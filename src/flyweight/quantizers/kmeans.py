@@ -29,8 +29,6 @@ from flyweight.foundation.tensor import TensorSpec
 from flyweight.kernels.palettes.kmeans_1d import centres
 from flyweight.quantizers.quantizer import Quantizer
 
-__all__ = ["kmeans", "optimal_centres", "vector_centres"]
-
 _MOST_POINTS = 1 << 16
 _ROUNDS = 40
 _GOLDEN = (5**0.5 - 1) / 2

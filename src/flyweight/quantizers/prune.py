@@ -10,8 +10,6 @@ import numpy as np
 
 from flyweight.codecs import Array
 
-__all__ = ["prune"]
-
 
 def prune(values: Array, block: int, fraction: float) -> Array:
     """A copy of `values`, of any float type and shape, with blocks of `block` neighbours along the last axis set to zero."""

@@ -19,8 +19,6 @@ from flyweight.foundation.errors import FlyweightError
 from flyweight.runtime.model import Model
 from flyweight.sources import ClosedError
 
-__all__ = ["Checking"]
-
 _REST = 9
 """Seconds of rest for each second of work."""
 _LONGEST_REST = 0.1

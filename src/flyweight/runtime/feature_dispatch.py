@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flyweight import kernels
 from flyweight.codecs import CODECS, Codec
-
-__all__ = ["Augment", "Machine", "Route", "augments", "dispatch", "this_machine"]
 
 
 class Machine(NamedTuple):
@@ -33,24 +30,16 @@ def this_machine() -> Machine:
     return Machine(platform.system(), platform.machine(), find_spec("coremltools") is not None, kernels.active())
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     path: str
     chosen: bool
     reason: str
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
-
-@dataclass(frozen=True, slots=True)
-class Augment:
+class Augment(NamedTuple):
     flag: str
     present: bool
     reason: str
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def _core_ml(machine: Machine) -> str | None:

@@ -16,8 +16,6 @@ from flyweight.runtime.model import Model
 from flyweight.runtime.sample import Sampler
 from flyweight.runtime.text.token_text import TextStream
 
-__all__ = ["Generation", "peak_rss"]
-
 
 def peak_rss() -> int:
     """The most memory this process ever had, in bytes.

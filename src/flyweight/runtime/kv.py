@@ -192,26 +192,23 @@ class KeyValues(Uncopied):
     def truncate(self, length: int) -> None:
         """Forget the tokens from `length` on. Keys an int8 cache has on a grid come back as the grid has them."""
         with self.in_use():
-            self._truncate(length)
-
-    def _truncate(self, length: int) -> None:
-        if not 0 <= length <= self.length:
-            raise ValueError(f"a cache of {self.length} tokens cannot be truncated to {length}")
-        for window, forgotten in zip(self.windows, self._forgotten, strict=True):
-            if length and window and max(0, length + 1 - window) < forgotten:
-                raise ResourceError(
-                    f"cannot truncate to {length}: a window of {window} needs tokens before {forgotten}, which were dropped",
-                    code="E_CONTEXT",
-                    hint="truncate to 0 and give the tokens again",
-                )
-        if not length:
-            self._forgotten = [0] * len(self.windows)
-        group = (length - 1) // GROUP
-        if self.kind == "int8" and length and group < (self.length - 1) // GROUP:
-            for keys, _, key_grid, _, tail in self._layers:
-                low, step = key_grid[:, group, :1], key_grid[:, group, 1:]
-                tail[...] = low + step * keys[:, group * GROUP : (group + 1) * GROUP].astype(np.float32)
-        self.length = length
+            if not 0 <= length <= self.length:
+                raise ValueError(f"a cache of {self.length} tokens cannot be truncated to {length}")
+            for window, forgotten in zip(self.windows, self._forgotten, strict=True):
+                if length and window and max(0, length + 1 - window) < forgotten:
+                    raise ResourceError(
+                        f"cannot truncate to {length}: a window of {window} needs tokens before {forgotten}, which are gone",
+                        code="E_CONTEXT",
+                        hint="truncate to 0 and give the tokens again",
+                    )
+            if not length:
+                self._forgotten = [0] * len(self.windows)
+            group = (length - 1) // GROUP
+            if self.kind == "int8" and length and group < (self.length - 1) // GROUP:
+                for keys, _, key_grid, _, tail in self._layers:
+                    low, step = key_grid[:, group, :1], key_grid[:, group, 1:]
+                    tail[...] = low + step * keys[:, group * GROUP : (group + 1) * GROUP].astype(np.float32)
+            self.length = length
 
     def _require(self, count: int) -> None:
         if self.length + count > self.context:

@@ -25,8 +25,6 @@ from flyweight.sources import Uncopied
 if TYPE_CHECKING:
     from flyweight.runtime.text.chat_template import Renderer
 
-__all__ = ["DEFAULT_CONTEXT", "Model", "open_model", "usable_cores"]
-
 DEFAULT_CONTEXT = 4096
 _BASE_RAM = 96 << 20
 """The interpreter, NumPy, the tokenizer and a block of activations, as measured, rounded up."""

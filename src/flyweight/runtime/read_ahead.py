@@ -26,8 +26,6 @@ from flyweight.foundation.errors import FlyweightError
 from flyweight.foundation.manifest import Extent
 from flyweight.sources import ClosedError, FileSource
 
-__all__ = ["Ahead", "Front", "joined", "windows"]
-
 _GAP = 1 << 16
 _WINDOW = 16 << 20
 _FRONT = 192 << 20

@@ -20,8 +20,6 @@ from flyweight.foundation.errors import UnsupportedError
 from flyweight.models import Config
 from flyweight.models.rope_scaling import DIVISORS, divisors, longrope_attention
 
-__all__ = ["Rotary"]
-
 Array = np.ndarray[Any, Any]
 
 

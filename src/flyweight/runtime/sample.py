@@ -26,8 +26,6 @@ import numpy as np
 
 from flyweight.foundation.errors import MalformedError
 
-__all__ = ["Sampler"]
-
 Logits = np.ndarray[Any, np.dtype[np.float32]]
 _Weights = np.ndarray[Any, np.dtype[np.float64]]
 _Ids = np.ndarray[Any, np.dtype[np.int64]]

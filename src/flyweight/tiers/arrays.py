@@ -26,8 +26,6 @@ from flyweight.tiers.digests import Stamps, fingerprint, source_digest, source_s
 from flyweight.tiers.tier_table import Home
 from flyweight.writing import Folder
 
-__all__ = ["Arrays", "indexed"]
-
 _SOURCES, _SUFFIX = "sources", ".json"
 _MOST_BYTES = 1 << 20
 

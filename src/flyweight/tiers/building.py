@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint, require_passed
+from flyweight.codecs import codec_for
 from flyweight.containers import container_named
 from flyweight.containers.npy_dir.finalized import Finalized
 from flyweight.containers.npy_dir.npy_reading import read_keys
@@ -25,7 +26,7 @@ from flyweight.foundation.accuracy_gate import Measure
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, GateError, OutputError, ResourceError
 from flyweight.foundation.manifest import Entry
-from flyweight.foundation.tensor import RAW, CodecSpec
+from flyweight.foundation.tensor import RAW
 from flyweight.pipeline.conversion import Outcome, Progress, carry_out_plan
 from flyweight.pipeline.plan import Plan, make_plan
 from flyweight.pipeline.recipe import SAME_CODES, ByName, Choice, Recipe, preset
@@ -48,8 +49,6 @@ from flyweight.tiers.state import state_in
 from flyweight.tiers.tier_table import Home, Tier, require_tiers, tier_named
 from flyweight.writing import Folder
 
-__all__ = ["Built", "build", "build_from", "plan_tier"]
-
 
 class Built(NamedTuple):
     tier: str
@@ -61,47 +60,27 @@ class Built(NamedTuple):
     already: bool = False
     """Whether it was there before, or someone else had built it meanwhile."""
 
-    def as_json(self) -> dict[str, Any]:
-        return self._asdict()
-
 
 def build(
-    path: Path | str,
-    tier: str,
+    model: Path | str | Arrays,
+    name: str,
     *,
     in_place: bool = False,
     force: bool = False,
-    jobs: int | None = None,
     max_ram: int | None = None,
     allow_ungated: bool = False,
-    progress: Progress | None = None,
     tell: Callable[[str], object] = lambda _: None,
+    jobs: int | None = None,
+    progress: Progress | None = None,
     measure: Measure | None = None,
 ) -> Built:
-    """Build a tier unless it is ready, in the user's cache or beside the arrays (`in_place`).
+    """Build the tier of this name unless it is ready, in the user's cache or beside the arrays (`in_place`).
 
     ResourceError, before anything is written, if memory, disk or the bound of the cache do not suffice. GateError if weights of
     three bits, in the arrays or the tier, have not passed their accuracy gate, unless `allow_ungated`.
     """
-    return build_from(
-        Arrays(require_tiers(path)), tier_named(tier), in_place=in_place, force=force, max_ram=max_ram,
-        allow_ungated=allow_ungated, tell=tell, jobs=jobs, progress=progress, measure=measure,
-    )  # fmt: skip
-
-
-def build_from(
-    arrays: Arrays,
-    tier: Tier,
-    *,
-    in_place: bool = False,
-    force: bool = False,
-    max_ram: int | None = None,
-    allow_ungated: bool = False,
-    tell: Callable[[str], object],
-    **options: Any,
-) -> Built:
-    """`build` of arrays that were looked at already."""
     began = time.perf_counter()
+    arrays, tier = model if isinstance(model, Arrays) else Arrays(require_tiers(model)), tier_named(name)
     with store.locked(arrays.key, lambda: tell(f"waiting: another process is building tiers of {arrays.root}")):
         arrays.reread()
         home = Home(arrays.root, arrays.root) if in_place else arrays.home()
@@ -119,8 +98,10 @@ def build_from(
             plan = plan_tier(checkpoint, tier, max_ram)
             with ThreadPoolExecutor(1, thread_name_prefix="arrays") as beside, _workplace(arrays, tier, plan, in_place) as work:
                 source = beside.submit(source_digest, arrays.root)  # the disk is busy with writing
-                options |= {"max_ram": max_ram, "allow_ungated": allow_ungated, "approve": source.result}
-                outcome = _carry_out(plan, work.path / tier.place, **options)
+                outcome = _carry_out(
+                    plan, work.path / tier.place, jobs=jobs, max_ram=max_ram, allow_ungated=allow_ungated, progress=progress,
+                    measure=measure, approve=source.result,
+                )  # fmt: skip
                 digest = source.result()
                 if source_stamps(arrays.root) != before:
                     work.remove_tree(tier.place)
@@ -213,14 +194,13 @@ def plan_tier(checkpoint: Checkpoint, tier: Tier, max_ram: int | None = None) ->
         container = Safetensors() if tier.holds == "file" else Finalized(read_keys(checkpoint.bundle))
         recipe = preset("dense") if tier.dtype else _packed(tier.name, checkpoint)
         order = _order(checkpoint) if tier.holds == "file" else None
-        plan = make_plan(
-            checkpoint, container, tier.place, recipe=recipe, dtype=tier.dtype, max_ram=max_ram, order=order
-        )  # fmt: skip
+        dtype = DType.parse(tier.dtype) if tier.dtype else None
+        plan = make_plan(checkpoint, container, tier.place, recipe=recipe, dtype=dtype, max_ram=max_ram, order=order)
     return replace(plan, measured=False)
 
 
 def _packed(name: str, checkpoint: Checkpoint) -> Recipe:
-    """Every matrix as a product takes it: as it is; else with the same codes on a grid that has one; else decoded."""
+    """Every matrix as a product takes it: as it is; else its codes in a codec that has one; else decoded."""
     choices = {tensor: choice for tensor in checkpoint if (choice := _packed_choice(checkpoint, tensor)) is not None}
     return ByName(name, choices=choices)
 
@@ -229,11 +209,8 @@ def _packed_choice(checkpoint: Checkpoint, name: str) -> Choice | None:
     tensor = checkpoint.encoded(name)
     if tensor.codec == RAW or form_of(tensor) is not None:
         return None
-    columns = tensor.spec.columns
-    group = tensor.codec.integer("group", 0) or columns
-    if tensor.codec.name == "excess" and tensor.codec.integer("bits") <= 4 and columns % group == group % 32 == 0:
-        return Choice(CodecSpec("affine", {"bits": 4, "group": group, "scale": "f32"}), SAME_CODES)
-    return Choice(RAW, dtype=DType.BF16)
+    codec = codec_for(tensor.codec).product_codec(tensor.spec)
+    return Choice(codec, SAME_CODES) if codec is not None else Choice(RAW, dtype=DType.BF16)
 
 
 def _order(checkpoint: Checkpoint) -> Callable[[Entry], int] | None:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
 from flyweight.checkpoint import Checkpoint, gated, open_checkpoint, require_passed
+from flyweight.containers.npy_dir.forms import form_name
 from flyweight.foundation.accuracy_gate import OVERRIDE, Measure
 from flyweight.foundation.errors import FlyweightError, GateError, MalformedError, OutputError, ResourceError, UnsupportedError
+from flyweight.foundation.manifest import Manifest
 from flyweight.runtime.read_ahead import Front
 from flyweight.tiers import store
 from flyweight.tiers.arrays import Arrays
-from flyweight.tiers.choosing import Choice, Tell, at_rest
+from flyweight.tiers.choosing import Choice, Tell
 from flyweight.tiers.digests import weights_stamps
 from flyweight.tiers.opening import open_tier
 from flyweight.tiers.sentinel import read_sentinel
 from flyweight.tiers.state import State, state_in, tier_digest
 from flyweight.tiers.tier_table import ARRAYS, TIERS, Home, Tier
-
-__all__ = ["Decision"]
 
 _TRIES = 3
 """How often a tier may be replaced under our eyes."""
@@ -165,13 +166,13 @@ class Decision:
         return state._replace(reason=f"not built: {reason}"), False
 
     def _build(self, tier: Tier) -> tuple[State, bool]:
-        from flyweight.tiers.building import build_from  # whoever only starts a model needs nothing of it
+        from flyweight.tiers.building import build  # whoever only starts a model needs nothing of it
 
-        made = build_from(
-            self.arrays, tier, max_ram=self.max_ram, allow_ungated=self.allow_ungated, tell=self.tell, measure=self.measure
+        built = build(
+            self.arrays, tier.name, max_ram=self.max_ram, allow_ungated=self.allow_ungated, tell=self.tell, measure=self.measure
         )
         self.__dict__.pop("own", None)
-        return state_in(self.own, tier, self.arrays), not made.already
+        return state_in(self.own, tier, self.arrays), not built.already
 
     def _is_barred(self, state: State) -> bool:
         return state.standing == "ready" and bool(state.ungated) and not self.allow_ungated
@@ -197,4 +198,13 @@ class Decision:
 
     def _arrays(self, why: str) -> Opened:
         checkpoint = open_checkpoint(self.root)
-        return checkpoint, Choice(at_rest(checkpoint.manifest), f"the arrays as they are: {why}", tuple(self.states))
+        return checkpoint, Choice(_form_at_rest(checkpoint.manifest), f"the arrays as they are: {why}", tuple(self.states))
+
+
+def _form_at_rest(manifest: Manifest) -> str:
+    """What the arrays of an npy-dir are called: by the form that most of the quantized weights have."""
+    sizes = Counter[str]()
+    for entry in manifest.entries.values():
+        if form := form_name(entry):
+            sizes[form] += entry.spec.size
+    return sizes.most_common(1)[0][0] if sizes else "dense"

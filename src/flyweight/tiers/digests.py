@@ -8,7 +8,6 @@ changes no stamp.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
@@ -18,26 +17,9 @@ from flyweight.checkpoint import Checkpoint
 from flyweight.containers.npy_dir.tier_places import DECIDING, FOLDER, RECORD
 from flyweight.foundation import strict_json
 from flyweight.foundation.errors import MalformedError
-from flyweight.foundation.limits import MAX_JSON_BYTES
 from flyweight.foundation.manifest import Entry
 from flyweight.sources import Bundle, open_bundle
 from flyweight.tiers.tier_table import Tier
-
-__all__ = [
-    "Stamp",
-    "Stamps",
-    "content",
-    "content_digest",
-    "described",
-    "digest_of",
-    "files_without_weights",
-    "fingerprint",
-    "is_digest",
-    "source_digest",
-    "source_stamps",
-    "stamps",
-    "weights_stamps",
-]
 
 Stamp = tuple[int, int, int, int]
 """Size, times of the last change of content and of anything, inode."""
@@ -101,14 +83,6 @@ def fingerprint(found: Stamps) -> str:
 # Digests ----------------------------------------------------------------------------------------
 
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-
-
-def is_digest(text: str) -> bool:
-    """Whether a text is the BLAKE3 of something."""
-    return _DIGEST.fullmatch(text) is not None
-
-
 def digest_of(lines: Iterable[object]) -> str:
     from blake3 import blake3
 
@@ -148,10 +122,7 @@ def _written(file: str) -> str:
 def _recorded(bundle: Bundle) -> Mapping[str, str]:
     from flyweight.containers.npy_dir.flyweight_json import read_record
 
-    if RECORD not in bundle or bundle[RECORD].size > MAX_JSON_BYTES:
-        return {}
-    source = bundle[RECORD]
-    return read_record(source.read(0, source.size), source.name).files
+    return read_record(bundle[RECORD], only_files=True).files if RECORD in bundle else {}
 
 
 def described(entries: Iterable[Entry], parts: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:

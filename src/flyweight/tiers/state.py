@@ -21,8 +21,6 @@ from flyweight.tiers.opening import open_tier
 from flyweight.tiers.sentinel import Sentinel, read_sentinel, write_sentinel
 from flyweight.tiers.tier_table import Home, Tier
 
-__all__ = ["Standing", "State", "state_in", "tier_digest"]
-
 Standing = Literal["ready", "absent", "foreign", "unfinished", "stale", "damaged"]
 
 

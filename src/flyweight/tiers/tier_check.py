@@ -33,8 +33,6 @@ from flyweight.tiers.opening import open_tier
 from flyweight.tiers.sentinel import read_sentinel
 from flyweight.tiers.tier_table import TIERS, Home, Tier, has_tiers
 
-__all__ = ["audit", "diff", "verify"]
-
 Progress = Callable[[str, int, int], None]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,9 +14,7 @@ from flyweight.tiers import keeping, store
 from flyweight.tiers.arrays import Arrays, indexed
 from flyweight.tiers.state import State, state_in
 from flyweight.tiers.tier_table import TIERS, Home, Tier, has_tiers, require_tiers, tier_named
-from flyweight.writing import Folder
-
-__all__ = ["Entry", "Listing", "entries", "listing", "models_below", "prune", "prune_cache", "state_of"]
+from flyweight.writing import Folder, Tree
 
 Told = Callable[[str, int], object]
 """told(path, bytes) of each thing that is, or would be, removed."""
@@ -123,14 +122,10 @@ def _prune_beside(arrays: Arrays, tiers: Iterable[Tier], only_unusable: bool, fo
 
 def _remove_beside(root: Path, place: str) -> None:
     """Remove a name of the layout; what is a link is removed, and not what it leads to."""
-    folder, _, name = place.rpartition("/")
-    with Folder(root) as top:
-        status = top.status(folder) if folder else None
-        if not folder:
-            top.remove_tree(name)
-        elif status is not None and not os.path.islink(root / folder):
-            with top.folder(folder) as inner:
-                inner.remove_tree(name)
+    if "/" in place and os.path.islink(os.path.dirname(root / place)):
+        return
+    with suppress(FileNotFoundError), Folder(root) as top, closing(Tree(top)) as tree, tree.at(place) as (folder, name):
+        folder.remove_tree(name)
 
 
 # Of the user's cache --------------------------------------------------------------------------------
@@ -197,8 +192,7 @@ def _remove(items: Iterable[keeping.Kept | keeping.Leftover], dry_run: bool, tol
     """Remove what nobody uses; returns the bytes freed."""
     freed = 0
     for item in items:
-        if not dry_run and not (keeping.remove(item) if isinstance(item, keeping.Kept) else keeping.remove_leftover(item)):
-            continue
-        told(str(keeping.place_of(item)), item.nbytes)
-        freed += item.nbytes
+        if dry_run or item.remove():
+            told(str(item.place), item.nbytes)
+            freed += item.nbytes
     return freed

@@ -23,8 +23,6 @@ from types import TracebackType
 
 from flyweight.foundation.errors import OutputError
 
-__all__ = ["Folder", "exchange", "move", "move_exclusive"]
-
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _KINDS = {

@@ -17,8 +17,6 @@ from pathlib import Path
 from flyweight.foundation.errors import OutputError
 from flyweight.writing.folder import Folder, move_exclusive
 
-__all__ = ["is_temporary", "own_cache", "own_folder", "own_state", "signature", "temporary_name"]
-
 _NAME, _KEY, _KEY_BYTES = "flyweight", "key", 32
 _WRITABLE_BY_OTHERS = 0o022
 _SIGNED = 16

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from flyweight.codecs import astc
-from flyweight.codecs.astc import FOOTPRINTS, Astc
+from flyweight.codecs.astc import Astc
+from flyweight.foundation.astc_footprints import FOOTPRINTS
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import TensorSpec

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyweight.containers.container import Container
-from flyweight.containers.gguf import Gguf
-from flyweight.containers.gguf_types import BLOCKS, PLAIN
+from flyweight.containers.gguf import BLOCKS, PLAIN, Gguf
 from flyweight.containers.safetensors import Safetensors
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import LimitError, UnsupportedError

@@ -100,6 +100,7 @@ def test_metadata_of_gguf_comes_back(model_type: str) -> None:
         "general.tags": Typed("[str]", ["a", "b"]),
         "general.sampling.temp": f32(0.7),
         "general.nested": Typed("[[i32]]", [[1], [-2, 3]]),
+        "general.beyond": Typed("f32", float("inf")),
     }
     gguf = Manifest("gguf", gguf.entries, {**gguf.metadata, **more}, {}, "gguf")
     hf = models.translate(gguf, "hf", no_read)
@@ -110,10 +111,10 @@ def test_metadata_of_gguf_comes_back(model_type: str) -> None:
     }
 
 
-def test_numbers_that_json_cannot_hold_are_noted() -> None:
+def test_values_of_another_type_are_noted() -> None:
     manifest = hf_manifest("llama")
     gguf, _ = as_gguf(manifest, models.translate(manifest, "gguf", no_read))
-    gguf = Manifest("gguf", gguf.entries, {**gguf.metadata, "general.odd": Typed("f32", float("nan"))}, {}, "gguf")
+    gguf = Manifest("gguf", gguf.entries, {**gguf.metadata, "general.odd": Typed("u32", float("nan"))}, {}, "gguf")
     assert any("general.odd" in note for note in models.translate(gguf, "hf", no_read).notes)
 
 
@@ -311,6 +312,9 @@ def test_missing_settings_are_malformed_by_name(key: str) -> None:
         ({"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}}, MalformedError, "high_freq_factor"),
         ({"gguf_metadata": {"a": ["u8", 256]}}, MalformedError, "bad entry 'a'"),
         ({"gguf_metadata": {"a": ["wat", 1]}}, MalformedError, "bad entry 'a'"),
+        ({"gguf_metadata": {"a": ["f32", 1e39]}}, MalformedError, "bad entry 'a'"),
+        ({"gguf_metadata": {"a": [["f32"], 1]}}, MalformedError, "bad entry 'a'"),
+        ({"gguf_metadata": {"a": 7}}, MalformedError, "bad entry 'a'"),
         ({"gguf_metadata": [1]}, MalformedError, "gguf_metadata"),
     ],
 )

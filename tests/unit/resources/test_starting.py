@@ -23,7 +23,7 @@ from support.toys import write_toy_llama
 NEEDLESS = {
     "blake3", "hashlib", "jinja2", "ml_dtypes", "numpy.random", "psutil", "rich", "subprocess", "zipfile",
     "flyweight.bench", "flyweight.evaluate", "flyweight.pipeline", "flyweight.quantizers",
-    "flyweight.runtime.text.chat_template",
+    "flyweight.containers.npy_dir.forms", "flyweight.containers.npy_dir.npy_header", "flyweight.runtime.text.chat_template",
 }  # fmt: skip
 """What running a quantised GGUF file without its template has no use for."""
 
@@ -61,6 +61,23 @@ def test_running_a_gguf_file_imports_what_it_needs(gguf: Path) -> None:
     assert found & FORMATS == {"flyweight.containers.gguf", "flyweight.codecs.raw", "flyweight.codecs.ggml"}
     assert found & (NEEDLESS | twins) == set()
     assert found & MODELS == {"flyweight.models.families.llama", "flyweight.models.dialects.gguf_dialect"}
+
+
+@pytest.mark.parametrize("verb", ["convert", "run", "cache", "eval"])
+def test_help_imports_names_and_texts_alone(verb: str) -> None:
+    """Of the packages below the command line only what declares options, and errors and limits."""
+    found = imported_by(f"from flyweight.cli import cli\ncli(['{verb}', '--help'], standalone_mode=False)")
+    declarations = {"options", "npy_dir.npy_options", "npy_dir.tier_places", "squizd.squizd_options"}
+    packages = ("npy_dir", "squizd")
+    assert {name for name in found if name.startswith("flyweight.containers.")} <= {
+        f"flyweight.containers.{name}" for name in (*packages, *declarations)
+    }
+    assert {name for name in found if name.startswith("flyweight.foundation.")} <= {
+        f"flyweight.foundation.{name}" for name in ("errors", "lazy_table", "limits")
+    }
+    assert found.isdisjoint(
+        {"numpy", "rich", "flyweight.codecs", "flyweight.models", "flyweight.pipeline", "flyweight.sources"}
+    )
 
 
 def test_the_worker_of_templates_starts_before_numpy_is_imported() -> None:

@@ -18,17 +18,15 @@ from dataclasses import replace
 
 from flyweight.containers.abilities import Addition
 from flyweight.containers.container import Chunks, Image, Placement, require_carried
-from flyweight.containers.npy_dir.forms import FORMS, INT4, arrange
-from flyweight.containers.npy_dir.npy_directory import NpyDirectory, array_image, digests_of, image_of, part_extents
-from flyweight.containers.npy_dir.npy_options import ADDABLE, PRESETS
+from flyweight.containers.npy_dir.forms import FORMS, INT4, PRESETS, arrange
+from flyweight.containers.npy_dir.npy_directory import NpyDirectory, digests_of, place_arrays
+from flyweight.containers.npy_dir.npy_options import ADDABLE
 from flyweight.containers.npy_dir.npy_reading import array_files, labels, read
 from flyweight.containers.npy_dir.tier_places import ARRAY, COMPRESSED, FOLDER, INT4_READY, RECORD
 from flyweight.foundation.errors import OutputError, UnsupportedError
 from flyweight.foundation.manifest import Entry, Extent, Manifest
 from flyweight.foundation.tensor import CodecSpec
 from flyweight.sources import Bundle
-
-__all__ = ["FourBits"]
 
 _SUFFIXES = [suffix for label in INT4 for suffix in FORMS[label].files.values()]
 
@@ -80,15 +78,12 @@ class FourBits(NpyDirectory, Addition):
         digests: dict[str, Extent] = {}
         entries: dict[str, Entry] = {}
         for tensor, entry in manifest.entries.items():
-            stored = arrange(entry.spec, entry.codec) or {}
-            places = {part: f"{FOLDER}{self._keys[tensor]}{s.suffix}{ARRAY}" for part, s in stored.items()}
-            made = {places[part]: array_image(s.array) for part, s in reversed(stored.items())}
-            digests |= {f"{tensor}\0{file}": Extent(file, 0, image.nbytes) for file, image in made.items()}
-            images |= made
-            entries[tensor] = replace(entry, extents=part_extents(stored, places, made))
+            arrays, entries[tensor] = place_arrays(entry, self._keys[tensor])
+            digests |= {f"{tensor}\0{file}": Extent(file, 0, image.nbytes) for file, image in arrays.items()}
+            images |= reversed(arrays.items())  # of each tensor the codes last
         placement = Placement(replace(manifest, entries=entries), images, digests=digests)
         if images:
-            images |= {file: image_of(text) for file, text in self._heads(placement, {}).items()}
+            images |= {file: Image.of(text) for file, text in self._heads(placement, {}).items()}
         return placement
 
     def finish(self, placement: Placement, digests: Mapping[str, str], read: Callable[[Extent], bytes]) -> Mapping[str, Chunks]:

@@ -13,30 +13,25 @@ is as good; one with it is checked against it. `added` is there where four bits 
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flyweight.containers import typed_json
 from flyweight.containers.npy_dir.tier_places import RECORD
-from flyweight.foundation import strict_json
+from flyweight.foundation import strict_json, typed_json
 from flyweight.foundation.accuracy_gate import Verdict
 from flyweight.foundation.cursor import check_shape
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
-from flyweight.foundation.manifest import Digests, Entry, Extent, Typed
+from flyweight.foundation.manifest import Digests, Entry, Extent, Typed, is_digest
 from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.sources import Source
-
-__all__ = ["NO_DIGEST", "Record", "read_record"]
 
 VERSION = 1
 NO_DIGEST = "0" * 64
 REMEDY = f"the file is damaged: download or convert it again; if you changed it on purpose, remove {RECORD}"
 _FORMAT = "flyweight npy-dir"
 _COMPRESSED = ".zst"
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +89,9 @@ class Record:
         return strict_json.dumps(document, indent=1) + b"\n"
 
 
-def read_record(raw: memoryview, file: str, *, only_files: bool = False) -> Record:
+def read_record(source: Source, *, only_files: bool = False) -> Record:
     """The record, or with `only_files` what it says of files: a start from a tier needs no more."""
-    document = strict_json.loads(raw, file=file)
+    document, file = strict_json.load(source), source.name
     match document:
         case {"format": str(form), "version": int(version)} if form == _FORMAT and version != VERSION:
             raise UnsupportedError(f"unknown version {version} of {RECORD}", code="E_RECORD_VERSION", file=file)
@@ -107,7 +102,7 @@ def read_record(raw: memoryview, file: str, *, only_files: bool = False) -> Reco
         case _:
             raise _malformed(f"not a {_FORMAT} record", file)
     for name, digest in files.items():
-        if type(digest) is not str or not _DIGEST.fullmatch(digest):
+        if not is_digest(digest):
             raise _malformed(f"the digest of '{name}' is not 64 hexadecimal digits", file)
     if only_files:
         return Record(files=files)

@@ -20,13 +20,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from flyweight.containers.carried import Carried
+from flyweight.containers.named_quantizations import Floor, Preset, PresetRule
 from flyweight.containers.npy_dir.npy_header import DESCRS
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.manifest import Entry
 from flyweight.foundation.tensor import RAW, CodecSpec, Param, TensorSpec
-
-__all__ = ["CARRIED", "DENSE", "FORMS", "INT4", "SHAPE", "SUFFIXES", "Form", "Stored", "arrange", "form_name", "identify"]
 
 
 class Stored(NamedTuple):
@@ -81,6 +80,19 @@ FORMS = {
     ),
 }  # fmt: skip
 """In the order in which they are preferred."""
+
+
+def _everywhere(codec: CodecSpec, floor: Floor | None = None) -> Preset:
+    return Preset((PresetRule(("*",), codec, floor),))
+
+
+PRESETS = {
+    "int8": _everywhere(FORMS["int8"].spec(0), Floor(0.99995, FORMS["int8"].spec(64))),
+    **{f"int8-g{group}": _everywhere(FORMS["int8"].spec(group)) for group in (32, 64, 128)},
+    **{label: _everywhere(FORMS[label].preset()) for label in ("int4", "int4-legacy", "int3")},
+    "int4-g64": _everywhere(FORMS["int4"].preset(DType.F16)),
+}
+"""What the quantizations of `npy_options.QUANTS` are."""
 _SCALED = [(form, scale) for form in FORMS.values() for scale in form.usual]
 INT4 = ("int4", "int4-legacy")
 CORRECTION = {"left": "__lra", "right": "__lrb"}

@@ -15,8 +15,6 @@ from blake3 import blake3
 
 from flyweight.foundation.errors import MalformedError
 
-__all__ = ["check_keys", "safe_keys"]
-
 MAX_KEY_BYTES = 200
 """A file name has at most 255, and a key gets a suffix."""
 

@@ -22,8 +22,6 @@ from flyweight.foundation.errors import CUT_SHORT, FlyweightError, LimitError, M
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.sources import Source
 
-__all__ = ["DESCRS", "Header", "build_header", "read_header"]
-
 MAGIC = b"\x93NUMPY"
 DESCRS = {
     "<f2": DType.F16, "<f4": DType.F32, "<f8": DType.F64, "|b1": DType.BOOL,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flyweight.containers.npy_dir.flyweight_json import Record, read_record
 from flyweight.containers.npy_dir.forms import (
@@ -31,12 +31,10 @@ from flyweight.foundation import strict_json
 from flyweight.foundation.cursor import check_name, check_shape
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
-from flyweight.foundation.limits import MAX_JSON_BYTES, MAX_RANK, MAX_TENSORS
+from flyweight.foundation.limits import MAX_RANK, MAX_TENSORS
 from flyweight.foundation.manifest import Digests, Entry, Extent
 from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.sources import Bundle
-
-__all__ = ["Reading", "array_files", "labels", "read", "read_json", "read_keys", "recorded_digests"]
 
 
 @dataclass
@@ -61,7 +59,7 @@ def read(bundle: Bundle) -> Reading:
     try:
         found.keys = keys = read_keys(bundle)
         if RECORD in bundle:
-            found.record = read_record(read_json(bundle, RECORD), bundle[RECORD].name)
+            found.record = read_record(bundle[RECORD])
             _same_names(keys, found.record, bundle[RECORD].name)
             found.record.check(MANIFEST, bundle[MANIFEST])
     except FlyweightError as error:
@@ -82,19 +80,12 @@ def read(bundle: Bundle) -> Reading:
     return found
 
 
-def read_json(bundle: Bundle, name: str) -> memoryview:
-    source = bundle[name]
-    if source.size > MAX_JSON_BYTES:
-        raise LimitError(f"{source.size} bytes of JSON exceed the limit of {MAX_JSON_BYTES}", file=source.name)
-    return source.read(0, source.size)
-
-
 def read_keys(bundle: Bundle) -> dict[str, str]:
     """manifest.json: tensor → key."""
     if MANIFEST not in bundle:
         raise MalformedError(f"there are arrays but no {MANIFEST}", code="E_NO_MANIFEST", file=bundle.name)
     file = bundle[MANIFEST].name
-    keys = strict_json.loads(read_json(bundle, MANIFEST), file=file)
+    keys = strict_json.load(bundle[MANIFEST])
     if not isinstance(keys, dict) or any(type(key) is not str for key in keys.values()):
         raise MalformedError("the manifest is not an object of names and keys", code="E_MANIFEST", file=file)
     if len(keys) > MAX_TENSORS:
@@ -259,7 +250,7 @@ def _completeness(found: Reading) -> None:
             reason = f"{RECORD} is there"
         elif stray:
             reason = f"{len(stray)} arrays belong to no tensor, such as {stray[0]}"
-        elif PROGRESS in bundle and not _all_shards(read_json(bundle, PROGRESS)):
+        elif PROGRESS in bundle and not _all_shards(strict_json.load(bundle[PROGRESS])):
             reason = f"{PROGRESS} lists unfinished shards"
         if reason:
             found.problems.append(
@@ -275,8 +266,7 @@ def _completeness(found: Reading) -> None:
         found.warnings.append(("E_STRAY", f"{len(stray)} arrays belong to no tensor, such as {stray[0]}"))
 
 
-def _all_shards(raw: memoryview) -> bool:
-    progress: Any = strict_json.loads(raw, file=PROGRESS)
+def _all_shards(progress: object) -> bool:
     match progress:
         case {"completed_shards": list(done), "total_shards": int(total)}:
             return len(done) >= total

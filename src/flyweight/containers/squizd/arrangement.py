@@ -17,7 +17,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from flyweight.containers import mlpackage, typed_json
+from flyweight.containers import mlpackage
 from flyweight.containers.squizd.blocks import (
     ENTRY_BYTES,
     Block,
@@ -41,15 +41,13 @@ from flyweight.containers.squizd.squizd_header import (
     build_header,
     build_index,
 )
-from flyweight.foundation import strict_json
+from flyweight.foundation import strict_json, typed_json
 from flyweight.foundation.cursor import check_name
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.limits import MAX_JSON_BYTES
 from flyweight.foundation.manifest import DRAFT, Entry, Extent, Manifest, Typed
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.sources import MemorySource
-
-__all__ = ["APPENDIX", "Arrangement", "Table", "is_file_name", "layer_of", "metadata_text"]
 
 APPENDIX = mlpackage.NAME
 """The side file that is the CoreML appendix."""
@@ -202,14 +200,10 @@ class Arrangement:
 
     def primaries(self) -> list[str]:
         """The flags of the encodings there are. INT4 blocks may stand beside INT2 ones."""
-        found = set[str]()
-        for name, entry in self.manifest.entries.items():
-            encoding = encoding_of(unmasked(entry.codec)[0])
-            if encoding and encoding.flag and not name.startswith(DRAFT):
-                found.add(encoding.flag)
-        if "INT2" in found:
-            found.discard("INT4")
-        return [flag for flag in PRIMARY if flag in found]
+        own = (entry for name, entry in self.manifest.entries.items() if not name.startswith(DRAFT))
+        flags = {encoding.flag for entry in own if (encoding := encoding_of(unmasked(entry.codec)[0]))}
+        flags -= {"INT4"} if "INT2" in flags else set()
+        return [flag for flag in PRIMARY if flag in flags]
 
     # Where it goes --------------------------------------------------------------------------------
 

@@ -19,8 +19,6 @@ from flyweight.foundation.errors import FlyweightError
 from flyweight.foundation.manifest import Entry, Extent
 from flyweight.sources import Source
 
-__all__ = ["audit"]
-
 _ENTRY = np.dtype([("id", "<u8"), ("pair", "<f4", 2)])
 
 

@@ -8,9 +8,6 @@ from __future__ import annotations
 from flyweight.containers.container import Finding
 from flyweight.foundation.errors import FlyweightError, MalformedError
 
-__all__ = ["Report"]
-
-
 _MOST = 1000
 """Findings a report holds: nobody reads more, and a short file can break millions of rules."""
 

@@ -8,14 +8,12 @@ It stands directly behind the layer index, so that the first bytes of a file say
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from blake3 import blake3
 
-from flyweight.containers import typed_json
 from flyweight.containers.squizd.arrangement import APPENDIX, TYPED, Section, is_file_name, layer_of, section_of
 from flyweight.containers.squizd.blocks import (
     ALIGNMENT,
@@ -24,7 +22,6 @@ from flyweight.containers.squizd.blocks import (
     Block,
     arrange,
     carried,
-    layout,
     masked,
     tensor_id,
     unmasked,
@@ -32,20 +29,17 @@ from flyweight.containers.squizd.blocks import (
 from flyweight.containers.squizd.broken_rules import Report
 from flyweight.containers.squizd.first_bytes import Front
 from flyweight.containers.squizd.squizd_header import Header, Layer
-from flyweight.foundation import strict_json
+from flyweight.foundation import strict_json, typed_json
 from flyweight.foundation.cursor import Cursor, check_name, check_shape
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError
 from flyweight.foundation.limits import MAX_JSON_BYTES, MAX_METADATA_KEYS, MAX_TENSORS_PER_FILE
-from flyweight.foundation.manifest import DRAFT, Digests, Entry, Extent, Typed
-from flyweight.foundation.tensor import CodecSpec, Layout, TensorSpec
+from flyweight.foundation.manifest import DRAFT, Digests, Entry, Extent, Typed, is_digest
+from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.sources import Source
-
-__all__ = ["Directory", "Stored", "permitted", "read_directory"]
 
 _KEYS = {"tensors", "tables", "files", "metadata"}
 _FIELDS = {"name", "layer", "shape", "dtype", "encoding", "offset", "length", "blake3"}
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +121,7 @@ class _Reader:
         self.layers = {layer.number: layer for layer in layers}
         self.scales: list[tuple[Extent, str]] = []
         self.permitted = {name: permitted(header, name) for name in ("", DRAFT)}
-        self.shapes: dict[tuple[object, ...], tuple[TensorSpec, Block, Layout]] = {}
+        self.shapes: dict[tuple[object, ...], tuple[TensorSpec, Block]] = {}
 
     def read(self, document: Mapping[str, Any]) -> Directory:
         tables = self._tables(self._list(document, "tables"))
@@ -161,7 +155,7 @@ class _Reader:
 
     def _extent(self, row: Mapping[str, Any], alignment: int = ALIGNMENT) -> Stored:
         offset, length, digest = row.get("offset"), row.get("length"), row.get("blake3")
-        if type(offset) is not int or type(length) is not int or type(digest) is not str or not _DIGEST.fullmatch(digest):
+        if type(offset) is not int or type(length) is not int or type(digest) is not str or not is_digest(digest):
             raise MalformedError("needs offset, length and a blake3 of 64 digits", code="E_DIRECTORY")
         if offset < self.end or length < 0:
             raise MalformedError(f"offset {offset} with {length} bytes is not possible", code="E_OFFSETS")
@@ -187,8 +181,8 @@ class _Reader:
         if layer is not None and layer not in self.layers:
             raise MalformedError(f"layer {layer} is not in the index", code="E_LAYER")
         codec = self._codec(row, name, encoding)
-        spec, block, parts = self._arranged(check_shape(shape), dtype, encoding, codec)
-        stored = self._extent(row)
+        spec, block = self._arranged(check_shape(shape), dtype, encoding, codec)
+        stored, parts = self._extent(row), block.parts
         if stored.extent.nbytes != block.nbytes:
             raise MalformedError(
                 f"{spec} as {encoding} takes {block.nbytes} bytes, not {stored.extent.nbytes}",
@@ -219,10 +213,8 @@ class _Reader:
             codec = masked(codec, max(self.header.sparsity.block_size, 1))
         return codec
 
-    def _arranged(
-        self, shape: tuple[int, ...], dtype: str, encoding: str, codec: CodecSpec
-    ) -> tuple[TensorSpec, Block, Layout]:
-        """The spec, block and parts of a tensor. A model has few kinds of them: what was arranged once is shared."""
+    def _arranged(self, shape: tuple[int, ...], dtype: str, encoding: str, codec: CodecSpec) -> tuple[TensorSpec, Block]:
+        """The spec and block of a tensor. A model has few kinds of them: what was arranged once is shared."""
         inner, block = unmasked(codec)
         key = (shape, dtype, encoding, block, *(value for name, value in inner.params.items() if name != "id"))
         if key in self.shapes:
@@ -230,8 +222,8 @@ class _Reader:
         spec = TensorSpec(shape, DType.parse(dtype))
         if not carried(spec, codec):
             raise MalformedError(f"{spec} cannot be stored as {encoding}", code="E_SPEC")
-        made = self.shapes[key] = spec, arrange(spec, codec), layout(spec, codec)
-        return made
+        self.shapes[key] = spec, arrange(spec, codec)
+        return self.shapes[key]
 
     def _check_section(self, name: str, extent: Extent) -> None:
         layer = layer_of(name)

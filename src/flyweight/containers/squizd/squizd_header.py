@@ -24,26 +24,6 @@ from flyweight.containers.squizd.broken_rules import Report
 from flyweight.foundation.cursor import Cursor
 from flyweight.sources import Source
 
-__all__ = [
-    "ARCHITECTURES",
-    "FLAGS",
-    "HEADER_BYTES",
-    "INDEX_ENTRY_BYTES",
-    "MAGIC",
-    "NO_DRAFT",
-    "NO_MASKS",
-    "PRIMARY",
-    "Draft",
-    "Header",
-    "Layer",
-    "Sparsity",
-    "build_header",
-    "build_index",
-    "fnv1a64",
-    "read_header",
-    "read_index",
-]
-
 MAGIC, VERSION, HEADER_BYTES, INDEX_ENTRY_BYTES = b"SQZD", 1, 256, 32
 FLAGS = ("ASTC", "TCA_TBE", "INT4", "SPARSE", "EAGLE", "INT2", "ANE_COREML")
 """By bit."""

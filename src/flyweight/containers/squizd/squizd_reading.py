@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from flyweight.containers.squizd import appendix
+from flyweight.containers.mlpackage import members
 from flyweight.containers.squizd.arrangement import APPENDIX, section_of
 from flyweight.containers.squizd.blocks import ALIGNMENT, aligned, arrange, encoding_of, unmasked
 from flyweight.containers.squizd.broken_rules import Report
@@ -24,13 +24,12 @@ from flyweight.containers.squizd.squizd_header import (
 )
 from flyweight.containers.squizd.walk import walk
 from flyweight.foundation.cursor import Cursor
-from flyweight.foundation.errors import FlyweightError
+from flyweight.foundation.errors import FlyweightError, MalformedError
 from flyweight.foundation.manifest import DRAFT, Entry, Extent, Typed
 from flyweight.sources import Source
 
-__all__ = ["Reading", "Span", "head_problem", "read"]
-
 _MOST_PADDING = 1 << 20
+_APPENDIX_MAGICS, _APPENDIX_HEAD = (b"ANLX", b"ANML"), 12
 Span = tuple[int, int, str]
 """Bytes that belong to something: begin, end, what it is."""
 
@@ -125,7 +124,7 @@ def _check_appendix(found: Reading, header: Header) -> None:
         return
     found.appendix = extent
     try:
-        appendix.check_archive(found.source, extent)
+        check_archive(found.source, extent)
         found.files[APPENDIX] = extent
     except FlyweightError as error:
         if error.code == "E_ANML":
@@ -134,13 +133,31 @@ def _check_appendix(found: Reading, header: Header) -> None:
             found.report.caught(error)
 
 
+def check_archive(source: Source, extent: Extent) -> None:
+    """The frame around an archive: ANLX, its length, and what `members` checks. `extent` is the archive itself."""
+    cursor = Cursor(source, extent.offset - _APPENDIX_HEAD, extent.offset)
+    magic, length = bytes(cursor.take(4)), cursor.u64()
+    if magic == b"ANML":
+        raise MalformedError(
+            "ANML, a list of paths on the writer's disk, stands for the appendix",
+            code="E_ANML",
+            offset=extent.offset - _APPENDIX_HEAD,
+        )
+    if magic != b"ANLX" or length != extent.nbytes or extent.end != source.size:
+        raise MalformedError(
+            f"the appendix has {source.size - cursor.offset} bytes to the end of the file; its head, {magic!r}, says {length}",
+            code="E_APPENDIX", offset=extent.offset - _APPENDIX_HEAD,
+        )  # fmt: skip
+    members(source, extent)
+
+
 def _last(found: Reading, header: Header) -> Extent | None:
     """Without a directory: what begins with the magic of an appendix behind everything else."""
     if found.report.broken:
         return None
     source, end = found.source, max(stop for _, stop, _ in _spans(found, header, 0))
     for at in (end, aligned(end)):
-        if at + 12 <= source.size and bytes(source.read(at, 4)) in appendix.MAGICS:
+        if at + 12 <= source.size and bytes(source.read(at, 4)) in _APPENDIX_MAGICS:
             return Extent(found.file, at + 12, source.size - at - 12)
     return None
 
@@ -165,7 +182,7 @@ def _spans(found: Reading, header: Header, front: int, *, whole: bool = False) -
         if isinstance(extent, Extent) and name != APPENDIX:
             yield extent.offset, extent.end, f"file '{name}'"
     if found.appendix:
-        yield found.appendix.offset - appendix.HEAD_BYTES, found.appendix.end, "the appendix"
+        yield found.appendix.offset - _APPENDIX_HEAD, found.appendix.end, "the appendix"
     if "EAGLE" in header.flags:
         end = header.draft.offset + (header.draft.length if whole or not directory else 8)
         yield header.draft.offset, end, "the draft head"

@@ -15,13 +15,12 @@ import numpy as np
 from flyweight.containers.squizd.blocks import (
     DTYPE_CODES,
     ENTRY_BYTES,
-    FOOTPRINTS,
+    FOOTPRINT_CODES,
     WORDS,
     aligned,
     arrange,
     carried,
     encoding_of,
-    layout,
     mask_spec,
 )
 from flyweight.containers.squizd.broken_rules import Report
@@ -33,8 +32,6 @@ from flyweight.foundation.limits import MAX_RANK, MAX_TENSORS_PER_FILE
 from flyweight.foundation.manifest import Entry, Extent
 from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec
 from flyweight.sources import Source
-
-__all__ = ["Scales", "Tables", "read_tables", "walk"]
 
 _MAGICS = (b"INT4", b"INT2", b"TCAW", b"ASTW", b"NPCL")
 
@@ -127,7 +124,7 @@ def _block(source: Source, header: Header, layer: Layer, k: int, at: int, end: i
             codec = CodecSpec("tabled", {"bits": int(magic[3:]), "length": length, "id": 0})
         case b"ASTW":
             columns, rows, code = cursor.u32(), cursor.u32(), cursor.u32()
-            known = {code: footprint for footprint, code in FOOTPRINTS.items()}
+            known = {code: footprint for footprint, code in FOOTPRINT_CODES.items()}
             width, height = known.get(code, (code >> 8, code & 255))
             spec, codec = (
                 TensorSpec(check_shape([rows, columns]), DType.F32),
@@ -233,16 +230,15 @@ def _with_scales(file: str, found: list[_Found], first: list[Scales], second: li
         if block.codec.name == "tcaw":
             yield _entry(file, block, block.codec, {"block": block.offset}, {"block": block.spec})
             continue
-        if block.name not in pairs:
-            places = {name: block.offset + at for name, at in arrange(block.spec, block.codec).inside.items()}
-            yield _entry(file, block, block.codec, places, layout(block.spec, block.codec))
-            continue
-        pair = pairs[block.name]
-        runs = by_id.get(pair.id)
-        codec = _with_length(block, pair.id, runs.entries if runs else 0)
-        places = {name: block.offset + at for name, at in arrange(block.spec, codec).inside.items()}
-        places[arrange(block.spec, codec).table] = runs.offset if runs and codec.params.get("length") else pair.offset
-        yield _entry(file, block, codec, places, layout(block.spec, codec))
+        codec, pair = block.codec, pairs.get(block.name)
+        runs = by_id.get(pair.id) if pair else None
+        if pair:
+            codec = _with_length(block, pair.id, runs.entries if runs else 0)
+        arranged = arrange(block.spec, codec)
+        places = {name: block.offset + at for name, at in arranged.inside.items()}
+        if pair:
+            places[arranged.table] = runs.offset if runs and codec.params.get("length") else pair.offset
+        yield _entry(file, block, codec, places, arranged.parts)
 
 
 def _with_length(block: _Found, tensor: int, count: int) -> CodecSpec:

@@ -29,8 +29,6 @@ from flyweight.models.tokenizers.tokenizer_json import TOKENIZER_JSON
 from flyweight.models.tokenizers.vocabulary import BYTE_LEVEL
 from flyweight.models.transform import Stored
 
-__all__ = ["GGUF"]
-
 _QUANTIZATION_VERSION = 2
 _PERIOD = "attention.sliding_window_pattern"
 _SETTINGS_KEY, _METADATA_SETTING = "flyweight.config", "gguf_metadata"

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from flyweight.models.family import COMMON_FIELDS
 
-__all__ = ["COMMON_ABSENT", "COMMON_KEYS", "KEYS", "TENSORS", "GgufForm"]
-
 KEYS = {
     "hidden_size": "embedding_length",
     "intermediate_size": "feed_forward_length",

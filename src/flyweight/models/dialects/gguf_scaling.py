@@ -25,8 +25,6 @@ from flyweight.models.dialects.gguf_form import GgufForm
 from flyweight.models.model_config import Config
 from flyweight.models.rope_scaling import DIVISORS, LLAMA3, Scaling, divisors, longrope_attention
 
-__all__ = ["TENSORS", "added_tensors", "read", "read_tensors", "shortest", "write"]
-
 Tensors = dict[str, list[float]]
 
 _FREQUENCIES = "rope_freqs.weight"

@@ -25,8 +25,6 @@ from flyweight.models.tokenizers.tokenizer_files import Present, load
 from flyweight.models.tokenizers.tokenizer_json import TOKENIZER_JSON
 from flyweight.models.transform import Stored
 
-__all__ = ["HF"]
-
 GENERATION_CONFIG = "generation_config.json"
 _TORCH_NAMES = {DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16", DType.F64: "float64"}
 _SPELLING = "4.57.0"  # the transformers whose keys we write; without it version 5 suspects old Mistral files

@@ -4,8 +4,6 @@ from flyweight.models.dialects.gguf_form import GgufForm
 from flyweight.models.families import qwen2
 from flyweight.models.family import ATTENTION, EMBEDDINGS, MLP, NORMS, QK_NORMS
 
-__all__ = ["FAMILY"]
-
 FAMILY = qwen2.FAMILY._replace(
     model_type="qwen3",
     architecture="Qwen3ForCausalLM",

@@ -16,8 +16,6 @@ import numpy as np
 from flyweight.foundation.errors import LimitError
 from flyweight.models.tokenizers.vocabulary import TokenType
 
-__all__ = ["merges_from_scores", "scores_from_merges"]
-
 _MAX_CUTS_BYTES = 2**30  # the text all cuts together would hold; the largest vocabularies need a hundredth
 _CHARACTER_BITS = 21
 

@@ -18,13 +18,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import reduce
-from operator import mul
+from math import prod
 from typing import NamedTuple, NoReturn
 
 from flyweight.foundation.errors import LimitError, UnsupportedError
-
-__all__ = ["Pattern", "read_pattern"]
 
 _MAX_PATTERN = 4096
 _MAX_DEPTH = 4
@@ -99,7 +96,7 @@ def _width(items: Sequence[_Item]) -> int:
 
 
 def _choices(items: Sequence[_Item]) -> int:
-    return reduce(mul, (item.choices**item.most * (item.most - item.least + 1) for item in items), 1)
+    return prod(item.choices**item.most * (item.most - item.least + 1) for item in items)
 
 
 def _first_unbounded(items: Sequence[_Item]) -> int:

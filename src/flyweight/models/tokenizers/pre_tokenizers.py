@@ -10,17 +10,6 @@ from typing import Any, NamedTuple
 
 from flyweight.foundation.errors import UnsupportedError
 
-__all__ = [
-    "BYTE_LEVEL_DECODER",
-    "PRE_TOKENIZERS",
-    "SPACE_FORMS",
-    "PreTokenizer",
-    "SpaceForm",
-    "named",
-    "recognise",
-    "space_form",
-]
-
 Component = dict[str, Any] | None
 
 

@@ -11,18 +11,6 @@ from typing import Any, NamedTuple
 
 from flyweight.foundation.errors import MalformedError
 
-__all__ = [
-    "BYTE_LEVEL",
-    "PIECES",
-    "SPECIAL_TOKENS",
-    "TokenType",
-    "Vocabulary",
-    "bad_vocabulary",
-    "check",
-    "is_byte",
-    "placeholder",
-]
-
 
 class TokenType(IntEnum):
     NORMAL = 1

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from flyweight.checkpoint import Checkpoint
     from flyweight.models.dialects.contract import Templates
 
-__all__ = ["MAX_OUTPUT", "MAX_TEMPLATE", "SECONDS", "Message", "Renderer", "render", "template_for", "templates_of"]
-
 MAX_TEMPLATE = 256 * 2**10
 MAX_REQUEST = 16 * 2**20
 MAX_OUTPUT = 4 * 2**20
@@ -194,24 +192,3 @@ def _line(process: subprocess.Popen[bytes], seconds: float, limit: int) -> bytes
         if len(received) > 12 * limit + 2**16:  # JSON writes a character in at most twelve bytes
             raise _failed("its worker returns too much text")
     return bytes(received[:-1])
-
-
-def render(
-    template: str,
-    messages: Sequence[Message],
-    *,
-    add_generation_prompt: bool = True,
-    bos_token: str | None = None,
-    eos_token: str | None = None,
-    tools: Sequence[Mapping[str, Any]] | None = None,
-) -> str:
-    """One rendering by a worker of its own."""
-    with Renderer() as renderer:
-        return renderer(
-            template,
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            bos_token=bos_token,
-            eos_token=eos_token,
-            tools=tools,
-        )

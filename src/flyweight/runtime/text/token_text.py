@@ -17,8 +17,6 @@ from collections.abc import Sequence
 
 from flyweight.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["TextStream"]
-
 _LONGEST = 8  # tokens: two characters of four bytes each; whatever is still broken then stays broken
 _CONTEXT = 8  # tokens of the prompt that decide how the answer begins
 

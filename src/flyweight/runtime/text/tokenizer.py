@@ -25,13 +25,11 @@ from flyweight.checkpoint import Checkpoint, without_collector
 from flyweight.foundation.errors import FlyweightError, LimitError, MalformedError, ResourceError, UnsupportedError
 from flyweight.models import dialect_of
 from flyweight.models.tokenizers.components import TextCost
-from flyweight.runtime.extra import needs_run_extra
+from flyweight.runtime.extra import PACKAGES, missing_extra
 from flyweight.runtime.text.tokenizer_build import bad_tokenizer, build, tokens_before, typed_errors
 
 if TYPE_CHECKING:
     import tokenizers
-
-__all__ = ["MAX_TEXT", "TURN_ENDS", "Tokenizer"]
 
 MAX_TEXT = 16 * 2**20
 """The longest text we encode, in characters: some times the longest context of any model."""
@@ -85,6 +83,10 @@ class Tokenizer:
         try:
             with without_collector():
                 return _tokenizer_of(checkpoint)
+        except ModuleNotFoundError as error:
+            if error.name not in PACKAGES:  # another failing import is a bug
+                raise
+            raise missing_extra(error.name).at(file=checkpoint.bundle.name) from None
         except FlyweightError as error:
             raise error.at(file=checkpoint.bundle.name) from None
 
@@ -198,7 +200,6 @@ def _size(text: str) -> int:
         raise MalformedError(f"the text has a lone surrogate at character {error.start}", code="E_TEXT") from None
 
 
-@needs_run_extra
 def _tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
     manifest = checkpoint.manifest
     dialect = dialect_of(manifest)

@@ -28,8 +28,6 @@ from flyweight.models.tokenizers.tokenizer_json import TOKENIZER_JSON
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["bad_tokenizer", "build", "tokens_before", "typed_errors"]
-
 _FLAGS = ("single_word", "lstrip", "rstrip")
 _EMPTY_MODEL = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
 _MAX_UNIGRAM_LENGTH = 128  # every prefix of what is left of a text is looked up, as long as it may be a token

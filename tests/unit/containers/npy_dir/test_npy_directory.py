@@ -16,7 +16,9 @@ import pytest
 
 import flyweight
 from flyweight.containers import container_named
+from flyweight.containers.npy_dir.forms import PRESETS
 from flyweight.containers.npy_dir.keys import safe_keys
+from flyweight.containers.npy_dir.npy_options import QUANTS
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.runtime.linear import form_of
 from flyweight.runtime.model import open_model
@@ -323,3 +325,7 @@ def test_a_written_directory_that_was_compressed_is_still_itself(written: Path, 
 
 def test_both_spellings_of_its_name() -> None:
     assert container_named("npy-dir") is container_named("npy_dir")
+
+
+def test_help_names_the_quantizations_there_are() -> None:
+    assert tuple(PRESETS) == QUANTS

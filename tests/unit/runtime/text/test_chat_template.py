@@ -15,7 +15,7 @@ from flyweight.checkpoint import Checkpoint
 from flyweight.foundation.errors import LimitError, MalformedError, UnsupportedError
 from flyweight.foundation.manifest import Manifest, Typed
 from flyweight.runtime.text import chat_template
-from flyweight.runtime.text.chat_template import Renderer, render, template_for, templates_of
+from flyweight.runtime.text.chat_template import Renderer, template_for, templates_of
 from flyweight.sources import MemoryBundle
 from support.chat_templates import CHATML, GEMMA, LLAMA3, MISTRAL, PHI3
 
@@ -74,9 +74,9 @@ def test_known_templates(renderer: Renderer, template: str, expected: str) -> No
     assert renderer(template, HELLO, bos_token="<s>", eos_token="</s>") == expected
 
 
-def test_one_rendering_alone() -> None:
-    assert render("{{ messages[0].content }}|{{ tools }}|{{ add_generation_prompt }}", HELLO) == "Hello <b>&|None|True"
-    assert render(PHI3, [], add_generation_prompt=False, eos_token="</s>") == "</s>"
+def test_what_a_template_is_given(renderer: Renderer) -> None:
+    assert renderer("{{ messages[0].content }}|{{ tools }}|{{ add_generation_prompt }}", HELLO) == "Hello <b>&|None|True"
+    assert renderer(PHI3, [], add_generation_prompt=False, eos_token="</s>") == "</s>"
 
 
 def test_what_transformers_gives_templates(renderer: Renderer) -> None:

@@ -1,10 +1,11 @@
-"""Typed metadata as JSON text, for containers whose own metadata is only text.
+"""Typed metadata as JSON, for files whose own metadata is only text.
 
     [[key, type, value], ...]
 
 Types are those of `Typed`: `u32`, `f32`, `bool`, `str`, ... and arrays such as `[str]`, `[[i32]]`.
 JSON has no NaN or infinity, so a float that is not finite is the hexadecimal text of its 64 bits;
-every value survives the round trip bit for bit, and the order of keys is kept.
+every value survives the round trip bit for bit, and the order of keys is kept. Other tools write 1 for 1.0: that is a float
+where one is declared.
 """
 
 from __future__ import annotations
@@ -20,12 +21,10 @@ from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.limits import MAX_ARRAY_DEPTH, MAX_JSON_BYTES
 from flyweight.foundation.manifest import Typed
 
-__all__ = ["dumps", "loads"]
-
-_INTEGERS = {f"{sign}{bits}": (bits, sign == "i") for bits in (8, 16, 32, 64) for sign in "ui"}
 _RANGES = {
-    label: (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
-    for label, (bits, signed) in _INTEGERS.items()
+    f"{sign}{bits}": (0, (1 << bits) - 1) if sign == "u" else (-(1 << bits - 1), (1 << bits - 1) - 1)
+    for bits in (8, 16, 32, 64)
+    for sign in "ui"
 }
 _FLOATS = ("f32", "f64")
 _LARGEST_F32 = (2 - 2**-23) * 2.0**127
@@ -36,7 +35,7 @@ def dumps(metadata: Mapping[str, Typed]) -> str:
     """Row by row, so that long arrays are numbers in memory one at a time, and given up when no reader would take the text."""
     rows, nbytes = [], 0
     for key, typed in metadata.items():
-        rows.append(strict_json.dumps([key, typed.type, _plain(typed.type, typed.value)]).decode())
+        rows.append(strict_json.dumps([key, typed.type, plain(typed.type, typed.value)]).decode())
         nbytes += len(rows[-1])
         if nbytes > MAX_JSON_BYTES:
             raise UnsupportedError(
@@ -47,10 +46,11 @@ def dumps(metadata: Mapping[str, Typed]) -> str:
     return f"[{','.join(rows)}]"
 
 
-def _plain(kind: str, value: Any) -> Any:
+def plain(kind: str, value: Any) -> Any:
+    """A value of this type as JSON can hold it."""
     if kind.startswith("["):
         inner = kind[1:-1]
-        return [_plain(inner, item) for item in value] if inner.startswith("[") or inner in _FLOATS else list(value)
+        return [plain(inner, item) for item in value] if inner.startswith("[") or inner in _FLOATS else list(value)
     if kind in _FLOATS and not isfinite(value):
         return pack(">d", value).hex()
     return value
@@ -65,13 +65,18 @@ def loads(text: str, *, file: str) -> dict[str, Typed]:
         match row:
             case [str(key), str(kind), value] if key not in metadata:
                 try:
-                    metadata[key] = Typed(kind, _reader(kind)(value))
+                    metadata[key] = read(kind, value)
                 except ValueError:
                     message = f"the value of '{key}' is not of type '{kind}'"
                     raise MalformedError(message, code="E_METADATA", file=file) from None
             case _:
                 raise MalformedError("a row of typed metadata is not [new key, type, value]", code="E_METADATA", file=file)
     return metadata
+
+
+def read(kind: str, value: Any) -> Typed:
+    """The inverse of `plain`, of JSON that a stranger wrote: ValueError for what is not of this type."""
+    return Typed(kind, _reader(kind)(value))
 
 
 @cache
@@ -101,8 +106,8 @@ def _integer(least: int, most: int, value: Any) -> int:
 
 
 def _float(most: float, value: Any) -> float:
-    if type(value) is float and abs(value) <= most:
-        return value
+    if type(value) in (int, float) and abs(value) <= most:
+        return float(value)
     if type(value) is str and len(value) == 16 and value.isalnum() and value.isascii():
         return unpack(">d", bytes.fromhex(value))[0]  # type: ignore[no-any-return]
     raise ValueError
