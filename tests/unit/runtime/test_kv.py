@@ -117,7 +117,7 @@ def test_a_window_changes_nothing_but_what_is_held(kind: str) -> None:
     assert windowed.nbytes < 0.6 * whole.nbytes
     again = KeyValues(1, KV_HEADS, HEAD, 2048, kind, [300])
     assert np.array_equal(feed(again, np.concatenate([tokens(100, seed) for seed in range(15)])), np.concatenate(last))
-    with pytest.raises(ResourceError, match="which were dropped"):
+    with pytest.raises(ResourceError, match="which are gone"):
         windowed.truncate(1000)
     windowed.truncate(1490)
     windowed.truncate(0)

@@ -46,7 +46,7 @@ def write(vocabulary: Vocabulary) -> dict[str, Any]:
     vocab = table["model"]["vocab"]
     for left, right in table["model"]["merges"]:
         if left not in vocab or right not in vocab or left + right not in vocab:
-            raise _bad(f"the merge of '{left}' and '{right}' has parts that are no tokens")
+            raise _bad(f"the merge of '{left}' and '{right}' has parts that are not tokens")
     return table
 
 
