@@ -11,6 +11,7 @@ import click
 
 from flyweight.cli import Verbs
 from flyweight.cli.output import human_bytes, json_option, note, print_json, print_table, progress_bar, say, size_argument
+from flyweight.cli.paths import LocalPath
 from flyweight.cli.run import ungated_option
 from flyweight.tiers.tier_table import TIERS
 
@@ -42,7 +43,7 @@ def command() -> None:
     """
 
 
-_paths = click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+_paths = click.argument("paths", nargs=-1, type=LocalPath())
 
 
 @command.command(name="ls", short_help="List tiers and whether they may be used.")
@@ -127,7 +128,7 @@ def _report_cache(deep: bool, as_json: bool) -> bool:
 
 
 @command.command(name="build", short_help="Build tiers now instead of at the first start.")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=LocalPath())
 @click.option("--tier", "tiers", multiple=True, type=click.Choice(NAMES), help="Which; may be repeated.  [default: packed]")
 @click.option("--in-place", is_flag=True, help="Beside the arrays, where other programs find them, instead of in your cache.")
 @click.option("--force", is_flag=True, help="Also if it is ready.")

@@ -22,6 +22,7 @@ from flyweight.cli.output import (
     progress_bar,
     size_argument,
 )
+from flyweight.cli.paths import LocalPath
 from flyweight.cli.run import ungated_option
 from flyweight.foundation.errors import InterruptedRunError
 from flyweight.foundation.manifest import Entry
@@ -34,8 +35,8 @@ _IN_PLACE = {"source", "dry_run", "jobs", "max_ram", "resume", "tensors", "quiet
 
 
 @click.command(name="convert", cls=FormatOptions, short_help="Turn a checkpoint into another format or quantization.")
-@click.argument("source", type=click.Path(path_type=Path))
-@click.argument("destination", type=click.Path(path_type=Path), required=False)
+@click.argument("source", type=LocalPath())
+@click.argument("destination", type=LocalPath(), required=False)
 @click.option(
     "--to", "target", metavar="FORMAT", help="Target format (`flyweight formats`); default: by the destination's name."
 )
@@ -44,7 +45,7 @@ _IN_PLACE = {"source", "dry_run", "jobs", "max_ram", "resume", "tensors", "quiet
     metavar="NAME",
     help="Quantize matrices: q8_0, q4_0, int4, int4-g32 … ; `dense` decodes, `keep` is the default.",
 )
-@click.option("--recipe", type=click.Path(path_type=Path), help="TOML file of name patterns and codecs.")
+@click.option("--recipe", type=LocalPath(), help="TOML file of name patterns and codecs.")
 @click.option(
     "--dtype", metavar="TYPE", help="Element type of tensors stored dense: f32, f16, bf16. Default: what loses nothing."
 )
@@ -53,7 +54,7 @@ _IN_PLACE = {"source", "dry_run", "jobs", "max_ram", "resume", "tensors", "quiet
 @click.option("--jobs", type=click.IntRange(1, 256), help="Worker threads. Default: one per core, at most 8.")
 @click.option("--max-ram", metavar="SIZE", callback=size_argument, help="Memory to stay within; fewer workers run if need be.")
 @click.option(
-    "--gate-text", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    "--gate-text", type=LocalPath(exists=True, dir_okay=False),
     help="A UTF-8 text to measure accuracy on, where a gate is due. Default: what the source model says itself.",
 )  # fmt: skip
 @ungated_option

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flyweight.cli.output import json_option, print_json, print_table
+from flyweight.cli.paths import LocalPath
 from flyweight.cli.run import engine_options
 from flyweight.tiers.tier_table import ARRAYS, CHOICES
 
@@ -32,9 +33,9 @@ FIGURES = {
 
 
 @click.command(name="eval", short_help="Measure how well a model predicts text.")
-@click.argument("model", type=click.Path(path_type=Path))
-@click.option("--text", type=click.Path(path_type=Path, dir_okay=False), required=True, help="A UTF-8 text to predict.")
-@click.option("--against", type=click.Path(path_type=Path), help="The model that MODEL should be like.")
+@click.argument("model", type=LocalPath())
+@click.option("--text", type=LocalPath(dir_okay=False), required=True, help="A UTF-8 text to predict.")
+@click.option("--against", type=LocalPath(), help="The model that MODEL should be like.")
 @click.option("--context", type=click.IntRange(2), help="Tokens of a window.  [default: 1024 or what the model has]")
 @click.option("--tokens", type=click.IntRange(2), help="Read only this many tokens of the text.")
 @click.option("--tier", type=click.Choice(CHOICES), help="Which form of an npy-dir to measure.  [default: its arrays]")

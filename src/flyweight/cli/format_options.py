@@ -9,6 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from flyweight.cli.paths import LocalPath
 from flyweight.containers import OPTIONS
 from flyweight.containers.options import Extras, Option
 
@@ -29,7 +30,7 @@ class _Value(click.ParamType[Any]):
 
 
 def _parameter(option: Option) -> click.Option:
-    kind = click.Path(path_type=Path, exists=True) if option.read is Path else _Value(option)
+    kind = LocalPath(exists=True) if option.read is Path else _Value(option)
     return click.Option([option.flag, option.name], type=kind, metavar=option.metavar, help=option.help)
 
 

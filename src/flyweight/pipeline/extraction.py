@@ -22,6 +22,7 @@ from flyweight.containers import container_named, mlpackage
 from flyweight.containers.container import Image
 from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
 from flyweight.foundation.manifest import DRAFT, Entry, Extent, Manifest
+from flyweight.pipeline.arguments import as_path
 from flyweight.pipeline.conversion import Progress, carry_out_plan
 from flyweight.pipeline.output.replacing import require_apart
 from flyweight.pipeline.output.staging import Staging
@@ -86,7 +87,7 @@ def extract(
     progress: Progress | None = None,
 ) -> ExtractReport:
     """Write `part` of a model to `destination`. `archived`: a Core ML package as the archive it is."""
-    destination = Path(os.path.abspath(destination))
+    destination = Path(os.path.abspath(as_path("destination", destination)))
     if archived and part != "coreml":
         raise ValueError("only a Core ML package is stored as an archive")
     if force:
