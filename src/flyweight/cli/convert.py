@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flyweight.cli.format_options import FormatOptions, added_form, extras_of
+from flyweight.cli.format_options import FormatOptions, added_form, extras_of, require_only
 from flyweight.cli.output import (
     codec_label,
     gate_label,
@@ -29,13 +29,17 @@ from flyweight.foundation.manifest import Entry
 from flyweight.foundation.tensor import RAW
 
 if TYPE_CHECKING:
-    from flyweight.pipeline import ConversionReport, Plan
+    from flyweight.pipeline import ConversionReport
+    from flyweight.pipeline.job import Job
 
-_IN_PLACE = {"source", "dry_run", "jobs", "max_ram", "resume", "tensors", "quiet", "as_json"}
+_RUNNING = {"dry_run", "jobs", "max_ram", "resume", "tensors", "quiet", "as_json"}
+_IN_PLACE = {"source", *_RUNNING}
+_OF_PLAN = {"plan_file", "source", "gate_text", "allow_ungated", "force", *_RUNNING}
+"""What goes with a form that is added, and with a plan that was made before."""
 
 
 @click.command(name="convert", cls=FormatOptions, short_help="Turn a checkpoint into another format or quantization.")
-@click.argument("source", type=LocalPath())
+@click.argument("source", type=LocalPath(), required=False)
 @click.argument("destination", type=LocalPath(), required=False)
 @click.option(
     "--to", "target", metavar="FORMAT", help="Target format (`flyweight formats`); default: by the destination's name."
@@ -51,6 +55,9 @@ _IN_PLACE = {"source", "dry_run", "jobs", "max_ram", "resume", "tensors", "quiet
 )
 @click.option("--shard-size", metavar="SIZE", callback=size_argument, help="Split the output into files of about this size.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
+@click.option("--plan-out", metavar="FILE", type=LocalPath(), help="Write the plan to FILE, `-` for stdout, and nothing else.")
+@click.option("--plan-digests", is_flag=True, help="With --plan-out: read the source for its digests; a copy of it will do.")
+@click.option("--plan", "plan_file", type=LocalPath(), help="Carry out a plan: `convert --plan FILE [DESTINATION]`.")
 @click.option("--jobs", type=click.IntRange(1, 256), help="Worker threads. Default: one per core, at most 8.")
 @click.option("--max-ram", metavar="SIZE", callback=size_argument, help="Memory to stay within; fewer workers run if need be.")
 @click.option(
@@ -64,7 +71,7 @@ _IN_PLACE = {"source", "dry_run", "jobs", "max_ram", "resume", "tensors", "quiet
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no notes.")
 @json_option
 def command(
-    source: Path,
+    source: Path | None,
     destination: Path | None,
     target: str | None,
     quant: str | None,
@@ -72,6 +79,9 @@ def command(
     dtype: str | None,
     shard_size: int | None,
     dry_run: bool,
+    plan_out: Path | None,
+    plan_digests: bool,
+    plan_file: Path | None,
     jobs: int | None,
     max_ram: int | None,
     gate_text: Path | None,
@@ -95,17 +105,36 @@ def command(
       flyweight convert model-hf model-4bit --to mlx --quant int4
       flyweight convert model.gguf model.safetensors          # keeps every quantised byte
       flyweight convert model-hf out.gguf --quant q4_0 --dry-run --json
+      flyweight convert model-hf out.gguf --quant q4_0 --plan-out plan.json && flyweight convert --plan plan.json
       flyweight convert model-hf model.squizd --quant int4    # weights, config and tokenizer in one file
       flyweight convert --add int4 model-npy                  # four bits beside eight, in the same npy-dir
       flyweight convert model-hf model.squizd --quant int2 --sparse 0.25 --eagle head.safetensors --coreml model.mlpackage
     """
     if quant is not None and recipe is not None:
         raise click.UsageError("--quant and --recipe exclude each other")
-    from flyweight.api import convert
+    from flyweight.api import convert, execute
     from flyweight.checkpoint import open_checkpoint
-    from flyweight.pipeline import plan_conversion
-    from flyweight.pipeline.conversion import conflict_of, target_container
+    from flyweight.pipeline import Plan, plan_conversion
+    from flyweight.pipeline.conversion import conflict_of, open_plan, target_container
 
+    if plan_file is not None:
+        require_only(click.get_current_context(), "--plan", _OF_PLAN)
+        plan = Plan.load(plan_file)
+        destination = source or plan_file.parent / plan.name  # the one argument there is
+        if dry_run:
+            with open_plan(plan, destination.name, max_ram=max_ram, allow_ungated=allow_ungated) as job:
+                _print_plan(job, f"{plan_file} → {destination}", quiet=quiet, as_json=as_json)
+            return
+        signal.signal(signal.SIGTERM, _terminated)
+        with progress_bar("converting", quiet=quiet) as advance:
+            report = execute(
+                plan, destination, jobs=jobs, max_ram=max_ram, gate_text=gate_text, allow_ungated=allow_ungated, resume=resume,
+                force=force, progress=advance,
+            )  # fmt: skip
+        _print_report(report, f"{plan_file} → {destination}", tensors=tensors, quiet=quiet, as_json=as_json)
+        return
+    if source is None:
+        raise click.MissingParameter(param_type="argument", param_hint="SOURCE")
     if (added := added_form(click.get_current_context(), _IN_PLACE)) is not None:
         from flyweight.pipeline.adding import add_form, plan_addition
 
@@ -124,13 +153,21 @@ def command(
     extras = extras_of(of_formats)
     if conflict := conflict_of(target_container(destination, target), quant, recipe is not None, extras):
         raise click.UsageError(conflict)
-    if dry_run:
+    if plan_digests and plan_out is None:
+        raise click.UsageError("--plan-digests goes with --plan-out")
+    if dry_run or plan_out is not None:
         with open_checkpoint(source) as checkpoint:
-            plan = plan_conversion(
+            job = plan_conversion(
                 checkpoint, destination.absolute(), to=target, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_size,
-                max_ram=max_ram, extras=extras, allow_ungated=allow_ungated,
+                max_ram=max_ram, extras=extras, allow_ungated=allow_ungated, digests=plan_digests,
             )  # fmt: skip
-        _print_plan(plan, f"{source} → {destination}", quiet=quiet, as_json=as_json)
+        if plan_out == Path("-"):
+            click.echo(job.plan.to_json(Path.cwd()), nl=False)
+        elif plan_out is not None:
+            job.plan.save(plan_out)
+            _notes(job.notes, quiet)
+        else:
+            _print_plan(job, f"{source} → {destination}", quiet=quiet, as_json=as_json)
         return
     signal.signal(signal.SIGTERM, _terminated)
     with progress_bar("converting", quiet=quiet) as advance:
@@ -154,9 +191,9 @@ def command(
     _print_report(report, f"{source} → {destination}", tensors=tensors, quiet=quiet, as_json=as_json)
 
 
-def _print_plan(plan: Plan, title: str, *, quiet: bool, as_json: bool) -> None:
+def _print_plan(job: Job, title: str, *, quiet: bool, as_json: bool) -> None:
     if as_json:
-        print_json(plan.as_json())
+        print_json(job.as_json())
         return
     columns = [
         ("tensor", "left"),
@@ -167,11 +204,12 @@ def _print_plan(plan: Plan, title: str, *, quiet: bool, as_json: bool) -> None:
         ("bits/w", "right"),
     ]
     rows = [
-        (s.target.name, s.action, stored_as(s.source), stored_as(s.target), s.target.nbytes, f"{s.target.bits_per_weight:.2f}")
-        for s in plan.steps
+        (step.name, step.action, stored_as(job.source(step)), stored_as(t), t.nbytes, f"{t.bits_per_weight:.2f}")
+        for step in job.plan.steps
+        for t in (job.target(step),)
     ]
-    print_table(f"{title} ({plan.container.name}, {human_bytes(plan.nbytes)})", columns, rows)
-    _notes(plan.notes, quiet)
+    print_table(f"{title} ({job.container.name}, {human_bytes(job.nbytes)})", columns, rows)
+    _notes(job.notes, quiet)
 
 
 def _print_report(report: ConversionReport, title: str, *, tensors: bool, quiet: bool, as_json: bool) -> None:

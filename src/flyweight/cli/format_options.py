@@ -13,7 +13,7 @@ from flyweight.cli.paths import LocalPath
 from flyweight.containers import OPTIONS
 from flyweight.containers.options import Extras, Option
 
-__all__ = ["FormatOptions", "added_form", "extras_of"]
+__all__ = ["FormatOptions", "added_form", "extras_of", "require_only"]
 
 
 class _Value(click.ParamType[Any]):
@@ -70,8 +70,13 @@ def added_form(ctx: click.Context, allowed: Collection[str]) -> str | None:
     option = next((group.add for group in OPTIONS if group.add and ctx.params[group.add.name] is not None), None)
     if option is None:
         return None
+    require_only(ctx, option.flag, {*allowed, option.name})
+    return str(ctx.params[option.name])
+
+
+def require_only(ctx: click.Context, flag: str, allowed: Collection[str]) -> None:
+    """UsageError if a parameter was given that does not go with a flag."""
     for parameter in ctx.command.params:
         given = ctx.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
-        if given and parameter.name not in (*allowed, option.name):
-            raise click.UsageError(f"{option.flag} and {parameter.get_error_hint(ctx)} exclude each other")
-    return str(ctx.params[option.name])
+        if given and parameter.name not in allowed:
+            raise click.UsageError(f"{flag} and {parameter.get_error_hint(ctx)} exclude each other")

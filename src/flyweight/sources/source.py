@@ -22,6 +22,10 @@ class Identity(NamedTuple):
     stamp: str
     """What changes with the content: the times and the inode of a file, else the digest."""
 
+    @property
+    def is_digest(self) -> bool:
+        return "." not in self.stamp
+
     @classmethod
     def of_file(cls, status: os.stat_result) -> Identity:
         """The second time, of the last change of anything, cannot be set back by a program."""
