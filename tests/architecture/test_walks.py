@@ -1,4 +1,4 @@
-"""What ARCHITECTURE.md says of its walks, counted: nothing is worked out twice for a kind of tensor on the way to the workers."""
+"""What ARCHITECTURE.md says of its walks, counted: on the way to the workers nothing is asked twice for a kind of tensor."""
 
 from __future__ import annotations
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -113,82 +116,54 @@ def command(
     if quant is not None and recipe is not None:
         raise click.UsageError("--quant and --recipe exclude each other")
     from flyweight.api import convert, execute
-    from flyweight.checkpoint import open_checkpoint
-    from flyweight.pipeline import Plan, plan_conversion
-    from flyweight.pipeline.conversion import conflict_of, open_plan, target_container
+    from flyweight.pipeline.adding import add_form, open_addition
+    from flyweight.pipeline.conversion import conflict_of, open_conversion, open_plan, target_container
+    from flyweight.pipeline.plan import Plan
 
+    ctx, label = click.get_current_context(), "converting"
+    judged: dict[str, Any] = {"max_ram": max_ram, "allow_ungated": allow_ungated}
+    replacing: dict[str, Any] = {"gate_text": gate_text, "force": force}
+    planned: Callable[[], AbstractContextManager[Job]]
+    carry_out: Callable[..., ConversionReport]
     if plan_file is not None:
-        require_only(click.get_current_context(), "--plan", _OF_PLAN)
+        require_only(ctx, "--plan", _OF_PLAN)
         plan = Plan.load(plan_file)
         destination = source or plan_file.parent / plan.name  # the one argument there is
-        if dry_run:
-            with open_plan(plan, destination.name, max_ram=max_ram, allow_ungated=allow_ungated) as job:
-                _print_plan(job, f"{plan_file} → {destination}", quiet=quiet, as_json=as_json)
-            return
-        signal.signal(signal.SIGTERM, _terminated)
-        with progress_bar("converting", quiet=quiet) as advance:
-            report = execute(
-                plan, destination, jobs=jobs, max_ram=max_ram, gate_text=gate_text, allow_ungated=allow_ungated, resume=resume,
-                force=force, progress=advance,
-            )  # fmt: skip
-        _print_report(report, f"{plan_file} → {destination}", tensors=tensors, quiet=quiet, as_json=as_json)
-        return
-    if source is None:
+        title = f"{plan_file} → {destination}"
+        planned = partial(open_plan, plan, destination.name, **judged)
+        carry_out = partial(execute, plan, destination, **judged, **replacing)
+    elif source is None:
         raise click.MissingParameter(param_type="argument", param_hint="SOURCE")
-    if (added := added_form(click.get_current_context(), _IN_PLACE)) is not None:
-        from flyweight.pipeline.adding import add_form, plan_addition
-
-        if dry_run:
-            with open_checkpoint(source) as checkpoint:
-                _print_plan(plan_addition(checkpoint, added), f"{source} + {added}", quiet=quiet, as_json=as_json)
-            return
-        signal.signal(signal.SIGTERM, _terminated)
-        with progress_bar("adding", quiet=quiet) as advance:
-            report = add_form(source, added, jobs=jobs, max_ram=max_ram, resume=resume, progress=advance)
-        _print_report(report, f"{source} + {added}", tensors=tensors, quiet=quiet, as_json=as_json)
-        return
-    if destination is None:
+    elif (added := added_form(ctx, _IN_PLACE)) is not None:
+        title, label = f"{source} + {added}", "adding"
+        planned = partial(open_addition, source, added)
+        carry_out = partial(add_form, source, added, max_ram=max_ram)
+    elif destination is None:
         raise click.MissingParameter(param_type="argument", param_hint="DESTINATION")
-
-    extras = extras_of(of_formats)
-    if conflict := conflict_of(target_container(destination, target), quant, recipe is not None, extras):
-        raise click.UsageError(conflict)
+    else:
+        extras = extras_of(of_formats)
+        if conflict := conflict_of(target_container(destination, target), quant, recipe is not None, extras):
+            raise click.UsageError(conflict)
+        wish = {"to": target, "quant": quant, "recipe": recipe, "dtype": dtype, "shard_bytes": shard_size, "extras": extras}
+        title = f"{source} → {destination}"
+        planned = partial(open_conversion, source, destination, digests=plan_digests, **wish, **judged)
+        carry_out = partial(convert, source, destination, **wish, **judged, **replacing)
     if plan_digests and plan_out is None:
         raise click.UsageError("--plan-digests goes with --plan-out")
     if dry_run or plan_out is not None:
-        with open_checkpoint(source) as checkpoint:
-            job = plan_conversion(
-                checkpoint, destination.absolute(), to=target, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_size,
-                max_ram=max_ram, extras=extras, allow_ungated=allow_ungated, digests=plan_digests,
-            )  # fmt: skip
-        if plan_out == Path("-"):
-            click.echo(job.plan.to_json(Path.cwd()), nl=False)
-        elif plan_out is not None:
-            job.plan.save(plan_out)
-            _notes(job.notes, quiet)
-        else:
-            _print_plan(job, f"{source} → {destination}", quiet=quiet, as_json=as_json)
+        with planned() as job:
+            if plan_out is None:
+                _print_plan(job, title, quiet=quiet, as_json=as_json)
+            elif plan_out == Path("-"):
+                click.echo(job.plan.to_json(Path.cwd()), nl=False)
+            else:
+                job.plan.save(plan_out)
+                _notes(job.notes, quiet)
         return
     signal.signal(signal.SIGTERM, _terminated)
-    with progress_bar("converting", quiet=quiet) as advance:
-        report = convert(
-            source,
-            destination,
-            to=target,
-            quant=quant,
-            recipe=recipe,
-            dtype=dtype,
-            shard_bytes=shard_size,
-            jobs=jobs,
-            max_ram=max_ram,
-            extras=extras,
-            gate_text=gate_text,
-            allow_ungated=allow_ungated,
-            resume=resume,
-            force=force,
-            progress=advance,
-        )
-    _print_report(report, f"{source} → {destination}", tensors=tensors, quiet=quiet, as_json=as_json)
+    with progress_bar(label, quiet=quiet) as advance:
+        report = carry_out(jobs=jobs, resume=resume, progress=advance)
+    _print_report(report, title, tensors=tensors, quiet=quiet, as_json=as_json)
 
 
 def _print_plan(job: Job, title: str, *, quiet: bool, as_json: bool) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection
-from contextlib import closing
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
@@ -30,10 +30,10 @@ from flyweight.pipeline.plan import Plan, Step
 from flyweight.pipeline.recipe import Recipe
 from flyweight.writing import Folder, Tree, move
 
-__all__ = ["add_form", "plan_addition"]
+__all__ = ["add_form", "open_addition"]
 
 
-def plan_addition(checkpoint: Checkpoint, form: str) -> Job:
+def _plan(checkpoint: Checkpoint, form: str) -> Job:
     """What `add_form` would do; without steps if the form is there already."""
     where, container = checkpoint.bundle.name, checkpoint.container
     if not isinstance(container, AddsForms):
@@ -55,6 +55,12 @@ def plan_addition(checkpoint: Checkpoint, form: str) -> Job:
     return Job(plan, checkpoint, placement, notes=tuple(notes))
 
 
+@contextmanager
+def open_addition(directory: Path | str, form: str) -> Iterator[Job]:
+    with open_checkpoint(directory, checks_digests=True) as checkpoint:
+        yield _plan(checkpoint, form)
+
+
 def add_form(
     directory: Path | str,
     form: str,
@@ -68,8 +74,7 @@ def add_form(
     started = time.perf_counter()
     directory = Path(os.path.abspath(directory))
     jobs, max_ram = as_count("jobs", jobs), as_size("max_ram", max_ram)
-    with open_checkpoint(directory, checks_digests=True) as checkpoint:
-        job = plan_addition(checkpoint, form)
+    with open_addition(directory, form) as job:
         assert isinstance(job.container, Addition)
         workers = check_resources(job, directory, jobs=jobs, max_ram=max_ram, resume=resume)
         resume = resume and bool(job.plan.steps)

@@ -28,7 +28,7 @@ from flyweight.pipeline.planning import job_of_plan, make_job
 from flyweight.pipeline.quantization_names import recipe_for
 from flyweight.pipeline.recipe import Recipe, load_recipe
 
-__all__ = ["conflict_of", "convert", "execute", "open_plan", "plan", "plan_conversion", "target_container"]
+__all__ = ["conflict_of", "convert", "execute", "open_conversion", "open_plan", "plan", "plan_conversion", "target_container"]
 
 _EXTENSION = re.compile(r"\.[a-z][a-z0-9]{1,11}")
 
@@ -104,14 +104,21 @@ def _draft(extras: Extras | None) -> Checkpoint | None:
     return open_checkpoint(extras.draft, checks_digests=True) if extras and extras.draft else None
 
 
-def plan(source: Path | str, destination: Path | str, *, digests: bool = False, **options: Any) -> Plan:
+@contextmanager
+def open_conversion(source: Path | str, destination: Path | str, **options: Any) -> Iterator[Job]:
+    """`plan_conversion` of what is at a path."""
+    destination = Path(os.path.abspath(as_path("destination", destination)))
+    with open_checkpoint(source, checks_digests=True) as checkpoint:
+        yield plan_conversion(checkpoint, destination, **options)
+
+
+def plan(source: Path | str, destination: Path | str, **options: Any) -> Plan:
     """What `convert` would do with these options, as data that `execute` carries out later.
 
     The source is known by its files' sizes and times of change; with `digests`, for which it is read, also a copy of it is.
     """
-    destination = Path(os.path.abspath(as_path("destination", destination)))
-    with open_checkpoint(source) as checkpoint:
-        return plan_conversion(checkpoint, destination, digests=digests, **options).plan
+    with open_conversion(source, destination, **options) as job:
+        return job.plan
 
 
 def convert(
@@ -145,11 +152,10 @@ def convert(
     if force:
         beside = (recipe if isinstance(recipe, Path | str) else None, *(extras.inputs.values() if extras else ()))
         require_apart(destination, [source, *(path for path in (*beside, gate_text) if path is not None)])
-    with open_checkpoint(source, checks_digests=True) as checkpoint:
-        job = plan_conversion(
-            checkpoint, destination, to=to, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_bytes,
-            max_ram=max_ram, extras=extras, allow_ungated=allow_ungated,
-        )  # fmt: skip
+    with open_conversion(
+        source, destination, to=to, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_bytes, max_ram=max_ram,
+        extras=extras, allow_ungated=allow_ungated,
+    ) as job:  # fmt: skip
         return _carried_out(
             job, source, destination, started, jobs=jobs, max_ram=max_ram, measure=measure, gate_text=gate_text,
             allow_ungated=allow_ungated, resume=resume, force=force, progress=progress,
@@ -162,27 +168,23 @@ def execute(
     *,
     jobs: int | None = None,
     max_ram: int | str | None = None,
-    measure: Measure | None = None,
     gate_text: Path | str | None = None,
     allow_ungated: bool = False,
-    resume: bool = False,
     force: bool = False,
-    progress: Progress | None = None,
+    **run: Any,
 ) -> ConversionReport:
     """Carry out a plan that was made before: the output is what `convert` would have made then, byte for byte.
 
-    OutputError E_SOURCE_CHANGED if what it reads is not what it was.
+    It takes what `convert` does, but for what the plan says already. OutputError E_SOURCE_CHANGED if what it reads is not what
+    it was.
     """
-    started = time.perf_counter()
+    started, source = time.perf_counter(), plan.inputs[SOURCE].path
     destination = Path(os.path.abspath(as_path("destination", destination)))
-    jobs, max_ram = as_count("jobs", jobs), as_size("max_ram", max_ram)
+    run |= {"jobs": as_count("jobs", jobs), "max_ram": as_size("max_ram", max_ram), "allow_ungated": allow_ungated}
     if force:
         require_apart(destination, [*(given.path for given in plan.inputs.values()), *([gate_text] if gate_text else ())])
-    with open_plan(plan, destination.name, max_ram=max_ram, allow_ungated=allow_ungated) as job:
-        return _carried_out(
-            job, plan.inputs[SOURCE].path, destination, started, jobs=jobs, max_ram=max_ram, measure=measure,
-            gate_text=gate_text, allow_ungated=allow_ungated, resume=resume, force=force, progress=progress,
-        )  # fmt: skip
+    with open_plan(plan, destination.name, max_ram=run["max_ram"], allow_ungated=allow_ungated) as job:
+        return _carried_out(job, source, destination, started, gate_text=gate_text, force=force, **run)
 
 
 @contextmanager
