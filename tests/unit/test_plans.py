@@ -108,6 +108,15 @@ def test_a_stopped_run_is_resumed_and_not_by_another_plan(work: Path) -> None:
     assert Path("made.gguf").read_bytes() == Path("direct.gguf").read_bytes()
 
 
+def test_a_gate_is_asked_when_the_plan_is_carried_out(work: Path) -> None:
+    Path("strict.toml").write_text('[[rules]]\nmatch = "*_proj*"\ncodec = "q4_0"\n[gate]\nmax_kl = 1e-9\n')
+    flyweight.plan("toy", "made.gguf", recipe="strict.toml").save("strict.json")
+    assert refusal(Path("strict.json")).code == "E_GATE"
+    report = flyweight.execute(Plan.load("strict.json"), "made.gguf", allow_ungated=True)
+    assert report.gate is not None
+    assert report.gate["limits"]["max_kl"] == 1e-9
+
+
 def test_a_model_and_its_plan_move_together(work: Path) -> None:
     shutil.move(work, work.with_name("moved"))
     try:
