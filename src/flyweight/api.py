@@ -9,9 +9,14 @@ from flyweight import pipeline
 from flyweight.measuring import measure
 from flyweight.pipeline import ConversionReport
 
-__all__ = ["convert"]
+__all__ = ["convert", "execute"]
 
 
 @wraps(pipeline.convert)
 def convert(*arguments: Any, **options: Any) -> ConversionReport:
     return pipeline.convert(*arguments, **{"measure": measure, **options})
+
+
+@wraps(pipeline.execute)
+def execute(*arguments: Any, **options: Any) -> ConversionReport:
+    return pipeline.execute(*arguments, **{"measure": measure, **options})

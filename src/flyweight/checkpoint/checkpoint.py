@@ -108,6 +108,11 @@ class Checkpoint(Uncopied, Mapping[str, Array]):
         self.check_open()
         return self.bundle[file] if file in self.bundle else self.bundle.siblings()[file]
 
+    def files(self) -> set[str]:
+        """The files that tensors and side files lie in; `source` opens one."""
+        weights = {extent.file for entry in self.manifest.entries.values() for extent in entry.extents.values()}
+        return weights | {content.file for content in self.manifest.files.values() if isinstance(content, Extent)}
+
     def read(self, extent: Extent | bytes) -> bytes:
         """The content of a side file."""
         self.check_open()

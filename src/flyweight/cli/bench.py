@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from flyweight.cli.output import json_option, note, print_json, print_table
+from flyweight.cli.paths import LocalPath
 
 
 @click.command(name="bench", short_help="Measure the speed of codecs or of a model.")
 @click.argument("codec", default="")
-@click.argument("model", required=False, type=click.Path(path_type=Path, exists=True))
+@click.argument("model", required=False, type=LocalPath(exists=True))
 @click.option(
     "--runs", type=click.IntRange(1, 1000), default=9, show_default=True, help="Runs per figure; the median is reported."
 )

@@ -21,6 +21,7 @@ from flyweight.cli.output import (
     size_argument,
     ungated_option,
 )
+from flyweight.cli.paths import LocalPath
 from flyweight.tiers.tier_table import TIERS
 
 NAMES = tuple(tier.name for tier in TIERS)
@@ -51,7 +52,7 @@ def command() -> None:
     """
 
 
-_paths = click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+_paths = click.argument("paths", nargs=-1, type=LocalPath())
 
 
 @command.command(name="ls", short_help="List tiers and whether they are usable.")
@@ -136,7 +137,7 @@ def _report_cache(deep: bool, as_json: bool) -> bool:
 
 
 @command.command(name="build", short_help="Build tiers now instead of at the first start.")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=LocalPath())
 @click.option(
     "--tier", "tiers", multiple=True, type=click.Choice(NAMES), help="Which tier; may be repeated.  [default: packed]"
 )

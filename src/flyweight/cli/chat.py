@@ -10,12 +10,13 @@ from typing import Any
 import click
 
 from flyweight.cli.output import note
+from flyweight.cli.paths import LocalPath
 from flyweight.cli.run import explain, model_options, sampling_options, starting
 from flyweight.cli.streams import lines_from_stdin, require_text, say
 
 
 @click.command(name="chat", short_help="Chat with a model.")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=LocalPath())
 @sampling_options
 @model_options
 def command(

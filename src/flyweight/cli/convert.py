@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from flyweight.cli.format_options import FormatOptions, added_form, extras_of
+from flyweight.cli.format_options import FormatOptions, added_form, extras_of, require_only
 from flyweight.cli.output import (
     codec_label,
     gate_label,
@@ -23,18 +26,23 @@ from flyweight.cli.output import (
     size_argument,
     ungated_option,
 )
+from flyweight.cli.paths import LocalPath
 from flyweight.foundation.errors import InterruptedRunError
 
 if TYPE_CHECKING:
     from flyweight.foundation.manifest import Entry
-    from flyweight.pipeline import ConversionReport, Plan
+    from flyweight.pipeline import ConversionReport
+    from flyweight.pipeline.job import Job
 
-_IN_PLACE = {"source", "dry_run", "jobs", "max_ram", "resume", "tensors", "quiet", "as_json"}
+_RUNNING = {"dry_run", "jobs", "max_ram", "resume", "tensors", "quiet", "as_json"}
+_IN_PLACE = {"source", *_RUNNING}
+_OF_PLAN = {"plan_file", "source", "gate_text", "allow_ungated", "force", *_RUNNING}
+"""What goes with a form that is added, and with a plan that was made before."""
 
 
 @click.command(name="convert", cls=FormatOptions, short_help="Convert or quantize a model.")
-@click.argument("source", type=click.Path(path_type=Path))
-@click.argument("destination", type=click.Path(path_type=Path), required=False)
+@click.argument("source", type=LocalPath(), required=False)
+@click.argument("destination", type=LocalPath(), required=False)
 @click.option(
     "--to", "target", metavar="FORMAT", help="Target format, see `flyweight formats`. Default: from the destination's name."
 )
@@ -43,7 +51,7 @@ _IN_PLACE = {"source", "dry_run", "jobs", "max_ram", "resume", "tensors", "quiet
     metavar="NAME",
     help="Quantize matrices: q8_0, q4_k, q4_0, int4, int4-g32 … `dense` decodes; `keep`, the default, keeps what is stored.",
 )
-@click.option("--recipe", type=click.Path(path_type=Path), help="TOML file with rules that choose a codec for each tensor.")
+@click.option("--recipe", type=LocalPath(), help="TOML file with rules that choose a codec for each tensor.")
 @click.option(
     "--dtype",
     metavar="TYPE",
@@ -51,12 +59,15 @@ _IN_PLACE = {"source", "dry_run", "jobs", "max_ram", "resume", "tensors", "quiet
 )
 @click.option("--shard-size", metavar="SIZE", callback=size_argument, help="Split the output into files of about this size.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
+@click.option("--plan-out", metavar="FILE", type=LocalPath(), help="Write the plan to FILE, `-` for stdout, and nothing else.")
+@click.option("--plan-digests", is_flag=True, help="With --plan-out: read the source for its digests; a copy of it will do.")
+@click.option("--plan", "plan_file", type=LocalPath(), help="Carry out a plan: `convert --plan FILE [DESTINATION]`.")
 @click.option("--jobs", type=click.IntRange(1, 256), help="Worker threads. Default: one per core, at most 8.")
 @click.option(
     "--max-ram", metavar="SIZE", callback=size_argument, help="Upper bound on memory; fewer workers run if necessary."
 )
 @click.option(
-    "--gate-text", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    "--gate-text", type=LocalPath(exists=True, dir_okay=False),
     help="UTF-8 text for the accuracy gate, if there is one. Default: text that the source model generates.",
 )  # fmt: skip
 @ungated_option
@@ -66,7 +77,7 @@ _IN_PLACE = {"source", "dry_run", "jobs", "max_ram", "resume", "tensors", "quiet
 @click.option("--quiet", "-q", is_flag=True, help="Print no progress and no notes.")
 @json_option
 def command(
-    source: Path,
+    source: Path | None,
     destination: Path | None,
     target: str | None,
     quant: str | None,
@@ -74,6 +85,9 @@ def command(
     dtype: str | None,
     shard_size: int | None,
     dry_run: bool,
+    plan_out: Path | None,
+    plan_digests: bool,
+    plan_file: Path | None,
     jobs: int | None,
     max_ram: int | None,
     gate_text: Path | None,
@@ -98,76 +112,76 @@ def command(
       flyweight convert model-hf model-4bit --to mlx --quant int4
       flyweight convert model.gguf model.safetensors          # copies every quantized byte
       flyweight convert model-hf out.gguf --quant q4_0 --dry-run --json
+      flyweight convert model-hf out.gguf --quant q4_0 --plan-out plan.json && flyweight convert --plan plan.json
       flyweight convert model-hf model.squizd --quant int4    # weights, config and tokenizer in one file
       flyweight convert --add int4 model-npy                  # add four-bit weights to an 8-bit npy-dir
       flyweight convert model-hf model.squizd --quant int2 --sparse 0.25 --eagle head.safetensors --coreml model.mlpackage
     """
     if quant is not None and recipe is not None:
         raise click.UsageError("--quant and --recipe cannot be used together")
-    from flyweight.api import convert
-    from flyweight.checkpoint import open_checkpoint
-    from flyweight.pipeline import plan_conversion
-    from flyweight.pipeline.conversion import conflict_of, target_container
+    from flyweight.api import convert, execute
+    from flyweight.pipeline.adding import add_form, open_addition
+    from flyweight.pipeline.conversion import conflict_of, open_conversion, open_plan, target_container
+    from flyweight.pipeline.plan import Plan
 
-    if (added := added_form(click.get_current_context(), _IN_PLACE)) is not None:
-        from flyweight.pipeline.adding import add_form, plan_addition
-
-        if dry_run:
-            with open_checkpoint(source) as checkpoint:
-                _print_plan(plan_addition(checkpoint, added), f"{source} + {added}", quiet=quiet, as_json=as_json)
-            return
-        signal.signal(signal.SIGTERM, _terminated)
-        with progress_bar("adding", quiet=quiet) as advance:
-            report = add_form(source, added, jobs=jobs, max_ram=max_ram, resume=resume, progress=advance)
-        _print_report(report, f"{source} + {added}", tensors=tensors, quiet=quiet, as_json=as_json)
-        return
-    if destination is None:
+    ctx, label = click.get_current_context(), "converting"
+    judged: dict[str, Any] = {"max_ram": max_ram, "allow_ungated": allow_ungated}
+    replacing: dict[str, Any] = {"gate_text": gate_text, "force": force}
+    planned: Callable[[], AbstractContextManager[Job]]
+    carry_out: Callable[..., ConversionReport]
+    if plan_file is not None:
+        require_only(ctx, "--plan", _OF_PLAN)
+        plan = Plan.load(plan_file)
+        destination = source or plan_file.parent / plan.name  # the one argument there is
+        title = f"{plan_file} → {destination}"
+        planned = partial(open_plan, plan, destination.name, **judged)
+        carry_out = partial(execute, plan, destination, **judged, **replacing)
+    elif source is None:
+        raise click.MissingParameter(param_type="argument", param_hint="SOURCE")
+    elif (added := added_form(ctx, _IN_PLACE)) is not None:
+        title, label = f"{source} + {added}", "adding"
+        planned = partial(open_addition, source, added)
+        carry_out = partial(add_form, source, added, max_ram=max_ram)
+    elif destination is None:
         raise click.MissingParameter(param_type="argument", param_hint="DESTINATION")
-
-    extras = extras_of(of_formats)
-    if conflict := conflict_of(target_container(destination, target), quant, recipe is not None, extras):
-        raise click.UsageError(conflict)
-    if dry_run:
-        with open_checkpoint(source) as checkpoint:
-            plan = plan_conversion(
-                checkpoint, destination.absolute(), to=target, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_size,
-                max_ram=max_ram, extras=extras, allow_ungated=allow_ungated,
-            )  # fmt: skip
-        _print_plan(plan, f"{source} → {destination}", quiet=quiet, as_json=as_json)
+    else:
+        extras = extras_of(of_formats)
+        if conflict := conflict_of(target_container(destination, target), quant, recipe is not None, extras):
+            raise click.UsageError(conflict)
+        wish = {"to": target, "quant": quant, "recipe": recipe, "dtype": dtype, "shard_bytes": shard_size, "extras": extras}
+        title = f"{source} → {destination}"
+        planned = partial(open_conversion, source, destination, digests=plan_digests, **wish, **judged)
+        carry_out = partial(convert, source, destination, **wish, **judged, **replacing)
+    if plan_digests and plan_out is None:
+        raise click.UsageError("--plan-digests goes with --plan-out")
+    if dry_run or plan_out is not None:
+        with planned() as job:
+            if plan_out is None:
+                _print_plan(job, title, quiet=quiet, as_json=as_json)
+            elif plan_out == Path("-"):
+                click.echo(job.plan.to_json(Path.cwd()), nl=False)
+            else:
+                job.plan.save(plan_out)
+                _notes(job.notes, quiet)
         return
     signal.signal(signal.SIGTERM, _terminated)
-    with progress_bar("converting", quiet=quiet) as advance:
-        report = convert(
-            source,
-            destination,
-            to=target,
-            quant=quant,
-            recipe=recipe,
-            dtype=dtype,
-            shard_bytes=shard_size,
-            jobs=jobs,
-            max_ram=max_ram,
-            extras=extras,
-            gate_text=gate_text,
-            allow_ungated=allow_ungated,
-            resume=resume,
-            force=force,
-            progress=advance,
-        )
-    _print_report(report, f"{source} → {destination}", tensors=tensors, quiet=quiet, as_json=as_json)
+    with progress_bar(label, quiet=quiet) as advance:
+        report = carry_out(jobs=jobs, resume=resume, progress=advance)
+    _print_report(report, title, tensors=tensors, quiet=quiet, as_json=as_json)
 
 
-def _print_plan(plan: Plan, title: str, *, quiet: bool, as_json: bool) -> None:
+def _print_plan(job: Job, title: str, *, quiet: bool, as_json: bool) -> None:
     if as_json:
-        print_json(plan.as_json())
+        print_json(job.as_json())
         return
     columns = ["tensor", "action", "from", "to", ">bytes", ">bits/w"]
     rows = [
-        (s.target.name, s.action, stored_as(s.source), stored_as(s.target), s.target.nbytes, f"{s.target.bits_per_weight:.2f}")
-        for s in plan.steps
+        (step.name, step.action, stored_as(job.source(step)), stored_as(t), t.nbytes, f"{t.bits_per_weight:.2f}")
+        for step in job.plan.steps
+        for t in (job.target(step),)
     ]
-    print_table(f"{title} ({plan.container.name}, {human_bytes(plan.nbytes)})", columns, rows)
-    _notes(plan.notes, quiet)
+    print_table(f"{title} ({job.container.name}, {human_bytes(job.nbytes)})", columns, rows)
+    _notes(job.notes, quiet)
 
 
 def _print_report(report: ConversionReport, title: str, *, tensors: bool, quiet: bool, as_json: bool) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 import click
 
 from flyweight.cli.output import json_option, note, print_json, print_table
+from flyweight.cli.paths import LocalPath
 
 
 @click.command(name="diff", short_help="Compare the weights of two models, in any formats.")
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
+@click.argument("a", type=LocalPath())
+@click.argument("b", type=LocalPath())
 @click.option("--all", "everything", is_flag=True, help="List identical tensors too.")
 @json_option
 def command(a: Path, b: Path, everything: bool, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flyweight.cli.output import json_option, print_json, print_table
+from flyweight.cli.paths import LocalPath
 from flyweight.cli.run import engine_options
 from flyweight.tiers.tier_table import ARRAYS, CHOICES
 
@@ -32,9 +33,9 @@ FIGURES = {
 
 
 @click.command(name="eval", short_help="Measure perplexity, and KL divergence from another model.")
-@click.argument("model", type=click.Path(path_type=Path))
-@click.option("--text", type=click.Path(path_type=Path, dir_okay=False), required=True, help="UTF-8 text to measure on.")
-@click.option("--against", type=click.Path(path_type=Path), help="Reference model, usually the original.")
+@click.argument("model", type=LocalPath())
+@click.option("--text", type=LocalPath(dir_okay=False), required=True, help="UTF-8 text to measure on.")
+@click.option("--against", type=LocalPath(), help="Reference model, usually the original.")
 @click.option("--context", type=click.IntRange(2), help="Window size in tokens.  [default: the model's context, at most 1024]")
 @click.option("--tokens", type=click.IntRange(2), help="Use only the first tokens of the text.")
 @click.option("--tier", type=click.Choice(CHOICES), help="Which tier of an npy-dir to measure.  [default: its arrays]")

@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from flyweight.cli.output import human_bytes, json_option, print_json, print_table, progress_bar, say
+from flyweight.cli.paths import LocalPath
 
 
 @click.command(name="extract", short_help="Extract files, a draft head or single tensors from a model.")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=LocalPath())
 @click.argument("part", required=False)
-@click.argument("out", required=False, type=click.Path(path_type=Path))
+@click.argument("out", required=False, type=LocalPath())
 @click.option("--list", "listing", is_flag=True, help="List what can be extracted.")
 @click.option("--zip", "archived", is_flag=True, help="Write the Core ML package as a zip archive, as stored.")
 @click.option("--force", is_flag=True, help="Replace OUT if it is a model or an earlier result of the same command.")

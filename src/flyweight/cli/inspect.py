@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flyweight.cli.output import codec_label, gate_label, human_bytes, json_option, note, print_json, print_table
+from flyweight.cli.paths import LocalPath
 from flyweight.foundation.errors import printable
 from flyweight.foundation.manifest import Manifest, Numbers
 
@@ -23,7 +24,7 @@ _MOST_KEYS = 1000
 
 
 @click.command(name="inspect", short_help="Show the format, metadata and tensors of a model.")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=LocalPath())
 @click.option("--tensors", is_flag=True, help="List every tensor.")
 @json_option
 def command(path: Path, tensors: bool, as_json: bool) -> None:

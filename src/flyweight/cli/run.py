@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from flyweight.cli.output import json_option, note, print_json, size_argument, ungated_option
+from flyweight.cli.paths import LocalPath
 from flyweight.cli.streams import require_text, say, text_from_stdin
 from flyweight.tiers.tier_table import AUTO, CHOICES
 
@@ -131,7 +132,7 @@ def _stop_texts(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, 
 
 
 @click.command(name="run", short_help="Generate text from a prompt.")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=LocalPath())
 @click.argument("prompt", required=False)
 @click.option("--raw", is_flag=True, help="Continue the prompt without the chat template.")
 @click.option("--stop", multiple=True, metavar="TEXT", callback=_stop_texts, help="Stop before this text; may be repeated.")

@@ -8,10 +8,11 @@ from pathlib import Path
 import click
 
 from flyweight.cli.output import human_bytes, json_option, print_json, print_table, progress_bar
+from flyweight.cli.paths import LocalPath
 
 
 @click.command(name="verify", short_help="Check a model for damage and errors.")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=LocalPath())
 @click.option("--strict", is_flag=True, help="Exit 1 on warnings too.")
 @json_option
 def command(path: Path, strict: bool, as_json: bool) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs import packing
-from flyweight.codecs.casts import as_float, astype
+from flyweight.codecs.casts import astype
 from flyweight.codecs.codec import Array, Codec, Grid, GridSpec, Parts, column_weights
 from flyweight.codecs.value_checks import FLOATS, require_f32, require_finite, require_integers, require_one_of
 from flyweight.foundation.dtypes import DType
@@ -107,19 +107,17 @@ class Affine(Codec):
     def store(self, spec: TensorSpec, codes: Array, scale: Array, offset: Array) -> Parts:
         """The parts for codes (rows, columns), scale and offset (rows, groups)."""
         stored = codes ^ np.uint8(self.half) if self.form == "symmetric" else codes
-        packed = packing.pack(self.packing, stored, self.bits)
-        padded = self._packed_rows(spec, len(packed))
+        packed, layout = packing.pack(self.packing, stored, self.bits), self.layout(spec)
+        padded = self._packed_rows(layout["codes"], len(packed))
         padded[:, : packed.shape[1]] = packed
-        return self._parts(spec, padded, scale, offset)
+        return self._parts(layout, padded, scale, offset)
 
-    def _packed_rows(self, spec: TensorSpec, rows: int) -> Array:
+    def _packed_rows(self, codes: TensorSpec, rows: int) -> Array:
         """Zeros for rows of packed codes, padded to whole words."""
-        codes = self.layout(spec)["codes"]
         return np.zeros((rows, codes.shape[self.axis] * codes.dtype.itemsize), np.uint8)
 
-    def _parts(self, spec: TensorSpec, packed: Array, scale: Array, offset: Array) -> Parts:
+    def _parts(self, layout: Layout, packed: Array, scale: Array, offset: Array) -> Parts:
         rows = {"codes": packed.view(_WORDS[self.word].numpy), "scale": scale, "bias": offset, "zero": offset}
-        layout = self.layout(spec)
         return {part: self._from_rows(astype(rows[part], want.dtype.numpy), want.shape) for part, want in layout.items()}
 
     def _load(self, spec: TensorSpec, parts: Parts) -> tuple[Array, Array, Array]:
@@ -172,26 +170,28 @@ class Affine(Codec):
 
     def _encode_fused(self, spec: TensorSpec, array: Array) -> Parts:
         """What `encode` says, by one kernel: fit, round, nearest codes, packed."""
-        rows = self._rows(spec, as_float(array))
+        layout, rows = self.layout(spec), self._rows(spec, array, keep=DType.BF16)
         columns = rows.shape[1]
         span = self.span(columns)
-        packed = self._packed_rows(spec, len(rows))
+        packed = self._packed_rows(layout["codes"], len(rows))
         scale, offset = (np.full((len(rows), -(-columns // span)), self.half, np.float32) for _ in range(2))
         if self.form == "symmetric":
             kernels.encode_symmetric(rows, self.bits, span, self.scale, packed, scale)
         else:
             kernels.encode_scale_bias(rows, self.bits, span, self.scale, packed, scale, offset)
         require_finite(not np.isnan(scale).any())
-        return self._parts(spec, packed, *self.representable(scale, offset))
+        return self._parts(layout, packed, *self.representable(scale, offset))
 
-    def _rows(self, spec: TensorSpec, array: Array) -> Array:
-        """A tensor as rows, (rows, columns)."""
-        self.layout(spec)
-        return self._as_rows(array.reshape(_shape(spec)))
+    def _rows(self, spec: TensorSpec, array: Array, keep: DType = DType.F32) -> Array:
+        """A tensor as rows, (rows, columns): of float32, or of the type to keep where it is that already."""
+        given = np.asarray(array)
+        rows = astype(given, keep.numpy if given.dtype == keep.numpy else _F32)
+        return self._as_rows(np.require(rows, requirements=["C", "A"]).reshape(_shape(spec)))
 
     def finite_rows(self, spec: TensorSpec, array: Array) -> Array:
         """A tensor as float32 rows, (rows, columns), all finite."""
-        rows = self._rows(spec, astype(np.asarray(array), _F32))
+        self.layout(spec)  # refuses what cannot be stored
+        rows = self._rows(spec, array)
         require_finite(np.isfinite(rows).all())
         return rows
 

@@ -160,7 +160,7 @@ def _read_windows(raw: memoryview, at: int, file: str, start: int) -> Entries | 
         names += columns["name"]
         fresh = array("I", map(known.__getitem__, columns["about"]))
         begins, ends = _integers(columns["begin"]), _integers(columns["end"])
-        if begins is None or ends is None or not np.array_equal(ends - begins, np.array(sizes)[np.array(fresh)]):
+        if begins is None or ends is None or not np.array_equal(ends - begins, np.array(sizes).take(fresh)):
             return None
         kinds += fresh
         offsets.frombytes((begins + start).tobytes())

@@ -1,10 +1,10 @@
 """Work on whole checkpoints: convert, verify, diff, extract."""
 
 from flyweight.pipeline.compare import DiffReport, diff
-from flyweight.pipeline.conversion import convert, plan_conversion, target_container
+from flyweight.pipeline.conversion import convert, execute, plan_conversion, target_container
 from flyweight.pipeline.conversion_report import ConversionReport, TensorReport
 from flyweight.pipeline.extraction import ExtractReport, Part, extract, list_parts
-from flyweight.pipeline.plan import Plan, Step, make_plan
+from flyweight.pipeline.plan import Plan, Step
 from flyweight.pipeline.recipe import Recipe, load_recipe, preset
 from flyweight.pipeline.soundness import Finding, VerifyReport, verify
 
@@ -21,10 +21,10 @@ __all__ = [
     "VerifyReport",
     "convert",
     "diff",
+    "execute",
     "extract",
     "list_parts",
     "load_recipe",
-    "make_plan",
     "plan_conversion",
     "preset",
     "target_container",

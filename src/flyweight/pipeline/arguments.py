@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.limits import parse_size
+from flyweight.sources import local_path
 
 __all__ = ["as_count", "as_dtype", "as_path", "as_size", "check_name"]
 
@@ -14,10 +15,10 @@ _MOST_JOBS = 1024
 
 
 def as_path(name: str, path: Path | str) -> Path:
-    """A path; bytes would name the same file, but not in a message or a report."""
+    """A path, and no URL; bytes would name the same file, but not in a message or a report."""
     if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
         raise TypeError(f"{name} must be a path, not {type(path).__name__}")
-    return Path(path)
+    return local_path(path)
 
 
 def as_size(name: str, size: int | str | None) -> int | None:

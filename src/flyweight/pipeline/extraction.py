@@ -22,7 +22,10 @@ from flyweight.containers import container_named, mlpackage
 from flyweight.containers.container import Image
 from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
 from flyweight.foundation.manifest import DRAFT, Entry, Extent, Manifest
-from flyweight.pipeline.conversion import Progress, carry_out_plan
+from flyweight.pipeline.arguments import as_path
+from flyweight.pipeline.execution import Progress, carry_out_job
+from flyweight.pipeline.inputs import SOURCE, input_of
+from flyweight.pipeline.job import Job
 from flyweight.pipeline.output.replacing import require_apart
 from flyweight.pipeline.output.staging import Staging
 from flyweight.pipeline.plan import Plan, Step
@@ -86,7 +89,7 @@ def extract(
     progress: Progress | None = None,
 ) -> ExtractReport:
     """Write `part` of a model to `destination`. `archived`: a Core ML package as the archive it is."""
-    destination = Path(os.path.abspath(destination))
+    destination = Path(os.path.abspath(as_path("destination", destination)))
     if archived and part != "coreml":
         raise ValueError("only a Core ML package is stored as an archive")
     if force:
@@ -128,10 +131,9 @@ def _write_tensors(
     container = container_named("safetensors")
     entries = {name: replace(entry, name=name, extents={}) for name, entry in tensors.items()}
     placement = container.place(Manifest(container.name, entries), destination.name)
-    steps = tuple(Step("remux", entry, placement.manifest.entries[name]) for name, entry in tensors.items())
-    carry_out_plan(
-        Plan(checkpoint, container, Recipe("keep"), placement, steps, ()), destination, force=force, progress=progress
-    )
+    steps = tuple(Step(name, entry.spec, entry.codec, "remux", entry.name) for name, entry in tensors.items())
+    plan = Plan(container, destination.name, {SOURCE: input_of(checkpoint)}, Recipe("keep").as_json(), steps)
+    carry_out_job(Job(plan, checkpoint, placement), destination, force=force, progress=progress)
     return placement.nbytes
 
 

@@ -87,6 +87,8 @@ class Choice:
     """The share of blocks set to zero before the codec, which drops such blocks, gets the values."""
     floor: Floor | None = None
     """Another codec for a tensor that would not stay near enough to its source in this one."""
+    decided: bool = False
+    """Whether it was made for this very tensor, so that its values need not be looked at again."""
 
     def for_columns(self, columns: int) -> Choice:
         """The choice for a tensor with rows of this length."""

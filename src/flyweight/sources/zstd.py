@@ -17,7 +17,7 @@ from typing import Any
 
 from flyweight.foundation.errors import MalformedError, TruncatedError, UnsupportedError
 from flyweight.sources.bundle import Bundle
-from flyweight.sources.source import Source
+from flyweight.sources.source import Identity, Source
 
 __all__ = ["InflatedBundle", "ZstdSource"]
 
@@ -48,6 +48,14 @@ class ZstdSource(Source):
         self._lock = threading.Lock()
         self._restart()
         self.size = self._claimed()
+
+    @property
+    def identity(self) -> Identity:
+        """That of the compressed file."""
+        return self._stored.identity
+
+    def unchanged(self) -> bool:
+        return self._stored.unchanged()
 
     def _claimed(self) -> int:
         head = bytes(self._stored.read(0, min(_HEAD, self._stored.size)))

@@ -64,7 +64,7 @@ class Arrays:
 
     @property
     def nbytes(self) -> int:
-        return sum(stamp[0] for stamp in self.stamps.values())
+        return sum(stamp.size for stamp in self.stamps.values())
 
     @property
     def recorded(self) -> str:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,8 +26,9 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, GateError, OutputError, ResourceError
 from flyweight.foundation.manifest import Entry
 from flyweight.foundation.tensor import RAW
-from flyweight.pipeline.conversion import Outcome, Progress, carry_out_plan
-from flyweight.pipeline.plan import Plan, make_plan
+from flyweight.pipeline.execution import Outcome, Progress, carry_out_job
+from flyweight.pipeline.job import Job
+from flyweight.pipeline.planning import make_job
 from flyweight.pipeline.recipe import SAME_CODES, ByName, Choice, Recipe, preset
 from flyweight.runtime.linear import form_of
 from flyweight.runtime.tensors import Tensors
@@ -95,12 +95,15 @@ def build(
         before = arrays.stamps
         with open_checkpoint(arrays.root) as checkpoint:
             ungated = _complaint(checkpoint, allow_ungated)
-            plan = plan_tier(checkpoint, tier, max_ram)
-            with ThreadPoolExecutor(1, thread_name_prefix="arrays") as beside, _workplace(arrays, tier, plan, in_place) as work:
+            job = plan_tier(checkpoint, tier, max_ram)
+            with (
+                ThreadPoolExecutor(1, thread_name_prefix="arrays") as beside,
+                _workplace(arrays, tier, job.nbytes, in_place) as work,
+            ):
                 source = beside.submit(source_digest, arrays.root)  # the disk is busy with writing
                 outcome = _carry_out(
-                    plan, work.path / tier.place, jobs=jobs, max_ram=max_ram, allow_ungated=allow_ungated, progress=progress,
-                    measure=measure, approve=source.result,
+                    job, work.path / tier.place, jobs=jobs, max_ram=max_ram, allow_ungated=allow_ungated, progress=progress,
+                    measure=measure, approve=source.result, measured=False,
                 )  # fmt: skip
                 digest = source.result()
                 if source_stamps(arrays.root) != before:
@@ -111,7 +114,7 @@ def build(
                 arrays.remember(digest, before)
 
                 def vouch(path: Path) -> None:
-                    _vouch(Home(arrays.root, path), tier, arrays, plan, outcome, Sentinel(tier.name, digest, "", ungated))
+                    _vouch(Home(arrays.root, path), tier, arrays, job, outcome, Sentinel(tier.name, digest, "", ungated))
 
                 if in_place:
                     vouch(arrays.root)
@@ -121,8 +124,8 @@ def build(
     place = _place(Home(arrays.root, arrays.root) if in_place else arrays.home(), tier)
     if not in_place:
         with suppress(ResourceError):  # others may have built meanwhile
-            keeping.make_room(plan.nbytes, place)
-    return Built(tier.name, plan.nbytes, time.perf_counter() - began, str(place), outcome.resumed)
+            keeping.make_room(job.nbytes, place)
+    return Built(tier.name, job.nbytes, time.perf_counter() - began, str(place), outcome.resumed)
 
 
 def _place(home: Home | None, tier: Tier) -> Path:
@@ -131,7 +134,7 @@ def _place(home: Home | None, tier: Tier) -> Path:
 
 
 @contextmanager
-def _workplace(arrays: Arrays, tier: Tier, plan: Plan, in_place: bool) -> Iterator[Folder]:
+def _workplace(arrays: Arrays, tier: Tier, nbytes: int, in_place: bool) -> Iterator[Folder]:
     """Where the weights are staged and appear: a folder of the user's cache, where nothing is in their way; or the model's."""
     if in_place:
         arrays.begin(tier.name)
@@ -140,19 +143,19 @@ def _workplace(arrays: Arrays, tier: Tier, plan: Plan, in_place: bool) -> Iterat
         arrays.end(tier.name)
         return
     with store.work_folder(arrays.key) as folder:
-        keeping.make_room(plan.nbytes, folder.path)
+        keeping.make_room(nbytes, folder.path)
         folder.remove_tree(tier.place)  # of a build that was stopped before it could be put in its home
         yield folder
 
 
-def _vouch(home: Home, tier: Tier, arrays: Arrays, plan: Plan, outcome: Outcome, sentinel: Sentinel) -> None:
+def _vouch(home: Home, tier: Tier, arrays: Arrays, job: Job, outcome: Outcome, sentinel: Sentinel) -> None:
     """Write the sentinel of weights that are in their home."""
     found = weights_stamps(home.path, tier)
     files: dict[str, str] = {}
     if tier.is_model:
         with open_tier(home, tier) as made:
             files = files_without_weights(made)
-    tensors = described(plan.placement.manifest.entries.values(), outcome.parts)
+    tensors = described(job.placement.manifest.entries.values(), outcome.parts)
     sentinel = sentinel._replace(weights=content_digest(tensors, files))
     if home.in_place:
         write_sentinel(home, tier, sentinel.signed())
@@ -172,31 +175,36 @@ def _complaint(checkpoint: Checkpoint, allow_ungated: bool) -> str:
     return ""
 
 
-def _carry_out(plan: Plan, destination: Path, **options: Any) -> Outcome:
+def _carry_out(job: Job, destination: Path, **options: Any) -> Outcome:
     """Go on where a killed build of the same stopped; of another it is no use."""
     begun = any(name.startswith(f".{destination.name}.partial") for name in os.listdir(destination.parent))
     try:
-        return carry_out_plan(plan, destination, resume=begun, force=True, **options)
+        return carry_out_job(job, destination, resume=begun, force=True, **options)
     except OutputError as error:
         if error.code != "E_RESUME":
             raise
-        return carry_out_plan(plan, destination, resume=False, force=True, **options)
+        return carry_out_job(job, destination, resume=False, force=True, **options)
 
 
 # What each tier is made of ----------------------------------------------------------------------
 
 
-def plan_tier(checkpoint: Checkpoint, tier: Tier, max_ram: int | None = None) -> Plan:
+def plan_tier(checkpoint: Checkpoint, tier: Tier, max_ram: int | None = None) -> Job:
     """What building would do: a whole model is quantized again, other tiers are decoded, or keep the arrays' values."""
     if tier.holds == "model":
-        plan = make_plan(checkpoint, container_named("mlx"), tier.place, recipe=preset(tier.name), max_ram=max_ram)
-    else:
-        container = Safetensors() if tier.holds == "file" else Finalized(read_keys(checkpoint.bundle))
-        recipe = preset("dense") if tier.dtype else _packed(tier.name, checkpoint)
-        order = _order(checkpoint) if tier.holds == "file" else None
-        dtype = DType.parse(tier.dtype) if tier.dtype else None
-        plan = make_plan(checkpoint, container, tier.place, recipe=recipe, dtype=dtype, max_ram=max_ram, order=order)
-    return replace(plan, measured=False)
+        return make_job(checkpoint, container_named("mlx"), tier.place, recipe=preset(tier.name), max_ram=max_ram)
+    container = Safetensors() if tier.holds == "file" else Finalized(read_keys(checkpoint.bundle))
+    recipe = preset("dense") if tier.dtype else _packed(tier.name, checkpoint)
+    order = _order(checkpoint) if tier.holds == "file" else None
+    return make_job(
+        checkpoint,
+        container,
+        tier.place,
+        recipe=recipe,
+        dtype=DType.parse(tier.dtype) if tier.dtype else None,
+        max_ram=max_ram,
+        order=order,
+    )
 
 
 def _packed(name: str, checkpoint: Checkpoint) -> Recipe:

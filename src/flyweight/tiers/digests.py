@@ -1,8 +1,7 @@
 """Stamps (size, times, inode) and digests of files.
 
-A stamp is a file's size, its two times of change and its inode. While no stamp has changed nothing is read; where one has, the
-digest is taken again. No program can set the second time (ctime), so a file that was written into is noticed; a bit that rots
-changes no stamp.
+A stamp is a file's `Identity`: its size, its two times of change and its inode. While no stamp has changed nothing is read;
+where one has, the digest is taken again. A bit that rots changes no stamp.
 """
 
 from __future__ import annotations
@@ -18,12 +17,10 @@ from flyweight.containers.npy_dir.tier_places import DECIDING, FOLDER, RECORD
 from flyweight.foundation import strict_json
 from flyweight.foundation.errors import MalformedError
 from flyweight.foundation.manifest import Entry
-from flyweight.sources import Bundle, open_bundle
+from flyweight.sources import Bundle, Identity, open_bundle
 from flyweight.tiers.tier_table import Tier
 
-Stamp = tuple[int, int, int, int]
-"""Size, times of the last change of content and of anything, inode."""
-Stamps = Mapping[str, Stamp]
+Stamps = Mapping[str, Identity]
 
 _MAX_DEPTH = 8
 """As deep as a model's directory is looked into."""
@@ -32,7 +29,7 @@ _MAX_DEPTH = 8
 # Stamps -----------------------------------------------------------------------------------------
 
 
-def stamps(root: Path, place: str, depth: int = 0) -> dict[str, Stamp]:
+def stamps(root: Path, place: str, depth: int = 0) -> dict[str, Identity]:
     """The stamps of a file, or of every file in a folder and those below it; empty if it is not there."""
     try:
         folder = os.open(root / place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -40,9 +37,9 @@ def stamps(root: Path, place: str, depth: int = 0) -> dict[str, Stamp]:
         return {}
     except OSError:  # not a directory, or a link
         with suppress(FileNotFoundError):
-            return {place: _stamp(os.stat(root / place))}
+            return {place: Identity.of_file(os.stat(root / place))}
         return {}
-    found: dict[str, Stamp] = {}
+    found: dict[str, Identity] = {}
     try:
         with os.scandir(folder) as entries:  # by its descriptor: a thousand paths need not be walked
             for entry in entries:
@@ -51,25 +48,21 @@ def stamps(root: Path, place: str, depth: int = 0) -> dict[str, Stamp]:
                         found |= stamps(root, f"{place}/{entry.name}", depth + 1)
                     continue
                 with suppress(OSError):  # a link to nothing, or to itself
-                    found[f"{place}/{entry.name}"] = _stamp(entry.stat())
+                    found[f"{place}/{entry.name}"] = Identity.of_file(entry.stat())
     finally:
         os.close(folder)
     return found
 
 
-def _stamp(status: os.stat_result) -> Stamp:
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
-
-
-def source_stamps(root: Path) -> dict[str, Stamp]:
+def source_stamps(root: Path) -> dict[str, Identity]:
     """The stamps of everything that decides which values the arrays have."""
-    found: dict[str, Stamp] = {}
+    found: dict[str, Identity] = {}
     for place in (*DECIDING, FOLDER.rstrip("/")):
         found |= stamps(root, place)
     return found
 
 
-def weights_stamps(home: Path, tier: Tier) -> dict[str, Stamp]:
+def weights_stamps(home: Path, tier: Tier) -> dict[str, Identity]:
     return {file: stamp for file, stamp in stamps(home, tier.place).items() if file != tier.sentinel}
 
 
@@ -77,7 +70,7 @@ def fingerprint(found: Stamps) -> str:
     """Many stamps as one word, which is the same while none of them changes."""
     from blake3 import blake3
 
-    return blake3(repr(sorted(found.items())).encode("utf-8", "surrogateescape")).hexdigest()
+    return blake3(repr(sorted((file, *stamp) for file, stamp in found.items())).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 # Digests ----------------------------------------------------------------------------------------

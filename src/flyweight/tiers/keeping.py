@@ -102,7 +102,7 @@ def kept() -> list[Kept]:
             for named in (tier.place, tier.sentinel):  # one without a sentinel was never used
                 with suppress(FileNotFoundError):
                     used = os.lstat(home / named).st_mtime
-            found.append(Kept(digest, tier, sum(stamp[0] for stamp in weights.values()), used, str(path)))
+            found.append(Kept(digest, tier, sum(stamp.size for stamp in weights.values()), used, str(path)))
     return sorted(found, key=lambda item: item.used)
 
 

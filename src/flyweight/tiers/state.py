@@ -37,7 +37,7 @@ class State(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return sum(stamp[0] for stamp in self.files.values())
+        return sum(stamp.size for stamp in self.files.values())
 
     def as_json(self) -> dict[str, Any]:
         where = "beside the arrays" if self.in_place else "cache"

@@ -61,6 +61,25 @@ def test_a_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
     assert not opened.unchanged()
 
 
+def test_an_identity_tells_bytes_written_under_the_same_times(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(DATA)
+    before = path.stat()
+    opened = FileSource(path)
+    first = opened.identity
+    assert (first.size, opened.unchanged()) == (len(DATA), True)
+    path.write_bytes(DATA[::-1])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert not opened.unchanged()
+    assert opened.identity == first != FileSource(path).identity
+
+
+def test_bytes_in_memory_are_known_by_their_digest() -> None:
+    identities = [MemorySource(data).identity for data in (DATA, bytes(DATA), DATA[::-1])]
+    assert identities[0] == identities[1] != identities[2]
+    assert identities[0].stamp == MemorySource(DATA).digest()
+
+
 def test_only_regular_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):

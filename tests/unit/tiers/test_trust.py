@@ -19,7 +19,7 @@ from flyweight.containers import container_named
 from flyweight.foundation.accuracy_gate import Gate
 from flyweight.foundation.errors import FlyweightError, GateError, MalformedError
 from flyweight.measuring import measure
-from flyweight.pipeline import plan
+from flyweight.pipeline import job
 from flyweight.pipeline.quantization_names import recipe_for
 from flyweight.tiers import TIERS, build, digests, open_best, open_model_from, state_of, tier_named
 from flyweight.tiers.keeping import leftovers
@@ -286,7 +286,7 @@ def test_three_bits_from_eight_are_measured_before_they_appear(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = shutil.copytree(made / "int8", tmp_path / "model")
-    monkeypatch.setattr(plan, "INT3", STRICT)
+    monkeypatch.setattr(job, "INT3", STRICT)
     with pytest.raises(GateError, match="KL divergence"):
         build(model, "int3", measure=measure)
     assert state_of(model, "int3").standing == "absent"

@@ -64,8 +64,8 @@ class Extras:
         return self.eagle
 
     @property
-    def inputs(self) -> tuple[Path, ...]:
-        return tuple(path for path in (self.eagle, self.coreml) if path is not None)
+    def inputs(self) -> Mapping[str, Path]:
+        return {name: path for name, path in (("eagle", self.eagle), ("coreml", self.coreml)) if path is not None}
 
     def files(self) -> Mapping[str, bytes]:
         from flyweight.containers import mlpackage  # which lists an archive: not needed to show or read an option
