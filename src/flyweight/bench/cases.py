@@ -12,8 +12,6 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.tensor import RAW, TensorSpec
 from flyweight.quantizers import QUANTIZERS
 
-__all__ = ["codec_cases"]
-
 COLUMNS = 4096
 
 

@@ -32,8 +32,6 @@ import numpy as np
 
 from flyweight import kernels
 
-__all__ = ["Case", "Work", "headline", "line", "machine", "main", "measure", "processor", "rate", "run", "verdict"]
-
 Work = Callable[[], object]
 _GOAL = re.compile(r"(?P<most>at most )?(?P<bound>\d+(\.\d+)?)(× (?P<peer>.+)| of (?P<limit>\w+)| MB/s| MB| ms| tokens/s)")
 _VERSIONS = ("flyweight", "numpy", "ml_dtypes", "gguf", "pywhispercpp", "zipnn", "coremltools", "astc-encoder-py")

@@ -26,8 +26,6 @@ from typing import Any
 
 from flyweight.bench.harness import verdict
 
-__all__ = ["FIGURES", "FLYWEIGHT", "MEMORY", "PREFILL", "Contender", "compare", "row", "show", "spread"]
-
 FIGURES = {"load": "ms", "first token": "ms", "private": "MB", "decode": "tokens/s", "prefill": "tokens/s", "own": "MB"}
 
 FLYWEIGHT = """

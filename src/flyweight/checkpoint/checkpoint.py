@@ -24,8 +24,6 @@ from flyweight.foundation.manifest import Entry, Extent, Manifest
 from flyweight.foundation.tensor import EncodedTensor, TensorSpec
 from flyweight.sources import Bundle, Source, Uncopied, open_bundle
 
-__all__ = ["Checkpoint", "as_array", "open_checkpoint", "read_checkpoint", "without_collector"]
-
 
 class Checkpoint(Uncopied, Mapping[str, Array]):
     """A lazy mapping from tensor names to arrays: indexing reads and decodes one tensor. Use it as a context manager.

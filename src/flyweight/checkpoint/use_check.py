@@ -16,8 +16,6 @@ from flyweight.foundation.errors import GateError
 from flyweight.foundation.manifest import Manifest
 from flyweight.foundation.tensor import CodecSpec
 
-__all__ = ["gated", "needs_gate", "recorded", "require_passed", "subject"]
-
 
 def needs_gate(codec: CodecSpec) -> bool:
     """Whether a tensor in this codec loses so much that the model is to be measured."""

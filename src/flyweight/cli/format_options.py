@@ -13,8 +13,6 @@ from flyweight.cli.paths import LocalPath
 from flyweight.containers import OPTIONS
 from flyweight.containers.options import Extras, Option
 
-__all__ = ["FormatOptions", "added_form", "extras_of", "require_only"]
-
 
 class _Value(click.ParamType[Any]):
     """A value that a format reads from its text."""

@@ -7,8 +7,6 @@ from typing import Any
 
 import click
 
-__all__ = ["LocalPath"]
-
 
 class LocalPath(click.Path):
     """A path of this machine; a URL is refused by name, before it becomes one."""

@@ -1,12 +1,13 @@
 """Work on whole checkpoints: convert, verify, diff, extract."""
 
+from flyweight.containers.container import Finding
 from flyweight.pipeline.compare import DiffReport, diff
 from flyweight.pipeline.conversion import convert, execute, plan_conversion, target_container
 from flyweight.pipeline.conversion_report import ConversionReport, TensorReport
 from flyweight.pipeline.extraction import ExtractReport, Part, extract, list_parts
 from flyweight.pipeline.plan import Plan, Step
 from flyweight.pipeline.recipe import Recipe, load_recipe, preset
-from flyweight.pipeline.soundness import Finding, VerifyReport, verify
+from flyweight.pipeline.soundness import VerifyReport, verify
 
 __all__ = [
     "ConversionReport",

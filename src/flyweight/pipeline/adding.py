@@ -30,8 +30,6 @@ from flyweight.pipeline.plan import Plan, Step
 from flyweight.pipeline.recipe import Recipe
 from flyweight.writing import Folder, Tree, move
 
-__all__ = ["add_form", "open_addition"]
-
 
 def _plan(checkpoint: Checkpoint, form: str) -> Job:
     """What `add_form` would do; without steps if the form is there already."""

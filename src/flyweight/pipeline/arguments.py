@@ -9,8 +9,6 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.limits import parse_size
 from flyweight.sources import local_path
 
-__all__ = ["as_count", "as_dtype", "as_path", "as_size", "check_name"]
-
 _MOST_JOBS = 1024
 
 

@@ -25,8 +25,6 @@ from flyweight.pipeline.conversion_report import Drift
 from flyweight.pipeline.draft import without_draft
 from flyweight.pipeline.rows import decode_rows, read_rows, slabs
 
-__all__ = ["DiffReport", "TensorDiff", "diff"]
-
 
 @dataclass(frozen=True, slots=True)
 class TensorDiff:

@@ -28,8 +28,6 @@ from flyweight.pipeline.planning import job_of_plan, make_job
 from flyweight.pipeline.quantization_names import recipe_for
 from flyweight.pipeline.recipe import Recipe, load_recipe
 
-__all__ = ["conflict_of", "convert", "execute", "open_conversion", "open_plan", "plan", "plan_conversion", "target_container"]
-
 _EXTENSION = re.compile(r"\.[a-z][a-z0-9]{1,11}")
 
 

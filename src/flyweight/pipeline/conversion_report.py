@@ -13,9 +13,6 @@ from flyweight.codecs import Array
 from flyweight.foundation.manifest import Entry
 from flyweight.foundation.tensor import RAW
 
-__all__ = ["ConversionReport", "Drift", "TensorReport"]
-
-
 _RUN = 1 << 14
 
 

@@ -13,8 +13,6 @@ from flyweight.containers.abilities import EmbedsFiles
 from flyweight.containers.container import Container
 from flyweight.foundation.manifest import DRAFT, Entry, Manifest
 
-__all__ = ["draft_tensors", "without_draft"]
-
 
 def without_draft(manifest: Manifest) -> Manifest:
     """The model itself."""

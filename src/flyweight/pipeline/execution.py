@@ -26,8 +26,6 @@ from flyweight.pipeline.plan import Step
 from flyweight.pipeline.rows import SLAB_BYTES
 from flyweight.pipeline.transcode import carry_out, step_memory
 
-__all__ = ["Outcome", "Progress", "carry_out_job", "check_resources", "fill_and_publish"]
-
 _BATCH, _BATCH_NBYTES = 256, 1 << 20
 """A worker takes this many tensors, or this many bytes of them, at a time."""
 _EMBEDDED_COPIES = 4

@@ -32,8 +32,6 @@ from flyweight.pipeline.plan import Plan, Step
 from flyweight.pipeline.recipe import Recipe
 from flyweight.pipeline.rows import SLAB_BYTES
 
-__all__ = ["ExtractReport", "Part", "extract", "list_parts"]
-
 Content = tuple[int, Iterator[bytes]]
 """Bytes in all, and the bytes."""
 

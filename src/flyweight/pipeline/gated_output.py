@@ -14,8 +14,6 @@ from flyweight.foundation.accuracy_gate import Gate, Measure, Verdict
 from flyweight.foundation.errors import FlyweightError
 from flyweight.pipeline.job import Job
 
-__all__ = ["judge"]
-
 
 def judge(
     job: Job,

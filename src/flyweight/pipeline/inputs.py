@@ -12,8 +12,6 @@ from flyweight.checkpoint import Checkpoint
 from flyweight.foundation.errors import OutputError
 from flyweight.sources import Identity, Source, open_bundle
 
-__all__ = ["SOURCE", "Input", "input_at", "input_of", "require_same"]
-
 SOURCE = "source"
 """The input that is converted; others are called by the option that names them."""
 

@@ -19,8 +19,6 @@ from flyweight.foundation.accuracy_gate import INT3, Gate
 from flyweight.foundation.manifest import Entry
 from flyweight.pipeline.plan import Plan, Step
 
-__all__ = ["Job"]
-
 
 @dataclass(frozen=True, slots=True)
 class Job:

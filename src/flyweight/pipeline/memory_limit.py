@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from flyweight.foundation.errors import ResourceError
 
-__all__ = ["BASE_RAM", "allowed", "require"]
-
 BASE_RAM = 192 << 20
 """Bytes the process needs beside its tensors."""
 

@@ -34,8 +34,6 @@ from flyweight.pipeline.inputs import SOURCE, Input
 from flyweight.sources import FileSource, Identity, local_path
 from flyweight.writing import Folder
 
-__all__ = ["Action", "Plan", "Step"]
-
 VERSION = 1
 Action = Literal["remux", "repack", "transcode", "add"]
 _CODE = "E_PLAN"

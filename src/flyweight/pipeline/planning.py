@@ -42,8 +42,6 @@ from flyweight.pipeline.rows import decode_rows, pruned, read_rows, slabs
 from flyweight.pipeline.side_files import side_files
 from flyweight.quantizers import QUANTIZERS
 
-__all__ = ["job_of_plan", "make_job"]
-
 
 def make_job(
     checkpoint: Checkpoint,

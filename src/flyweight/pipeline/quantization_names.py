@@ -10,8 +10,6 @@ from flyweight.containers.container import Container
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.pipeline.recipe import Masks, Recipe, Rule, choice, preset
 
-__all__ = ["recipe_for"]
-
 
 def recipe_for(container: Container, quant: str, extras: Any = None) -> Recipe:
     """The recipe of a quantization by name, for what `extras` ask of this format."""

@@ -55,22 +55,6 @@ from flyweight.foundation.tensor import RAW, CodecSpec, Param, TensorSpec
 from flyweight.models import dense_by_default
 from flyweight.quantizers import QUANTIZERS
 
-__all__ = [
-    "DENSE",
-    "KEEP",
-    "ROW",
-    "SAME_CODES",
-    "ByName",
-    "Choice",
-    "Masks",
-    "Recipe",
-    "Rule",
-    "choice",
-    "load_recipe",
-    "preset",
-    "presets",
-]
-
 ROW = "row"
 """A parameter of this value is the number of a tensor's columns."""
 

@@ -12,8 +12,6 @@ from flyweight.foundation.tensor import RAW, CodecSpec, EncodedTensor, TensorSpe
 from flyweight.models import Transform
 from flyweight.quantizers import prune
 
-__all__ = ["SLAB_BYTES", "decode_rows", "pruned", "read_rows", "slabs"]
-
 SLAB_BYTES = 8 << 20
 """Decoded bytes worked on at a time: fits a core's share of cache, and amortises the calls."""
 

@@ -20,8 +20,6 @@ from flyweight.foundation.limits import MAX_JSON_BYTES
 from flyweight.foundation.manifest import Entry, Extent
 from flyweight.foundation.tensor import RAW
 
-__all__ = ["RUN_FILES", "side_files"]
-
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 RUN_FILES = (
     CONFIG, "generation_config.json", TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",

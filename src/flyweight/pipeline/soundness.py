@@ -28,8 +28,6 @@ from flyweight.foundation.tensor import has_rows
 from flyweight.pipeline.rows import read_rows, slabs
 from flyweight.sources import open_bundle
 
-__all__ = ["Finding", "VerifyReport", "verify"]
-
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:

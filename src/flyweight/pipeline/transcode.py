@@ -26,8 +26,6 @@ from flyweight.pipeline.plan import Step
 from flyweight.pipeline.rows import SLAB_BYTES, decode_rows, pruned, read_rows, slabs
 from flyweight.quantizers import QUANTIZERS
 
-__all__ = ["Writer", "carry_out", "step_memory"]
-
 Writer = Callable[[str, int, memoryview], None]
 """write(file, offset, bytes)"""
 

@@ -17,8 +17,6 @@ from flyweight.sources.memory import MemorySource
 from flyweight.sources.opened import Opened
 from flyweight.sources.source import Identity, Source
 
-__all__ = ["Bundle", "MemoryBundle", "PathBundle", "local_path", "open_bundle"]
-
 _URL = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
 _MAX_DEPTH = 8
 _MAX_OPEN = 128

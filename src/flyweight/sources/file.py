@@ -19,8 +19,6 @@ from flyweight.foundation.errors import MalformedError, TruncatedError
 from flyweight.sources.opened import ClosedError, Uncopied
 from flyweight.sources.source import Identity, Source
 
-__all__ = ["FileSource"]
-
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _MAP_FROM = 1 << 16
 _AT_ONCE = 32 << 20

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import ClassVar, NoReturn, SupportsIndex
 
-__all__ = ["ClosedError", "Opened", "Uncopied"]
-
 
 class ClosedError(ValueError):
     """Something was used after it was closed; a ValueError, as for Python's own files."""

@@ -10,8 +10,6 @@ from typing import NamedTuple
 from flyweight.foundation.errors import TruncatedError
 from flyweight.sources.opened import Opened
 
-__all__ = ["Identity", "Source"]
-
 _PIECE = 1 << 20
 
 

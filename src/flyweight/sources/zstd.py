@@ -19,8 +19,6 @@ from flyweight.foundation.errors import MalformedError, TruncatedError, Unsuppor
 from flyweight.sources.bundle import Bundle
 from flyweight.sources.source import Identity, Source
 
-__all__ = ["InflatedBundle", "ZstdSource"]
-
 _PIECE = 1 << 18
 _HEAD = 18
 """The longest header a frame can have."""

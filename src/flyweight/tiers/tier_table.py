@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from flyweight.containers.npy_dir.tier_places import TIERS, Tier, looks_like
 from flyweight.foundation.errors import UnsupportedError
-from flyweight.sources import local_path
 
 __all__ = ["ARRAYS", "AUTO", "CHOICES", "NATIVE", "TIERS", "Home", "Tier", "has_tiers", "require_tiers", "tier_named"]
 
@@ -45,6 +44,8 @@ def tier_named(name: str) -> Tier:
 
 def require_tiers(path: Path | str) -> Path:
     """The directory of a model that can have tiers; UnsupportedError if it is of another format."""
+    from flyweight.sources import local_path  # which help does without
+
     root = local_path(path)
     if not has_tiers(root):
         raise UnsupportedError("only an npy-dir has tiers", code="E_TIER", file=str(path), hint="convert it with --to npy-dir")

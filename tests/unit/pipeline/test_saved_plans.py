@@ -102,7 +102,7 @@ def test_a_stopped_run_is_resumed_and_not_by_another_plan(work: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         flyweight.execute(plan, "made.gguf", jobs=1, progress=stop)
     other = flyweight.plan("toy", "made.gguf", quant="q8_0")
-    with pytest.raises(OutputError, match="different job"):
+    with pytest.raises(OutputError, match="different conversion"):
         flyweight.execute(other, "made.gguf", resume=True)
     assert flyweight.execute(plan, "made.gguf", resume=True).resumed >= 1
     flyweight.convert("toy", "direct.gguf", quant="q4_0")

@@ -18,8 +18,6 @@ from flyweight.foundation.errors import OutputError
 from flyweight.pipeline.output.journal import JOURNAL, Journal, identity
 from flyweight.writing import Folder, Tree, move, move_exclusive, remove_listed
 
-__all__ = ["OUT", "REPLACED", "Leftover", "leftovers", "one_at_a_time", "prefix"]
-
 OUT, REPLACED = "out", "replaced"
 """In a staging directory: the output, and an old state on its way out."""
 _LONGEST_NAME = 200

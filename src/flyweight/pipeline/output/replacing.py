@@ -25,8 +25,6 @@ from flyweight.foundation.errors import FlyweightError, OutputError
 from flyweight.sources import open_bundle
 from flyweight.writing import Folder, Tree, content, is_temporary
 
-__all__ = ["SIDE_FILES", "require_apart", "require_replaceable"]
-
 SIDE_FILES = (
     "config.json", "generation_config.json", "tokenizer*", "vocab.*", "merges.txt", "added_tokens.json", "*.tiktoken",
     "special_tokens_map.json", "spiece.model", "sentencepiece.bpe.model", "chat_template*", "*.jinja", "configuration.json",

@@ -37,8 +37,6 @@ from flyweight.pipeline.output.leftovers import OUT, REPLACED, Leftover, leftove
 from flyweight.pipeline.output.replacing import require_replaceable
 from flyweight.writing import Folder, Tree, content, exchange, move, move_exclusive
 
-__all__ = ["Staging"]
-
 _READ = 4 << 20
 _KEPT_OPEN = 128
 """Files whose descriptors are kept. An output can have more of them than a process may open; others are opened for each use."""
