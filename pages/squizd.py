@@ -8,9 +8,9 @@ from bench import recorded
 from pages.markdown import table
 
 READING = """\
-- **The default of INT4 is 64 weights per scale, with the quantizer `edge`.** A scale entry takes 16 bytes, so 32, 64 and 128
-  weights per scale give 8, 6 and 5 bits per weight. From 32 to 64, the size falls by a quarter and KL divergence rises by a
-  quarter; from 64 to 128, the size falls by a sixth and KL divergence rises by a quarter again. `edge` has the least KL
+- **The default of INT4 is 64 weights per scale, with the quantizer `anchored`.** A scale entry takes 16 bytes, so 32, 64 and
+  128 weights per scale give 8, 6 and 5 bits per weight. From 32 to 64, the size falls by a quarter and KL divergence rises by a
+  quarter; from 64 to 128, the size falls by a sixth and KL divergence rises by a quarter again. `anchored` has the least KL
   divergence at 64 and above, except at 96; at 32 and 96 `clip` has (`--recipe`).
 - **llama.cpp's Q4_K_M is more accurate at equal size.** 2 of the 6 bits of INT4 are ids and f32 pairs, while Q4_K spends half
   a bit on scales. Also, rows of 576 are not a multiple of 256, so on this model most of Q4_K_M is in fact Q5_0, Q6_K and

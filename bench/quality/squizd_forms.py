@@ -24,7 +24,7 @@ from flyweight.checkpoint import open_checkpoint
 from flyweight.runtime.tensors import Tensors
 
 PROMPT = "Name three animals that live in the sea."
-QUANTIZERS = ("nearest", "edge", "clip", "hqq")
+QUANTIZERS = ("nearest", "anchored", "clip", "hqq")
 SUB_BLOCKS = (32, 64, 96, 128, 192, 0)
 LONGEST = 1 << 20  # than any row
 

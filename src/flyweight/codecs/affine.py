@@ -57,7 +57,7 @@ class Affine(Codec):
     @property
     def quantizer(self) -> str:
         """docs/decisions/0004, 0031."""
-        return "edge" if self.form == "scale_bias" and self.bits <= 2 else "nearest"
+        return "anchored" if self.form == "scale_bias" and self.bits <= 2 else "nearest"
 
     @property
     def levels(self) -> int:

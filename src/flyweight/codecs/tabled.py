@@ -44,7 +44,7 @@ class Tabled(Codec):
     name = "tabled"
     per_tensor = frozenset({"id"})
     decodes_any_bytes = False
-    quantizer: ClassVar[str] = "edge"  # docs/decisions/0091
+    quantizer: ClassVar[str] = "anchored"  # docs/decisions/0091
     rounds = True
 
     def __post_init__(self) -> None:

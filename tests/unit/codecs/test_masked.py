@@ -70,7 +70,7 @@ def test_a_mask_may_keep_zeros() -> None:
     assert Masked(block=4).check_values(SPEC, parts) is None
 
 
-@pytest.mark.parametrize("quantizer", ["nearest", "clip", "edge", "hqq"])
+@pytest.mark.parametrize("quantizer", ["nearest", "clip", "anchored", "hqq"])
 @pytest.mark.parametrize("bits", [4, 2])
 def test_dropped_blocks_of_a_tabled_tensor_are_zero(quantizer: str, bits: int) -> None:
     values = prune(np.random.default_rng(1).standard_normal((8, 576)).astype(np.float32), 64, 0.5)

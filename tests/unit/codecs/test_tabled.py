@@ -138,7 +138,7 @@ def test_a_range_that_decoding_would_leave_is_refused() -> None:
 
 @pytest.mark.parametrize("bits", [4, 2])
 @pytest.mark.parametrize("length", [0, 32, 48])
-@pytest.mark.parametrize("quantizer", ["edge", "clip", "hqq"])
+@pytest.mark.parametrize("quantizer", ["anchored", "clip", "hqq"])
 def test_quantizers_of_affine_grids_fill_it(bits: int, length: int, quantizer: str) -> None:
     """By way of the affine codec: values differ from its own by the rounding of one sum."""
     rng = np.random.default_rng(length)
@@ -174,7 +174,7 @@ def test_a_search_loses_less_than_the_extremes() -> None:
 
 
 def test_the_default_is_what_diverges_least() -> None:
-    assert Tabled(4, 64).quantizer == "edge"  # docs/squizd.md
+    assert Tabled(4, 64).quantizer == "anchored"  # docs/squizd.md
 
 
 def test_grids_with_an_exact_bias_are_repacked() -> None:

@@ -49,7 +49,7 @@ def test_edge_follows_its_rule(bits: int) -> None:
     values = (rng.standard_normal((6, 70)) * 10.0 ** rng.integers(-9, 3, (6, 1))).astype(np.float32)
     values[0], values[1], values[2] = 0.5, np.abs(values[1]), -np.abs(values[2])
     codec = Affine(bits, 32)
-    parts = QUANTIZERS["edge"](values, codec, f32(6, 70))
+    parts = QUANTIZERS["anchored"](values, codec, f32(6, 70))
     grid = codec.grid(f32(6, 70), parts)
     for row in range(6):
         for group, start in enumerate((0, 32, 64)):
@@ -65,7 +65,7 @@ def test_edge_keeps_zero_and_the_larger_edge(bits: int) -> None:
     values = np.random.default_rng(bits).standard_normal((8, 64)).astype(np.float32)
     values[:, 3] = 0
     codec = Affine(bits, 64)
-    decoded = codec.decode(f32(8, 64), QUANTIZERS["edge"](values, codec, f32(8, 64)))
+    decoded = codec.decode(f32(8, 64), QUANTIZERS["anchored"](values, codec, f32(8, 64)))
     far = np.abs(values).argmax(axis=1)
     top = np.abs(values).max(axis=1)
     assert (np.abs(decoded[:, 3]) <= top * 2**-23).all()
@@ -75,7 +75,7 @@ def test_edge_keeps_zero_and_the_larger_edge(bits: int) -> None:
 def test_edge_refuses_what_is_not_its_form() -> None:
     for codec in (Affine(4, 32, "symmetric"), Affine(4, 32, "scale_zero"), Raw()):
         with pytest.raises(UnsupportedError) as caught:
-            QUANTIZERS["edge"](np.zeros((1, 32), np.float32), codec, f32(1, 32))
+            QUANTIZERS["anchored"](np.zeros((1, 32), np.float32), codec, f32(1, 32))
         assert caught.value.code == "E_QUANTIZER"
 
 
@@ -98,7 +98,7 @@ def test_every_quantizer_takes_importance_and_refuses_what_is_none(quantizer: Qu
         assert caught.value.code == "E_IMPORTANCE"
 
 
-@pytest.mark.parametrize("name", ["nearest", "edge"])
+@pytest.mark.parametrize("name", ["nearest", "anchored"])
 def test_rules_that_leave_nothing_to_weigh_give_the_same_bytes(name: str) -> None:
     values = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
     plain, weighed = (
@@ -162,7 +162,7 @@ def test_the_default_is_the_one_with_less_error(bits: int, group: int) -> None:
     """On bell-shaped weights, as on a real model's (docs/decisions/0004-mlx-quantizer.md)."""
     values = np.random.default_rng(3).standard_normal((64, 1024)).astype(np.float32)
     codec = Affine(bits, group, scale="f16")
-    errors = {name: error(values, codec, name) for name in ("nearest", "edge")}
+    errors = {name: error(values, codec, name) for name in ("nearest", "anchored")}
     assert min(errors, key=errors.__getitem__) == codec.quantizer
 
 

@@ -1,13 +1,13 @@
-"""`edge`: MLX's rule for w = s · q + b; zero and the extreme of larger magnitude are exact.
+"""`anchored`: MLX's rule for w = s · q + b; zero and the extreme of larger magnitude are exact.
 
 For each group, with all arithmetic in float32 and n = 2^bits − 1:
 
     s  = max((max − min) / n, 1e-7), negative unless |min| > |max|
-    e  = the edge of larger magnitude: min if |min| > |max|, else max
+    e  = the extreme of larger magnitude: min if |min| > |max|, else max
     q₀ = rint(e / s);  where it is zero b = 0, elsewhere s = e / q₀ and b = e
     q  = clip(rint((w − b) / s), 0, n)
 
-So one edge is exact and zero is a point of the grid (q = −q₀), at the price of the other edge. One
+So one extreme is exact and zero is a point of the grid (q = −q₀), at the price of the other. One
 bit has no room for that: there s is positive and b = min. Only after the codes are found are s
 and b rounded to their stored type. The rule leaves nothing to weigh: importance is taken, and changes nothing.
 """
@@ -34,7 +34,7 @@ def _fill(array: Array, codec: Affine, spec: TensorSpec, importance: Array | Non
     return codec.store(spec, codec.nearest_codes(rows, scale, bias), *stored)
 
 
-edge = Quantizer("edge", lambda codec: isinstance(codec, Affine) and codec.form == "scale_bias", _fill)
+anchored = Quantizer("anchored", lambda codec: isinstance(codec, Affine) and codec.form == "scale_bias", _fill)
 
 
 def _grid(low: Array, high: Array, levels: int) -> tuple[Array, Array]:
