@@ -9,7 +9,7 @@ DEMO_MODEL := .models/SmolLM2-135M-Instruct.Q4_1.gguf
 DEMO_TEXT := .models/text/debian-handbook.txt
 NATIVE := $(wildcard native/*.?pp native/*/*) src/flyweight/foundation/ggml_types.py CMakeLists.txt
 
-.PHONY: setup demo test check resolve check-native format conformance bench quality squizd tiers fuzz clean
+.PHONY: setup demo test check resolve check-native format conformance bench quality squizd tiers pages fuzz clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -23,7 +23,8 @@ $(VENV)/.ready: pyproject.toml $(NATIVE)
 	touch $@
 
 demo: setup $(DEMO_MODEL)  ## Convert a real model through every format and print one table; UPDATE=1 writes it into the README
-	$(BIN)/python tools/demo.py $(DEMO_MODEL) .demo $(if $(UPDATE),--update README.md)
+	$(BIN)/python -m bench.quality.demo $(DEMO_MODEL) .demo $(if $(UPDATE),--record)
+	$(if $(UPDATE),$(BIN)/python -m pages demo)
 
 $(DEMO_MODEL):
 	$(PYTHON) tools/fetch_demo_model.py $@
@@ -82,25 +83,26 @@ conformance: $(PEERS)/.ready $(SQUISH)/.ready $(DEMO_MODEL)  ## Check against th
 	$(SQUISH)/bin/python -m pytest tests/conformance/squish
 
 bench: $(PEERS)/.ready $(DEMO_MODEL)  ## Measure beside the peers, in one run
-	$(PEERS)/bin/python bench/decode.py
-	$(PEERS)/bin/python bench/kquants.py
-	$(PEERS)/bin/python bench/encode.py
-	$(PEERS)/bin/python bench/convert.py $(DEMO_MODEL)
-	$(PEERS)/bin/python bench/memory.py
-	$(PEERS)/bin/python bench/palette.py
-	$(PEERS)/bin/python bench/palette_error.py $(DEMO_MODEL)
+	$(PEERS)/bin/python -m bench.kernels.decode
+	$(PEERS)/bin/python -m bench.kernels.kquants
+	$(PEERS)/bin/python -m bench.kernels.encode
+	$(PEERS)/bin/python -m bench.models.convert $(DEMO_MODEL)
+	$(PEERS)/bin/python -m bench.models.memory
+	$(PEERS)/bin/python -m bench.kernels.palette
+	$(PEERS)/bin/python -m bench.quality.palette_error $(DEMO_MODEL)
 	$(PEERS)/bin/python tools/fetch_bench_weights.py .models/minilm.safetensors
-	$(PEERS)/bin/python bench/lossless.py
-	$(PEERS)/bin/python bench/codecs.py
-	$(PEERS)/bin/python bench/astc.py
-	$(PEERS)/bin/python bench/matvec.py
-	$(PEERS)/bin/python bench/sparse.py
-	$(PEERS)/bin/python bench/int8_agreement.py $(DEMO_MODEL)
-	$(PEERS)/bin/python bench/attention.py
-	$(PEERS)/bin/python bench/run.py $(DEMO_MODEL)
-	$(PEERS)/bin/python bench/load.py
-	$(PEERS)/bin/python bench/stream.py
-	$(PEERS)/bin/python bench/table.py
+	$(PEERS)/bin/python -m bench.kernels.lossless
+	$(PEERS)/bin/python -m bench.kernels.codecs
+	$(PEERS)/bin/python -m bench.kernels.astc
+	$(PEERS)/bin/python -m bench.kernels.matvec
+	$(PEERS)/bin/python -m bench.kernels.sparse
+	$(PEERS)/bin/python -m bench.quality.int8_agreement $(DEMO_MODEL)
+	$(PEERS)/bin/python -m bench.kernels.attention
+	$(PEERS)/bin/python -m bench.models.run $(DEMO_MODEL)
+	$(PEERS)/bin/python -m bench.models.load
+	$(PEERS)/bin/python -m bench.models.stream
+	$(PEERS)/bin/python -m pages performance
+	@cat docs/performance.md
 
 $(DEMO_TEXT):
 	$(PYTHON) tools/fetch_text.py $(@D)
@@ -108,17 +110,21 @@ $(DEMO_TEXT):
 # The rows of llama.cpp need llama-cpp-python, which has to be compiled: they are there when PEERS_PYTHON has it.
 PEERS_PYTHON ?= $(PEERS)/bin/python
 quality: setup $(DEMO_MODEL) $(DEMO_TEXT)  ## Measure bits per weight against error and write docs/quality*
-	$(BIN)/python tools/quality.py $(DEMO_MODEL) docs/quality.json
-	$(BIN)/python tools/quality_model.py $(DEMO_MODEL) $(DEMO_TEXT) docs/quality.json \
+	$(BIN)/python -m bench.quality.weights $(DEMO_MODEL)
+	$(BIN)/python -m bench.quality.model $(DEMO_MODEL) $(DEMO_TEXT) \
 		$(shell $(PEERS_PYTHON) -c 'import llama_cpp' 2>/dev/null && echo --peers $(PEERS_PYTHON))
-	$(BIN)/python tools/quality_page.py docs/quality.json
+	$(BIN)/python -m pages quality
 
 squizd: setup $(DEMO_MODEL) $(DEMO_TEXT)  ## Measure the forms of a SQUIZD file on the real model and write docs/squizd*
-	$(BIN)/python tools/squizd_table.py $(DEMO_MODEL) $(DEMO_TEXT) docs/squizd.json
+	$(BIN)/python -m bench.quality.squizd_forms $(DEMO_MODEL) $(DEMO_TEXT)
+	$(BIN)/python -m pages squizd
 
 tiers: $(PEERS)/.ready $(DEMO_MODEL) $(DEMO_TEXT)  ## Measure the tiers beside other ways to load a model and write docs/tiers.md
-	$(PEERS)/bin/python bench/tiers.py $(DEMO_MODEL) $(DEMO_TEXT)
-	$(PEERS)/bin/python tools/tiers_page.py bench/results/tiers.json docs/tiers.md
+	$(PEERS)/bin/python -m bench.models.tiers $(DEMO_MODEL) $(DEMO_TEXT)
+	$(PEERS)/bin/python -m pages tiers
+
+pages: setup  ## Write every page of figures anew, from what was measured last
+	$(BIN)/python -m pages
 
 clean:  ## Remove everything built or downloaded
 	rm -rf $(VENV) $(PEERS) $(SQUISH) $(SANITIZED) $(FUZZ) build dist .models .demo .bench

@@ -69,7 +69,7 @@ struct StoredF16 {
         f32_to_f16(key, a.head, reinterpret_cast<uint16_t*>(a.keys) + row * a.head);
         f32_to_f16(value, a.head, reinterpret_cast<uint16_t*>(a.values) + row * a.head);
     }
-    static F32x8 eight(const uint16_t* at) { return f16x8(reinterpret_cast<const uint8_t*>(at)); }
+    static F32x8 eight(const uint16_t* at) { return f16x8(at); }
     static const uint16_t* keys(const Attention& a, size_t kv, size_t first, size_t, float*) {
         return reinterpret_cast<const uint16_t*>(a.keys) + (kv * a.context + first) * a.head;
     }

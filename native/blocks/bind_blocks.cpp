@@ -1,6 +1,7 @@
 // The bindings of the blocks of ggml.
 #include "binding.hpp"
 #include "blocks/decode.hpp"
+#include "blocks/nearest.hpp"
 #include "blocks/searched.hpp"
 
 namespace flyweight {

@@ -1,16 +1,11 @@
 // Blocks to f32, or rounded to bf16 (some in ways of their own: decode_bf16.hpp). The layouts are in docs/formats/ggml-blocks.md.
 #pragma once
 
-#include "ggml_types.hpp"
+#include "blocks/layout.hpp"
 #include "kernel.hpp"
-#include "simd/f16.hpp"
-#include "simd/lanes.hpp"
 #include "simd/outputs.hpp"
 
 namespace {
-
-constexpr int8_t iq4_levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-constexpr int8_t e2m1_levels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // doubled
 
 // 32 elements a block: byte i of the codes holds elements i (low) and i + 16 (high) --------------
 
@@ -62,10 +57,6 @@ inline void scaled_levels(float d, const int8_t (&levels)[16], const uint8_t* co
     const U8x16 q = load(codes);
     store_scaled(out, look_up(levels, q & 15), d);
     store_scaled(out + 16, look_up(levels, q >> 4), d);
-}
-
-inline float half_e8m0(uint8_t exponent) {  // 2^(exponent - 128), subnormal below 2
-    return float_of(exponent < 2 ? uint32_t(0x00200000) << exponent : uint32_t(exponent - 1) << 23);
 }
 
 template <typename Out>

@@ -3,7 +3,7 @@
 // A scale is an f16, or the product of one with six bits; times a code of five bits it is exact.
 #pragma once
 
-#include "decode.hpp"
+#include "blocks/decode.hpp"
 
 #ifdef __AVX2__
 

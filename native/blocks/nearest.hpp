@@ -4,12 +4,10 @@
 // infinity in it is stored with a NaN scale and zeros, so that a check of the scales finds it.
 #pragma once
 
+#include "blocks/layout.hpp"
 #include "streams/bits.hpp"
-#include "decode.hpp"
 
 namespace {
-
-constexpr uint32_t infinity = 0x7f800000;
 
 // Bits of the largest magnitude: magnitudes order as their bits do, and NaN and infinity come last.
 template <typename T>
@@ -25,13 +23,6 @@ inline float first_of(const T* values, uint32_t peak) {
     uint32_t matches = 0;
     for (int i = 0; i < 32; i += 8) matches |= bits_set(magnitudes(load_values(values + i)) == int32_t(peak)) << i;
     return value_at(values + __builtin_ctz(matches));
-}
-
-// A block that cannot be encoded: zeros, and NaN as the scale, which is at byte `scale`.
-template <typename Type>
-inline void store_void(uint8_t* block, int scale = 0) {
-    for (size_t i = 0; i < Type::bytes; ++i) block[i] = 0;
-    store_u16(block + scale, 0x7e00);
 }
 
 // steps(values) of 32 values, truncated, held within 0..top; NaN (0 · ∞ where a range overflows) gives 0. `Within` promises that no

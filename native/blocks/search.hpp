@@ -4,7 +4,8 @@
 // definition. So the vector types of the compiler do, on every instruction set.
 #pragma once
 
-#include "nearest.hpp"
+#include "blocks/layout.hpp"
+#include "kernel.hpp"
 
 namespace {
 
@@ -36,21 +37,21 @@ inline float over_groups(const F32x8 (&terms)[Halves]) {
 // Values of a block are searched in units of a power of two, so that the largest has a magnitude of 1 to 2.
 struct Unit {
     float unit = 1.0f, inverse = 1.0f;
-    bool zeros = false;  // the block counts as zeros: no f16 scale is small enough for it
+    float peak = 0.0f;  // in units; 0 where the block counts as zeros, as no f16 scale is small enough for it
 
     // False for a block with a NaN, an infinity or a value of 2^40 and more.
     bool find(const float* values, size_t count) {
-        uint32_t peak = 0;
+        uint32_t most = 0;
         for (size_t i = 0; i < count; ++i) {
             const uint32_t magnitude = bits_of(values[i]) & 0x7fffffff;
-            peak = magnitude > peak ? magnitude : peak;
+            most = magnitude > most ? magnitude : most;
         }
-        zeros = peak < bits_of(0x1p-40f);
-        if (!zeros) unit = float_of(peak & infinity), inverse = 1.0f / unit;
-        return peak < bits_of(0x1p40f);
+        if (most >= bits_of(0x1p40f)) return false;
+        if (most >= bits_of(0x1p-40f)) unit = float_of(most & infinity), inverse = 1.0f / unit, peak = float_of(most) * inverse;
+        return true;
     }
 
-    F32x8 scaled(F32x8 values) const { return zeros ? F32x8{} : values * inverse; }
+    F32x8 scaled(F32x8 values) const { return peak > 0.0f ? values * inverse : F32x8{}; }
 
     // A scale as f16 will hold it: at most 65504, and zero only if it is zero.
     float narrow(float scale) const {

@@ -3,7 +3,7 @@
 // Element i of a block is in lane i mod 8: a lane adds in order, then the lanes by halves.
 #pragma once
 
-#include "search.hpp"
+#include "blocks/search.hpp"
 
 namespace {
 
@@ -16,13 +16,8 @@ struct OneScale : Unit {
     // Finds the scale; false for a block that does not fit.
     bool run(const float* __restrict values, const float* __restrict weights) {
         if (!find(values, Elements)) return false;
-        F32x8 peaks{};
-        for (int i = 0; i < size; ++i) {
-            x[i] = scaled(load8(values + 8 * i)), weight[i] = load8(weights + 8 * i);
-            peaks = greatest(F32x8(magnitudes(x[i])), peaks);
-        }
-        const float peak = over_lanes(peaks, [](F32x8 a, F32x8 b) { return greatest(a, b); });
-        const float reach = peak != 0.0f ? 1.0f / peak : 0.0f;
+        for (int i = 0; i < size; ++i) x[i] = scaled(load8(values + 8 * i)), weight[i] = load8(weights + 8 * i);
+        const float reach = peak > 0.0f ? 1.0f / peak : 0.0f;
         for (const double trial : Trials) {
             offer(reach * float(trial));
             offer(reach * -float(trial));

@@ -333,7 +333,7 @@ struct tabled2 : Tabled<4, 0> {
 
 // Weights that are floats or stand for floats --------------------------------------------------
 
-template <size_t Bytes, F32x8 (*Load)(const uint8_t*)>
+template <size_t Bytes, F32x8 (*Load)(const void*)>
 struct Raw {
     static constexpr bool floats = true, is_signed = false, maskable = true;
     static constexpr int bits = 0, scale_parts = 0;
@@ -350,7 +350,7 @@ struct Raw {
 };
 
 namespace rows {
-using f32 = Raw<4, floats8>;
+using f32 = Raw<4, load_as<F32x8>>;
 using f16 = Raw<2, f16x8>;
 using bf16 = Raw<2, bf16x8>;
 

@@ -17,9 +17,21 @@ namespace {
 inline float value_at(const float* at) { return *at; }
 inline float value_at(const uint16_t* at) { return float_of(uint32_t(*at) << 16); }
 
+inline F32x8 bf16x8(const void* at) {
+#ifdef __AVX2__
+    return F32x8(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_as<__m128i>(at)), 16));
+#else
+    uint16_t halves[8];
+    I32x8 wide;
+    __builtin_memcpy(halves, at, sizeof halves);
+    for (int i = 0; i < 8; ++i) wide[i] = int32_t(uint32_t(halves[i]) << 16);
+    return F32x8(wide);
+#endif
+}
+
 // Eight values of f32, or of bf16 widened.
 inline F32x8 load_values(const float* at) { return load8(at); }
-inline F32x8 load_values(const uint16_t* at) { return F32x8(__builtin_convertvector(load_as<U16x8>(at), U32x8) << 16); }
+inline F32x8 load_values(const uint16_t* at) { return bf16x8(at); }
 
 // a < b ? a : b, and a > b ? a : b: with NaN in either, b.
 inline float least(float a, float b) { return a < b ? a : b; }
@@ -100,9 +112,11 @@ inline I8x16 look_up(const int8_t (&table)[16], U8x16 codes) {
 #ifdef __AVX2__
     return I8x16(_mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)), __m128i(codes)));
 #else
-    I8x16 lanes;
-    for (int i = 0; i < 16; ++i) lanes[i] = table[codes[i]];
-    return lanes;
+    uint8_t index[16];
+    int8_t entries[16];
+    __builtin_memcpy(index, &codes, sizeof index);
+    for (int i = 0; i < 16; ++i) entries[i] = table[index[i]];
+    return load_as<I8x16>(entries);
 #endif
 }
 

@@ -15,11 +15,23 @@ inline U8x16 loosely_down(U8x16 bytes, int bits) { return U8x16(U16x8(bytes) >> 
 inline U8x32 loosely_down(U8x32 bytes, int bits) { return U8x32(bits < 0 ? U16x16(bytes) << -bits : U16x16(bytes) >> bits); }
 
 inline I8x32 join(U8x16 low, U8x16 high) {
-    return I8x32(__builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24,
-                                         25, 26, 27, 28, 29, 30, 31));
+#ifdef __AVX2__
+    return I8x32(_mm256_set_m128i(__m128i(high), __m128i(low)));
+#else
+    const U8x16 both[2] = {low, high};
+    return load_as<I8x32>(both);
+#endif
 }
 
-inline F32x8 bf16x8(U8x16 bits) { return F32x8(__builtin_convertvector(U16x8(bits), U32x8) << 16); }
+inline F32x8 f16x8(const void* at) {
+#ifdef __AVX2__
+    return F32x8(_mm256_cvtph_ps(load_as<__m128i>(at)));
+#else
+    F32x8 lanes;
+    for (int i = 0; i < 8; ++i) lanes[i] = load_f16(static_cast<const uint8_t*>(at) + 2 * i);
+    return lanes;
+#endif
+}
 
 inline U8x32 load32(const uint8_t* at) { return load_as<U8x32>(at); }
 
@@ -63,8 +75,6 @@ inline void widen32(I8x32 codes, F32x8 (&out)[4]) {
         out[i] = F32x8(_mm256_cvtepi32_ps(wide));
     }
 }
-
-inline F32x8 f16x8(U8x16 bits) { return F32x8(_mm256_cvtph_ps(__m128i(bits))); }
 
 // The floats 32 codes below 16 stand for, in quads. Plane i holds byte i of the sixteen floats.
 inline void look_up32(const uint8_t* planes, I8x32 codes, F32x8 (&out)[4]) {
@@ -150,12 +160,6 @@ inline void widen32(I8x32 codes, F32x8 (&out)[4]) {
     __builtin_memcpy(out, wide, sizeof wide);
 }
 
-inline F32x8 f16x8(U8x16 bits) {
-    F32x8 lanes;
-    for (int i = 0; i < 8; ++i) lanes[i] = f16_value(U16x8(bits)[i]);
-    return lanes;
-}
-
 inline void look_up32(const uint8_t* planes, I8x32 codes, F32x8 (&out)[4]) {
     uint8_t lanes[32];
     float wide[32];
@@ -210,16 +214,11 @@ inline U8x32 sixteens(uint32_t bits) {
     return sum;
 }
 
-[[gnu::always_inline]] inline F32x8 f16x8(const uint8_t* at) { return f16x8(load(at)); }
-[[gnu::always_inline]] inline F32x8 bf16x8(const uint8_t* at) { return bf16x8(load(at)); }
-
-[[gnu::always_inline]] inline F32x8 floats8(const uint8_t* at) { return load_as<F32x8>(at); }
-
 // Scales in the three types they are stored in; `four` leaves the second half of its lanes zero.
 struct F32Scale {
     static constexpr size_t bytes = 4;
     static float one(const uint8_t* at) { return float_of(load_u32(at)); }
-    static F32x8 eight(const uint8_t* at) { return floats8(at); }
+    static F32x8 eight(const uint8_t* at) { return load_as<F32x8>(at); }
     static F32x8 four(const uint8_t* at) {
         F32x8 lanes = {};
         __builtin_memcpy(&lanes, at, 16);
@@ -227,20 +226,25 @@ struct F32Scale {
     }
 };
 
-inline U8x16 low_eight(const uint8_t* at) { return U8x16(U64x2{load_as<uint64_t>(at), 0}); }
+// Of sixteen-bit floats, by the function for eight.
+template <F32x8 (*Eight)(const void*)>
+inline F32x8 four_of(const uint8_t* at) {
+    const U64x2 low = {load_as<uint64_t>(at), 0};
+    return Eight(&low);
+}
 
 struct F16Scale {
     static constexpr size_t bytes = 2;
     static float one(const uint8_t* at) { return load_f16(at); }
     static F32x8 eight(const uint8_t* at) { return f16x8(at); }
-    static F32x8 four(const uint8_t* at) { return f16x8(low_eight(at)); }
+    static F32x8 four(const uint8_t* at) { return four_of<f16x8>(at); }
 };
 
 struct Bf16Scale {
     static constexpr size_t bytes = 2;
     static float one(const uint8_t* at) { return float_of(load_u16(at) << 16); }
     static F32x8 eight(const uint8_t* at) { return bf16x8(at); }
-    static F32x8 four(const uint8_t* at) { return bf16x8(low_eight(at)); }
+    static F32x8 four(const uint8_t* at) { return four_of<bf16x8>(at); }
 };
 
 }  // namespace

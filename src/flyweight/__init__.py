@@ -8,6 +8,8 @@
         checkpoint.manifest                                # everything the file says
 
     flyweight.convert("model.gguf", "model-hf", dtype="bf16")
+    plan = flyweight.plan("model.gguf", "model-4bit", to="mlx", quant="int4")     # plan.save("plan.json")
+    flyweight.execute(plan, "model-4bit")                  # later: flyweight.Plan.load("plan.json")
     flyweight.verify("model-hf")
     flyweight.diff("model.gguf", "model-hf")
 
@@ -25,10 +27,24 @@ if TYPE_CHECKING:
     from flyweight.checkpoint import open_checkpoint as open  # noqa: A004
     from flyweight.containers.squizd.squizd_options import Extras
     from flyweight.foundation.errors import FlyweightError
-    from flyweight.pipeline import convert, diff, extract, verify  # of the types that `api` and `tiers` have them
+    from flyweight.pipeline import Plan, convert, diff, execute, extract, verify  # as `api` and `tiers` have them
+    from flyweight.pipeline.conversion import plan
 
 __version__ = "0.1.0"
-__all__ = ["Checkpoint", "Extras", "FlyweightError", "__version__", "convert", "diff", "extract", "open", "verify"]
+__all__ = [
+    "Checkpoint",
+    "Extras",
+    "FlyweightError",
+    "Plan",
+    "__version__",
+    "convert",
+    "diff",
+    "execute",
+    "extract",
+    "open",
+    "plan",
+    "verify",
+]
 
 __getattr__ = lazy_exports(
     __name__,
@@ -36,10 +52,13 @@ __getattr__ = lazy_exports(
         "Checkpoint": "checkpoint:Checkpoint",
         "Extras": "containers.squizd.squizd_options:Extras",
         "FlyweightError": "foundation.errors:FlyweightError",
+        "Plan": "pipeline.plan:Plan",
         "convert": "api:convert",
         "diff": "tiers:diff",
+        "execute": "api:execute",
         "extract": "pipeline:extract",
         "open": "checkpoint:open_checkpoint",
+        "plan": "pipeline.conversion:plan",
         "verify": "tiers:verify",
     },
 )

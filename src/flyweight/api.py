@@ -1,4 +1,4 @@
-"""Where the public functions are put together: a conversion is handed what runs and measures models."""
+"""The public functions, put together: `convert` gets the code that runs and measures models."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from flyweight import pipeline
 from flyweight.measuring import measure
 from flyweight.pipeline import ConversionReport
 
-__all__ = ["convert"]
+__all__ = ["convert", "execute"]
 
 
 @wraps(pipeline.convert)
 def convert(*arguments: Any, **options: Any) -> ConversionReport:
     return pipeline.convert(*arguments, **{"measure": measure, **options})
+
+
+@wraps(pipeline.execute)
+def execute(*arguments: Any, **options: Any) -> ConversionReport:
+    return pipeline.execute(*arguments, **{"measure": measure, **options})

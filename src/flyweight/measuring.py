@@ -1,24 +1,17 @@
-"""How a model is measured during a conversion, to be handed down: `evaluate` is loaded when a gate is due, not before."""
+"""The measure that callers hand to a conversion; it imports `evaluate` only when an accuracy gate needs it."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from flyweight.foundation.accuracy_gate import Gate, Verdict
 
 __all__ = ["measure"]
 
 
-def measure(
-    source: Path | str,
-    artefact: Path | str,
-    gate: Gate,
-    *,
-    text: Path | str | None = None,
-    threads: int | None = None,
-    max_ram: int | None = None,
-) -> Verdict:
+def measure(source: Path | str, artefact: Path | str, gate: Gate, **options: Any) -> Verdict:
     """A `Measure` for the accuracy gate: `evaluate.gate_measure.measure`."""
     from flyweight.evaluate import gate_measure
 
-    return gate_measure.measure(source, artefact, gate, text=text, threads=threads, max_ram=max_ram)
+    return gate_measure.measure(source, artefact, gate, **options)

@@ -1,4 +1,4 @@
-"""Links between pages of the documentation lead somewhere."""
+"""Links between pages of the documentation lead somewhere, and files they name are there."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from support import ROOT
+
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
+
+
+NAMED = re.compile(r"`(?:python )?((?:src|native|tests|bench|pages|tools|docs)/[\w./*-]+)")
+MODULE = re.compile(r"python -m ((?:bench|pages)(?:\.\w+)*)")
 
 
 def anchors(page: Path) -> set[str]:
@@ -24,6 +29,17 @@ def test_links_lead_somewhere(page: Path) -> None:
         target = page.parent / path if path else page
         assert target.exists(), f"{path} is not there"
         assert not anchor or anchor in anchors(target), f"{path} has no heading #{anchor}"
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.parent.name != "decisions"], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_files_that_are_named_are_there(page: Path) -> None:
+    """But for decisions, which speak of their own time."""
+    text = page.read_text("utf-8")
+    modules = (name.replace(".", "/") for name in MODULE.findall(text))
+    named = [*(name.rstrip("/.") for name in NAMED.findall(text)), *(f"{name}*" for name in modules)]
+    assert [name for name in named if not list(ROOT.glob(name))] == []
 
 
 def test_the_table_of_sub_blocks_is_the_measured_one() -> None:

@@ -68,7 +68,9 @@ def test_the_contract_is_small() -> None:
 
 
 PROTOCOLS = [
-    kind for name in abilities.__all__ if inspect.isclass(kind := getattr(abilities, name)) and not issubclass(kind, Container)
+    kind
+    for _, kind in inspect.getmembers(abilities, inspect.isclass)
+    if kind.__module__ == abilities.__name__ and not issubclass(kind, Container)
 ]
 
 

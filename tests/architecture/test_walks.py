@@ -14,7 +14,7 @@ import pytest
 
 import flyweight
 from flyweight.runtime import open_model
-from toys import write_toy_llama
+from support.toys import write_toy_llama
 
 ROOT = Path(__file__).parents[2]
 SOURCE = str(Path(flyweight.__file__).parent) + "/"

@@ -10,11 +10,12 @@ import astc_encoder as encoder
 import numpy as np
 import pytest
 
-from astc_blocks import as_halves, every_mode
 from flyweight import kernels
-from flyweight.codecs.astc import FOOTPRINTS, Astc
+from flyweight.codecs.astc import Astc
+from flyweight.foundation.astc_footprints import FOOTPRINTS
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.tensor import TensorSpec
+from support.astc_blocks import as_halves, every_mode
 
 MAGENTA = np.float16([1, 0, 1, 1])
 

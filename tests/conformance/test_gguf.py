@@ -8,14 +8,14 @@ from typing import Any
 import gguf
 import numpy as np
 
-from flyweight.containers.gguf import Gguf
-from flyweight.containers.gguf_types import BLOCKS, PLAIN, VALUE_TYPES
+from flyweight.containers.gguf import BLOCKS, PLAIN, Gguf
+from flyweight.containers.gguf_values import VALUE_TYPES
 from flyweight.containers.safetensors import Safetensors
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.manifest import Entry, Manifest, Typed
 from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import MemoryBundle, open_bundle
-from materialise import from_bundle, materialise
+from support.materialise import from_bundle, materialise
 
 METADATA = {
     "general.architecture": Typed("str", "llama"),
@@ -73,13 +73,13 @@ def write(path: Path, metadata: dict[str, Typed], tensors: dict[str, tuple[Any, 
 
 def test_the_tables_are_theirs() -> None:
     sizes = {int(kind): size for kind, size in gguf.GGML_QUANT_SIZES.items()}
-    mine = {n: (1, d.itemsize) for n, d in PLAIN.items()} | {n: (b.weights, b.nbytes) for n, b in BLOCKS.items()}
+    mine = {n: (1, d.itemsize) for n, d in PLAIN.items()} | {n: (b.elements, b.nbytes) for n, b in BLOCKS.items()}
     differing = {number for number in sizes if mine.get(number) != sizes[number]}
     assert differing == {int(gguf.GGMLQuantizationType.Q8_1)}  # 36 bytes in ggml, 40 in gguf-py
     assert mine.keys() - sizes.keys() == {42}  # newer in ggml than in this release
     for number, block in BLOCKS.items():
         if number in sizes:
-            assert gguf.GGMLQuantizationType(number).name.lower() == block.codec
+            assert gguf.GGMLQuantizationType(number).name.lower() == block.name
     assert [gguf.GGUFValueType(i).name for i in range(len(VALUE_TYPES))][9] == "ARRAY"
     assert len(VALUE_TYPES) == len(gguf.GGUFValueType)
 
@@ -118,8 +118,8 @@ def test_they_read_what_we_write(tmp_path: Path) -> None:
         if number in (9, 42):
             continue
         parts = {"blocks": TensorSpec((3, 2 * block.nbytes), DType.U8)}
-        entries[block.codec] = Entry(block.codec, TensorSpec((3, 2 * block.weights), DType.F32), CodecSpec(block.codec), parts)
-        payload[block.codec] = rng.integers(0, 256, 6 * block.nbytes, dtype=np.uint8).tobytes()
+        entries[block.name] = Entry(block.name, TensorSpec((3, 2 * block.elements), DType.F32), CodecSpec(block.name), parts)
+        payload[block.name] = rng.integers(0, 256, 6 * block.nbytes, dtype=np.uint8).tobytes()
     placement = Gguf().place(Manifest("gguf", entries, METADATA, dialect="gguf"), path.name)
     path.write_bytes(materialise(placement, lambda entry, part: payload[entry.name])[path.name])
 

@@ -26,7 +26,7 @@ from flyweight.foundation.manifest import Entry, Manifest
 from flyweight.foundation.tensor import RAW, EncodedTensor, TensorSpec
 from flyweight.quantizers import QUANTIZERS
 from flyweight.sources import Bundle, open_bundle
-from materialise import materialise
+from support.materialise import materialise
 
 mx.set_default_device(mx.cpu)
 
@@ -105,7 +105,7 @@ def test_edge_is_the_rule_of_mlx(bits: int, group: int, scale: str) -> None:
     theirs = dict(zip(("codes", "scale", "bias"), map(numpy_of, mx.quantize(given, group, bits)), strict=True))
     values = np.array(given.astype(mx.float32))
     codec = Affine(bits, group, "scale_bias", scale, word="u32")
-    ours = QUANTIZERS["edge"](values, codec, TensorSpec(values.shape, DType.F32))
+    ours = QUANTIZERS["anchored"](values, codec, TensorSpec(values.shape, DType.F32))
     for part in ("codes", "scale", "bias"):
         if bits == 1 and part == "bias":
             assert np.array_equal(ours[part], theirs[part])
@@ -127,7 +127,7 @@ def test_we_read_what_mlx_writes(bits: int, group: int, scale: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("bits", "group", "scale"), CASES)
-@pytest.mark.parametrize("quantizer", ["nearest", "edge", "clip", "hqq"])
+@pytest.mark.parametrize("quantizer", ["nearest", "anchored", "clip", "hqq"])
 def test_mlx_reads_what_we_write(quantizer: str, bits: int, group: int, scale: str, tmp_path: Path) -> None:
     values = weights(bits)
     codec, spec = Affine(bits, group, "scale_bias", scale, word="u32"), TensorSpec(values.shape, DType.F32)

@@ -15,12 +15,12 @@ import transformers
 from jinja2.exceptions import TemplateError
 
 import flyweight
-from chat_templates import CONVERSATIONS, TEMPLATES, TOOLS
 from flyweight import models
 from flyweight.foundation.errors import MalformedError
 from flyweight.runtime.text.chat_template import Renderer, template_for
 from flyweight.runtime.text.token_text import TextStream
 from flyweight.runtime.text.tokenizer import Tokenizer
+from support.chat_templates import CONVERSATIONS, TEMPLATES, TOOLS
 
 MODELS = [path for key in ("FLYWEIGHT_DEMO_MODEL", "FLYWEIGHT_PIECES_MODEL") if (path := os.environ.get(key))]
 

@@ -11,7 +11,6 @@ import pytest
 from safetensors import SafetensorError, deserialize, safe_open
 from safetensors.numpy import load, save
 
-import sample_files
 from flyweight.containers.hf import HfDirectory
 from flyweight.containers.safetensors import DTYPES, Safetensors
 from flyweight.foundation.dtypes import DType
@@ -20,8 +19,9 @@ from flyweight.foundation.manifest import Entry, Manifest, Typed
 from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import MemoryBundle, open_bundle
 from fuzz.hostile_safetensors import HOSTILE
-from materialise import materialise
-from raw_files import safetensors_file, tensor_json
+from support import sample_files
+from support.materialise import materialise
+from support.raw_files import safetensors_file, tensor_json
 
 ARRAYS = {
     "f64": np.arange(6.0).reshape(2, 3),

@@ -13,7 +13,7 @@ from safetensors.torch import load_file as load
 
 import flyweight
 from flyweight.tiers import build
-from toys import write_toy_llama
+from support.toys import write_toy_llama
 
 
 @pytest.fixture(scope="module")

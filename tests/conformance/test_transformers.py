@@ -24,7 +24,7 @@ import flyweight
 from flyweight import models
 from flyweight.foundation.manifest import Manifest
 from flyweight.models.tokenizers.pre_tokenizers import PRE_TOKENIZERS
-from tiny_models import LAYER_NAMES, TINY, as_gguf, hf_manifest, no_read, round_trip
+from support.tiny_models import LAYER_NAMES, TINY, as_gguf, hf_manifest, no_read, round_trip
 
 TEXTS = (
     "Hello world! It's 2024, isn't it? 1234567890",

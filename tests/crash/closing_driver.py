@@ -131,7 +131,7 @@ KINDS: dict[str, Callable[[Path], Opened]] = {
 def prepare(folder: Path) -> None:
     from backports import zstd
 
-    from toys import write_toy_llama
+    from support.toys import write_toy_llama
 
     (folder / "words").write_bytes(words(0, 8 * WORDS))
     (folder / "many").mkdir()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import flyweight
-from toys import safetensors_bytes
+from support.toys import safetensors_bytes
 
 DRIVER = Path(__file__).with_name("adding_driver.py")
 

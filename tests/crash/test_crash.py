@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import flyweight
-from toys import write_toy_llama
+from support.toys import write_toy_llama
 
 DRIVER = Path(__file__).with_name("driver.py")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import flyweight
-from toys import write_toy_llama
+from support.toys import write_toy_llama
 
 SCRIPT = """
 import json, os, shutil, sys

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 import flyweight
-from toys import safetensors_bytes, write_files, write_toy_llama
+from support.toys import safetensors_bytes, write_files, write_toy_llama
 
 DRIVER = Path(__file__).with_name("prepared_driver.py")
 KINDS = ["link to a file", "link to a directory", "fifo", "directory"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from toys import write_sparse_model
+from support.toys import write_sparse_model
 
 LAYERS, ROWS, COLUMNS = 80, 512, 2048
 

@@ -144,7 +144,7 @@ def flips(number: int) -> tuple[int, float]:
     from flyweight.containers.squizd.squizd_file import Squizd
     from fuzz.oracle import promise
     from fuzz.seeds import SQUIZD_WHOLE
-    from squizd_files import bundle, directory_of
+    from support.squizd_files import bundle, directory_of
 
     raw = SQUIZD_WHOLE[number]
     tensors = directory_of(raw)["tensors"]

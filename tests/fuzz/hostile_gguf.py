@@ -6,8 +6,8 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
-from fuzz_cases import Case
-from raw_files import GgufTensor, KeyValue, gguf_file, gguf_string
+from support.fuzz_cases import Case
+from support.raw_files import GgufTensor, KeyValue, gguf_file, gguf_string
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STR, ARRAY, U64, I64, F64 = range(13)
 TYPE_F32, TYPE_Q4_0, TYPE_Q4_K, TYPE_I8 = 0, 2, 12, 24

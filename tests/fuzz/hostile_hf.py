@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fuzz_cases import Case, Special, fifo, link_to
-from raw_files import safetensors_file, tensor_json
+from support.fuzz_cases import Case, Special, fifo, link_to
+from support.raw_files import safetensors_file, tensor_json
 
 INDEX = "model.safetensors.index.json"
 A, B = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fuzz_cases import Case
-from raw_files import safetensors_file, tensor_json
+from support.fuzz_cases import Case
+from support.raw_files import safetensors_file, tensor_json
 
 INDEX = "model.safetensors.index.json"
 SIZES = {"U32": 4, "I32": 4, "F32": 4, "F16": 2, "U8": 1}

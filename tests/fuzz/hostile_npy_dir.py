@@ -7,9 +7,9 @@ import pickle
 import struct
 from typing import Any
 
-from fuzz_cases import Case, Special, fifo, link_to
-from raw_files import npy_file as npy
-from raw_files import npy_shape as dims
+from support.fuzz_cases import Case, Special, fifo, link_to
+from support.raw_files import npy_file as npy
+from support.raw_files import npy_shape as dims
 
 try:
     from compression import zstd

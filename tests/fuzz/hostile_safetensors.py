@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fuzz_cases import Case
-from raw_files import safetensors_file, tensor_json
+from support.fuzz_cases import Case
+from support.raw_files import safetensors_file, tensor_json
 
 U8_2 = tensor_json("U8", [2], 0, 2)
 

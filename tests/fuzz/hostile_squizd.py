@@ -9,8 +9,8 @@ import zipfile
 from collections.abc import Callable
 from typing import Any
 
-from fuzz_cases import Case
-from squizd_files import (
+from support.fuzz_cases import Case
+from support.squizd_files import (
     FLAG,
     NAME,
     archive,

@@ -41,4 +41,4 @@ def append(new: Iterable[Mapping[str, Any]]) -> None:
     dated = {"date": datetime.now(UTC).date().isoformat(), "commit": _commit()}
     every = [*rows(), *({**row, **dated} for row in new)]
     PATH.write_text("[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in every) + "\n]\n")
-    print("recorded; `python tools/count_tests.py --page` puts it into docs/testing.md")
+    print("recorded; `python -m pages testing` puts it into docs/testing.md")

@@ -22,7 +22,7 @@ from flyweight.foundation.errors import FlyweightError
 from flyweight.foundation.manifest import Extent, Manifest
 from flyweight.sources import Bundle, MemoryBundle
 from fuzz.framing import Input
-from materialise import from_bundle, materialise
+from support.materialise import from_bundle, materialise
 
 __all__ = [
     "MAX_CPU_SECONDS",

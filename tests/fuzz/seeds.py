@@ -11,15 +11,13 @@ import json
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
-import sample_files
-from chat_templates import TEMPLATES
-from every_codec import INSTANCES, plausible
 from flyweight import models
+from flyweight.checkpoint import read_checkpoint
 from flyweight.codecs import codec_for
 from flyweight.containers import CONTAINERS
 from flyweight.containers.abilities import EmbedsFiles, adapted
@@ -28,24 +26,31 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError
 from flyweight.foundation.manifest import Entry, Manifest, Typed
 from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
+from flyweight.pipeline.planning import make_job
+from flyweight.pipeline.recipe import Masks, preset
+from flyweight.sources import MemoryBundle
 from fuzz.framing import Files, Input
-from materialise import Payload, materialise
-from squizd_files import FLAG, KINDS, NAME, archive, bare, int4, layered, member, npcl, table, written
-from squizd_files import manifest as squizd_manifest
-from tiny_models import TINY, as_gguf, hf_manifest, no_read
-from unit.test_tokenizer import bpe, pieces
-from unit.test_tokenizer import files as tokenizer_files
+from support import GOLDEN, sample_files
+from support.chat_templates import TEMPLATES
+from support.every_codec import INSTANCES, plausible
+from support.materialise import Payload, materialise
+from support.squizd_files import FLAG, KINDS, NAME, archive, bare, int4, layered, member, npcl, table, written
+from support.squizd_files import manifest as squizd_manifest
+from support.tiny_models import TINY, as_gguf, hf_manifest, no_read
+from support.tokenizers import bpe, pieces
+from support.tokenizers import files as tokenizer_files
+from support.toys import safetensors_bytes
 
 try:
     from compression import zstd
 except ModuleNotFoundError:
     from backports import zstd
 
-__all__ = ["LARGEST", "SEEDS", "SQUIZD_BARE", "SQUIZD_WHOLE", "seeds"]
+__all__ = ["LARGEST", "PLANNED_TENSORS", "SEEDS", "SQUIZD_BARE", "SQUIZD_WHOLE", "seeds"]
 
 LARGEST = 12 << 10
 """Larger files are not more interesting, only slower."""
-_GOLDEN = Path(__file__).parents[1] / "golden/npydir"
+NPY_DIRS = GOLDEN / "npydir"
 
 
 # Containers -----------------------------------------------------------------------------------
@@ -119,7 +124,7 @@ def _models(dialect: str) -> Iterator[Input]:
 
 def _golden() -> Iterator[Input]:
     """Directories that the public tool wrote, cut to a tensor or two each."""
-    for folder in sorted(path for path in _GOLDEN.iterdir() if path.is_dir()):
+    for folder in sorted(path for path in NPY_DIRS.iterdir() if path.is_dir()):
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
         names = json.loads(files["manifest.json"])
         for kept in list(names.items())[:3]:
@@ -255,6 +260,25 @@ def _damages() -> Iterator[Input]:
             yield Input({"edits": struct.pack("<BHBB", number, at, 1, 0x10)}, False)
 
 
+PLANNED_TENSORS = {
+    "a.weight": np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64),
+    "b.weight": (np.arange(128, dtype=np.float32) % 7).reshape(2, 64),
+    "b.bias": np.ones(4, np.float32),
+}
+"""Of the model whose conversion is planned."""
+
+
+def _plans() -> Iterator[Input]:
+    bundle = MemoryBundle({"m.safetensors": safetensors_bytes(PLANNED_TENSORS)}, "/plans/m.safetensors", is_directory=False)
+    mask = Masks(("a*",), 32, 0.5)
+    with read_checkpoint(bundle, CONTAINERS["safetensors"]) as checkpoint:
+        for name in ("keep", "int4-g32", "q4_1", "lossless", "sparse", "palette"):
+            for recipe in (preset(name), replace(preset(name), masks=mask)):
+                with suppress(FlyweightError):
+                    job = make_job(checkpoint, CONTAINERS["safetensors"], "x.safetensors", recipe=recipe)
+                    yield Input({"plan.json": job.plan.to_json("/plans")}, False)
+
+
 SEEDS: dict[str, Callable[[], Iterator[Input]]] = {
     **{name: partial(_container, name) for name in _BY_HAND},
     "squizd_audit": partial(_container, "squizd"),
@@ -264,6 +288,7 @@ SEEDS: dict[str, Callable[[], Iterator[Input]]] = {
     "strict_json": _strict_json,
     "cursor": _cursor,
     "recipe": lambda: iter([Input({"x.toml": _RECIPE}, False)]),
+    "plan": _plans,
     "template": _templates,
     "tokenizer": _tokenizers,
     "tokenizer_library": _tokenizers,

@@ -18,9 +18,8 @@ from flyweight.checkpoint import Checkpoint, read_checkpoint
 from flyweight.codecs import CODECS
 from flyweight.containers import CONTAINERS
 from flyweight.containers.mlpackage import check_content
-from flyweight.containers.squizd.appendix import check_archive
 from flyweight.containers.squizd.audit import audit
-from flyweight.containers.squizd.squizd_reading import read
+from flyweight.containers.squizd.squizd_reading import check_archive, read
 from flyweight.foundation import strict_json
 from flyweight.foundation.cursor import SCALARS, Cursor
 from flyweight.foundation.dtypes import DType
@@ -32,16 +31,20 @@ from flyweight.models.checked_record import Record
 from flyweight.models.dialects import DIALECTS, gguf_tokenizer
 from flyweight.models.dialects.contract import Text
 from flyweight.models.tokenizers import tokenizer_files
+from flyweight.pipeline.plan import Plan
+from flyweight.pipeline.planning import job_of_plan
 from flyweight.pipeline.recipe import load_recipe
+from flyweight.pipeline.transcode import carry_out
 from flyweight.runtime.text.chat_template import templates_of
 from flyweight.runtime.text.tokenizer import Tokenizer
 from flyweight.sources import MemoryBundle, MemorySource
 from flyweight.sources.zstd import ZstdSource
 from fuzz.framing import Input
 from fuzz.oracle import check_container, promise
-from fuzz.seeds import SQUIZD_WHOLE
-from raw_files import safetensors_file, tensor_json
-from squizd_files import NAME
+from fuzz.seeds import PLANNED_TENSORS, SQUIZD_WHOLE
+from support.raw_files import safetensors_file, tensor_json
+from support.squizd_files import NAME
+from support.toys import safetensors_bytes
 
 __all__ = ["TARGETS", "Target"]
 
@@ -179,6 +182,30 @@ def _recipe(given: Input) -> str:
     return "read"
 
 
+PLANNED = read_checkpoint(
+    MemoryBundle({"m.safetensors": safetensors_bytes(PLANNED_TENSORS)}, is_directory=False), CONTAINERS["safetensors"]
+)
+"""What plans are for: the seeds are plans of its conversion."""
+_MOST_WRITTEN = 1 << 20
+"""In place of a disk, which refuses an output that it cannot hold before anything of it is made."""
+
+
+def _plan(given: Input) -> str:
+    """What can be read is written as it is, and refused or carried out."""
+    try:
+        plan = Plan.from_json(_only(given), "/plans")
+        promise(Plan.from_json(plan.to_json("/plans"), "/plans") == plan, "a plan does not survive being written")
+        job = job_of_plan(plan, PLANNED, "x")
+        promise(job.plan.steps == plan.steps, "other steps than those of the plan")
+        if job.nbytes > _MOST_WRITTEN:
+            return "too large"
+        for step in plan.steps:
+            carry_out(job, step, lambda _file, _offset, _bytes: None)
+    except FlyweightError as error:
+        return error.code
+    return "carried out"
+
+
 _EMBEDDING = safetensors_file({"model.embed_tokens.weight": tensor_json("I8", [ROWS, 1], 0, ROWS)}, bytes(ROWS))
 
 
@@ -262,6 +289,7 @@ TARGETS: dict[str, Target] = {
     "strict_json": _strict_json,
     "cursor": _cursor,
     "recipe": _recipe,
+    "plan": _plan,
     "template": _template,
     "tokenizer": _tokenizer,
     "tokenizer_library": _tokenizer_library,

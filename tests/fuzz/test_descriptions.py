@@ -13,7 +13,7 @@ import pytest
 
 import flyweight
 from flyweight.foundation.errors import FlyweightError
-from toys import safetensors_bytes
+from support.toys import safetensors_bytes
 
 VALUES: list[Any] = [
     0, 1, -1, 2**31, 2**40, 2**63, 2**70, True, 1.5, "", "f16", "mask", "indices", "lossless",

@@ -16,7 +16,7 @@ import pytest
 from flyweight import cli
 from flyweight.checkpoint import open_checkpoint
 from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
-from fuzz_cases import Case
+from support.fuzz_cases import Case
 
 MODULES = sorted(path.stem for path in Path(__file__).parent.glob("hostile_*.py"))
 CORPORA: dict[str, dict[str, Case]] = {

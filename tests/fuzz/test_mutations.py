@@ -7,7 +7,6 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import sample_files
 from flyweight.containers.container import Container
 from flyweight.containers.gguf import Gguf
 from flyweight.containers.hf import HfDirectory
@@ -17,6 +16,7 @@ from flyweight.foundation.errors import FlyweightError
 from flyweight.foundation.manifest import Extent
 from flyweight.sources import MemoryBundle, MemorySource
 from flyweight.sources.zstd import ZstdSource
+from support import sample_files
 
 try:
     from compression import zstd

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chat_templates import TEMPLATES
 from flyweight.foundation.errors import MalformedError
 from flyweight.runtime.text.chat_template import Renderer
+from support.chat_templates import TEMPLATES
 
 FOREVER = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 BOMBS = {

@@ -18,7 +18,7 @@ from flyweight.foundation.errors import FlyweightError
 from flyweight.foundation.manifest import Manifest
 from flyweight.runtime.text.tokenizer import Tokenizer
 from flyweight.sources import MemoryBundle
-from tiny_models import hf_manifest
+from support.tiny_models import hf_manifest
 
 
 def use(files: dict[str, str], text: str, room: int) -> str:

@@ -15,7 +15,7 @@ import flyweight
 from flyweight import Extras
 from flyweight.containers import CONTAINERS, container_named
 from fuzz.framing import Input
-from toys import CONFIG, VOCABULARY, draft_head, safetensors_bytes, tokenizer_files, write_files, write_package
+from support.toys import CONFIG, VOCABULARY, draft_head, safetensors_bytes, tokenizer_files, write_files, write_package
 
 __all__ = ["originals"]
 

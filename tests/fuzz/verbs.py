@@ -58,7 +58,7 @@ from fuzz.mutators import bundles
 from fuzz.oracle import limited
 from fuzz.verb_models import originals
 from fuzz.watching import Watch, snapshot
-from fuzz_cases import Case
+from support.fuzz_cases import Case
 
 FINDINGS = Path(__file__).parent / "findings"
 CODES = frozenset({0, 1, 2, 3, 4, 5, 6})

@@ -27,9 +27,11 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 INSTRUMENTED = [
-    f"flyweight.{name}"
-    for name in ("containers", "codecs", "cursor", "gate", "manifest", "models", "sources", "strict_json", "tensor", "dtypes")
-] + ["flyweight.pipeline.recipe", "flyweight.runtime.text.chat_template", "flyweight.runtime.text.tokenizer"]
+    *(f"flyweight.{name}" for name in ("containers", "codecs", "foundation", "models", "sources")),
+    *(f"flyweight.pipeline.{name}" for name in ("plan", "planning", "recipe")),
+    "flyweight.runtime.text.chat_template",
+    "flyweight.runtime.text.tokenizer",
+]
 MOST_FINDINGS = 20
 LONGEST = 1 << 16
 

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from every_codec import ENCODERS, INSTANCES, by_name, dtypes, named, noise, plausible, same_bits, settle, weights
 from flyweight.codecs import Codec, Grid, codec_for, take_rows
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
 from flyweight.foundation.tensor import CodecSpec, EncodedTensor, TensorSpec, has_rows
 from flyweight.kernels import KERNELS
+from support.every_codec import ENCODERS, INSTANCES, by_name, dtypes, named, noise, plausible, same_bits, settle, weights
 
 GRIDS = [codec for codec in INSTANCES if codec.grid_spec]
 SHAPES = [(3, 512), (2, 3, 256), (256,), (0, 256), (4, 0)]
@@ -310,6 +310,21 @@ def test_a_codec_that_promises_no_grid_gives_the_right_one_or_none(codecs: list[
                 assert np.array_equal(codec.decode(spec, back), codec.decode(spec, parts), equal_nan=True), codec.spec
                 found = True
     settle("some grids are found", codecs[0].name, found)
+
+
+@named([codec for codec in INSTANCES if codec.product_codec(TensorSpec((4, 512), DType.F32)) is not None])
+def test_the_codec_with_a_product_has_the_same_codes(codec: Codec) -> None:
+    """The values differ by four roundings to f32 at most: of s · q, of the offset, of their sum, and of s · (q − zero)."""
+    spec = TensorSpec((4, 512), DType.F32)
+    parts = codec.encode(spec, weights(spec))
+    target = codec.product_codec(spec)
+    assert target is not None
+    other, grid = codec_for(target), codec.grid(spec, parts)
+    moved = other.from_grid(spec, grid)
+    assert codec.product(spec, parts) is None
+    assert other.product(spec, moved) is not None
+    largest = np.repeat(np.abs(grid.scale) * 2.0**grid.bits, grid.group, axis=1)
+    assert (np.abs(other.decode(spec, moved) - codec.decode(spec, parts)) <= 4 * 2.0**-24 * largest).all()
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from every_codec import INSTANCES
 from flyweight.codecs import CODECS, codec_for
 from flyweight.containers import CONTAINERS, recognise
 from flyweight.containers.abilities import EmbedsFiles, adapted
@@ -19,7 +18,8 @@ from flyweight.foundation.errors import FlyweightError, UnsupportedError
 from flyweight.foundation.manifest import Entry, Manifest, Typed
 from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import MemoryBundle
-from materialise import materialise
+from support.every_codec import INSTANCES
+from support.materialise import materialise
 
 EMBEDDED_FILES = {"config.json": b'{"model_type": "toy"}', "tokenizer.json": b"{}"}
 DIRECTORY_FILES = {"config.json": b'{"model_type": "toy"}', "notes/unknown.txt": b"kept"}

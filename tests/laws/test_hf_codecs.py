@@ -15,7 +15,7 @@ from flyweight.codecs import CODECS
 from flyweight.containers.hf import INDEX
 from flyweight.foundation.errors import FlyweightError
 from flyweight.runtime import open_model
-from toys import CONFIG, VOCABULARY, safetensors_bytes, tokenizer_files, write_files
+from support.toys import CONFIG, VOCABULARY, safetensors_bytes, tokenizer_files, write_files
 
 HIDDEN, INTERMEDIATE, HEADS = 256, 512, 4
 """Rows that every block and group there is divides."""

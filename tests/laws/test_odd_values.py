@@ -6,19 +6,20 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import odd_values
-from every_codec import ENCODERS, INSTANCES, dtypes, named, plausible, same_bits, weights
 from flyweight.codecs import Codec
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import TensorSpec
+from pages import ROOT, odd_values
+from support.every_codec import ENCODERS, INSTANCES, dtypes, named, plausible, same_bits, weights
 
 SPEC = TensorSpec((4, 512), DType.F32)
 
 
 def test_the_page_says_what_happens() -> None:
-    """`python tests/odd_values.py` writes the tables anew, when the change is meant."""
-    assert odd_values.PAGE.read_text("utf-8") == odd_values.page()
+    """`python -m pages odd_values` writes the tables anew, when the change is meant."""
+    for path, text in odd_values.written().items():
+        assert (ROOT / path).read_text("utf-8") == text
 
 
 def read_only(array: np.ndarray) -> np.ndarray:

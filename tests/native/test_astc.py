@@ -7,9 +7,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from astc_blocks import every_mode, one_colour
 from flyweight import kernels
-from flyweight.codecs.astc import FOOTPRINTS
+from flyweight.foundation.astc_footprints import FOOTPRINTS
+from support.astc_blocks import every_mode, one_colour
 
 
 def same(found: np.ndarray, expected: np.ndarray) -> bool:

@@ -1,4 +1,4 @@
-"""Measuring speed as a ratio: contenders side by side, and beside what the machine's memory allows in the same run."""
+"""Speed as a ratio: contenders measured in the same run as each other and as the machine's memory."""
 
 from flyweight.bench.cases import codec_cases
 from flyweight.bench.harness import Case, headline, line, machine, main, run

@@ -1,4 +1,4 @@
-"""A decode and an encode case for every codec there is, on weights as models have them."""
+"""A decode and an encode benchmark for every codec, on weights like those of models."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from flyweight.codecs import CODECS, Codec
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.tensor import RAW, TensorSpec
 from flyweight.quantizers import QUANTIZERS
-
-__all__ = ["codec_cases"]
 
 COLUMNS = 4096
 

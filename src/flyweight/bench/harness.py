@@ -32,8 +32,6 @@ import numpy as np
 
 from flyweight import kernels
 
-__all__ = ["Case", "Work", "headline", "line", "machine", "main", "measure", "rate", "run", "verdict"]
-
 Work = Callable[[], object]
 _GOAL = re.compile(r"(?P<most>at most )?(?P<bound>\d+(\.\d+)?)(× (?P<peer>.+)| of (?P<limit>\w+)| MB/s| MB| ms| tokens/s)")
 _VERSIONS = ("flyweight", "numpy", "ml_dtypes", "gguf", "pywhispercpp", "zipnn", "coremltools", "astc-encoder-py")
@@ -119,7 +117,7 @@ def verdict(target: str, ours: float, ratios: dict[str, float], limits: dict[str
     for part in filter(None, target.split(", ")):
         goal = _GOAL.fullmatch(part)
         if goal is None or (goal["limit"] and goal["limit"] not in limits):
-            raise ValueError(f"'{part}' is no target: say 3× NAME, 0.7 of LIMIT or 1000 MB/s")
+            raise ValueError(f"'{part}' is not a target; write 3× NAME, 0.7 of LIMIT or 1000 MB/s")
         share = ratios.get(goal["peer"]) if goal["peer"] else ours / limits[goal["limit"]]["median"] if goal["limit"] else ours
         bound = float(goal["bound"])
         results.append(None if share is None else share <= bound if goal["most"] else share >= bound)
@@ -163,10 +161,10 @@ def headline(about: dict[str, Any]) -> str:
 
 
 def main(title: str, cases: Callable[[], Iterable[Case]], runs: int = 9) -> None:
-    """The command line of a bench script: run the cases, print lines, write the figures beside it in results/."""
+    """The command line of a bench script: run the cases, print lines, write the figures into results/ beside its folder."""
     script = Path(sys.argv[0])
     parser = argparse.ArgumentParser(description=title)
-    place = script.parent / "results" / f"{script.stem}.json"
+    place = script.parents[1] / "results" / f"{script.stem}.json"
     parser.add_argument("--json", type=Path, metavar="FILE", help=f"where the figures go (default {place}, of a whole run)")
     parser.add_argument("--runs", type=int, default=runs, help=f"runs per contender (default {runs})")
     parser.add_argument("--only", metavar="TEXT", default="", help="only cases whose name contains this")

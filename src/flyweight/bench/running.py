@@ -1,4 +1,4 @@
-"""Models run side by side, each in processes of its own: what a person waits for, and what a token costs.
+"""Benchmarks of running models, each in its own process: time to load and to the first token, memory, tokens per second.
 
     load          process start → ready to take tokens, ms
     first token   process start → the first token that answers a short prompt, ms
@@ -25,8 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from flyweight.bench.harness import verdict
-
-__all__ = ["FIGURES", "FLYWEIGHT", "MEMORY", "PREFILL", "Contender", "compare", "row", "show", "spread"]
 
 FIGURES = {"load": "ms", "first token": "ms", "private": "MB", "decode": "tokens/s", "prefill": "tokens/s", "own": "MB"}
 

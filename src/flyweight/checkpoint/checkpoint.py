@@ -1,8 +1,8 @@
 """`Checkpoint`: reads the tensors a manifest describes.
 
-Two ways in. `encoded` and indexing map the file and copy nothing that is aligned; `slab` copies a
-run of rows with pread, so that memory is bounded by the run and a file that shrinks meanwhile is
-an error and not a signal.
+There are two ways to read. `encoded` and indexing map the file and copy nothing that is aligned.
+`slab` copies a range of rows with pread: memory is bounded by the range, and a file that shrinks
+meanwhile gives an error instead of a signal.
 """
 
 from __future__ import annotations
@@ -24,19 +24,17 @@ from flyweight.foundation.manifest import Entry, Extent, Manifest
 from flyweight.foundation.tensor import EncodedTensor, TensorSpec
 from flyweight.sources import Bundle, Source, Uncopied, open_bundle
 
-__all__ = ["Checkpoint", "as_array", "open_checkpoint", "read_checkpoint", "without_collector"]
-
 
 class Checkpoint(Uncopied, Mapping[str, Array]):
-    """Indexing decodes one tensor; nothing else is read. Use as a context manager or let it be collected.
+    """A lazy mapping from tensor names to arrays: indexing reads and decodes one tensor. Use it as a context manager.
 
-    After `close` nothing can be read any more (ClosedError, a ValueError); arrays already handed out stay valid. Any number of
-    threads may read.
+    After `close`, reading raises ClosedError, a ValueError; arrays already returned stay valid. Any number of threads may
+    read.
     """
 
     def __init__(self, bundle: Bundle, container: Container, manifest: Manifest, *, checks_digests: bool = False) -> None:
-        """With `checks_digests` the bytes of a tensor are held against their recorded digest before they are first read; those
-        of side files always are."""
+        """With `checks_digests`, the bytes of a tensor are checked against their recorded digest before they are first read;
+        those of side files always are."""
         self.bundle = bundle
         self.container = container
         self.manifest = manifest
@@ -62,7 +60,7 @@ class Checkpoint(Uncopied, Mapping[str, Array]):
         return name in self.manifest.entries
 
     def checked_entry(self, name: str) -> Entry:
-        """A tensor's entry, once what lies beside its bytes and, if wanted, their digest are checked. Readers come here."""
+        """A tensor's entry, after its block header and, if wanted, its digest are checked. All reads go through here."""
         self.check_open()
         entry = self.manifest.entries[name]
         if name not in self._checked:
@@ -108,6 +106,11 @@ class Checkpoint(Uncopied, Mapping[str, Array]):
         self.check_open()
         return self.bundle[file] if file in self.bundle else self.bundle.siblings()[file]
 
+    def files(self) -> set[str]:
+        """The files that tensors and side files lie in; `source` opens one."""
+        weights = {extent.file for entry in self.manifest.entries.values() for extent in entry.extents.values()}
+        return weights | {content.file for content in self.manifest.files.values() if isinstance(content, Extent)}
+
     def read(self, extent: Extent | bytes) -> bytes:
         """The content of a side file."""
         self.check_open()
@@ -117,25 +120,25 @@ class Checkpoint(Uncopied, Mapping[str, Array]):
         return bytes(self.source(extent.file).read(extent.offset, extent.nbytes))
 
     def check_digest(self, extent: Extent, *, after_piece: Callable[[], object] = lambda: None) -> None:
-        """MalformedError if a digest is recorded of this extent and its bytes have another; they are looked at once."""
+        """MalformedError if the bytes of this extent do not match their recorded digest, if there is one. Checked only once."""
         wanted = self.manifest.digests.of.get(extent)
         if wanted is None or extent in self._right:
             return
         source = self.source(extent.file)
         if source.digest(extent.offset, extent.nbytes, after_piece=after_piece) != wanted:
             raise MalformedError(
-                "its bytes do not have the digest that is recorded of them", code="E_DIGEST", file=source.name,
+                "the bytes do not match the recorded digest", code="E_DIGEST", file=source.name,
                 tensor=self.digested().get(extent), offset=extent.offset, hint=self.manifest.digests.remedy,
             )  # fmt: skip
         self._right.add(extent)
 
     def check_tensor(self, name: str) -> None:
-        """`check_digest` of all that a tensor's bytes lie in."""
+        """`check_digest` of every extent of a tensor."""
         for extent in self.manifest.digests.tensors.get(name, ()):
             self.check_digest(extent)
 
     def check_digests(self) -> None:
-        """Hold everything against its recorded digest, several threads at a time."""
+        """Check everything against its recorded digest, with several threads."""
         from concurrent.futures import ThreadPoolExecutor  # which a start does not need
 
         with ThreadPoolExecutor(thread_name_prefix="digest") as pool:
@@ -151,7 +154,7 @@ class Checkpoint(Uncopied, Mapping[str, Array]):
         return found
 
     def checked(self, extent: Extent) -> bool:
-        """Whether a digest was held against these bytes."""
+        """Whether these bytes were checked against a digest."""
         return extent in self._right
 
     def check_open(self) -> None:

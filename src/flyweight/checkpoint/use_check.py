@@ -1,4 +1,4 @@
-"""Whether a checkpoint may be used: run, converted, built from. Looking at it is always allowed.
+"""Whether a checkpoint may be run, converted or built from, by its accuracy gate. Inspecting it is always allowed.
 
 Some codecs lose so much that a model needs its accuracy measured (`needs_gate`). A conversion to one of them is measured in
 every format. A format that records what was measured (`RecordsGate`) is held to it: its tensors need a verdict that passed and
@@ -15,8 +15,6 @@ from flyweight.foundation.accuracy_gate import OVERRIDE, Verdict, subject_of
 from flyweight.foundation.errors import GateError
 from flyweight.foundation.manifest import Manifest
 from flyweight.foundation.tensor import CodecSpec
-
-__all__ = ["gated", "needs_gate", "recorded", "require_passed", "subject"]
 
 
 def needs_gate(codec: CodecSpec) -> bool:
@@ -41,12 +39,14 @@ def require_passed(checkpoint: Checkpoint, *, allow_ungated: bool = False) -> No
         return
     verdict = recorded(checkpoint)
     if verdict is None:
-        raise GateError(f"{len(names)} tensors of three bits, whose accuracy was never measured", file=file, hint=OVERRIDE)
+        raise GateError(f"{len(names)} three-bit tensors have no accuracy record", file=file, hint=OVERRIDE)
     verdict.require(file=file)
     if verdict.subject != subject(checkpoint):
         for name in names:
             checkpoint.check_tensor(name)  # damaged arrays are no question of a gate
-        raise GateError("the gate it passed is of other arrays than these", file=file, hint=OVERRIDE, gate=verdict.as_json())
+        raise GateError(
+            "the recorded accuracy gate was passed by other arrays than these", file=file, hint=OVERRIDE, gate=verdict.as_json()
+        )
 
 
 def subject(checkpoint: Checkpoint) -> str:

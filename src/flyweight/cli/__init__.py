@@ -1,9 +1,9 @@
-"""The command line: one file per verb, loaded only when that verb runs.
+"""The command line: one file per command, imported only when that command runs.
 
-stdout carries data (a table for people, JSON with `--json`), stderr carries progress and errors.
+Results go to stdout (a table, or JSON with `--json`); progress, notes and errors go to stderr.
 
 Exit codes: 0 ok · 1 difference found or verification failed · 2 usage · 3 malformed or hostile input ·
-4 unsupported feature · 5 not enough RAM or disk · 6 I/O · 7 interrupted, resumable · 70 a fault of Flyweight, with the path of
+4 unsupported feature · 5 not enough RAM or disk · 6 I/O · 7 interrupted, resumable · 70 a bug in Flyweight, with the path of
 a report · 130 SIGINT.
 """
 
@@ -21,35 +21,35 @@ from flyweight.foundation.errors import ResourceError, nearest
 
 __all__ = ["cli", "main"]
 
-_OUT_OF_MEMORY = b"flyweight: there is not enough memory [E_RAM]\n"
+_OUT_OF_MEMORY = b"flyweight: not enough memory [E_RAM]\n"
 
 VERBS = {
-    "inspect": "Show what is in a checkpoint.",
-    "convert": "Turn a checkpoint into another format or quantization.",
-    "verify": "Check that a checkpoint is sound.",
-    "diff": "Compare two checkpoints, across formats.",
-    "extract": "Write out what rides along in a model.",
-    "run": "Let a model answer a prompt.",
-    "chat": "Talk with a model.",
-    "eval": "Measure how well a model predicts text.",
-    "cache": "Keep the tiers of npy-dirs: built once, mapped at every start.",
-    "formats": "List what can be read, written and carried.",
-    "bench": "Measure every codec beside the machine's limits.",
+    "inspect": "Show the format, metadata and tensors of a model.",
+    "convert": "Convert or quantize a model.",
+    "verify": "Check a model for damage and errors.",
+    "diff": "Compare the weights of two models, in any formats.",
+    "extract": "Extract files, a draft head or single tensors from a model.",
+    "run": "Generate text from a prompt.",
+    "chat": "Chat with a model.",
+    "eval": "Measure perplexity, and KL divergence from another model.",
+    "cache": "Build, list and remove cached tiers, which make npy-dirs start faster.",
+    "formats": "List formats, codecs, and which format stores which codec.",
+    "bench": "Measure the speed of codecs or of a model.",
     "completion": "Print a shell completion script.",
 }
 
 
 class Verbs(click.Group):
-    """Verbs by name; a misspelt one is told the nearest."""
+    """Commands by name; for a misspelt one the nearest is suggested."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in (known := self.list_commands(ctx)) and not args[0].startswith("-"):
-            ctx.fail(f"there is no verb {args[0]!r}{nearest(args[0], known)}")
+            ctx.fail(f"there is no command {args[0]!r}{nearest(args[0], known)}")
         return super().resolve_command(ctx, args)
 
 
 class LazyVerbs(Verbs):
-    """Knows its verbs by name and imports one when it is called."""
+    """Knows its commands by name and imports one when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -70,14 +70,14 @@ class LazyVerbs(Verbs):
             raise click.exceptions.Exit(0) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
+        with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
 
 
 @click.group(cls=LazyVerbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="flyweight")
 def cli() -> None:
-    """The ffmpeg of model weights: inspect, convert, verify, compare and run checkpoints of any format.
+    """The ffmpeg of model weights: inspect, convert, quantize, verify, compare and run models of any format.
 
     \b
     Examples:

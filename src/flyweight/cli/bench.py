@@ -7,18 +7,23 @@ from pathlib import Path
 import click
 
 from flyweight.cli.output import json_option, note, print_json, print_table
+from flyweight.cli.paths import LocalPath
 
 
-@click.command(name="bench", short_help="Measure every codec beside the machine's limits, or a model.")
+@click.command(name="bench", short_help="Measure the speed of codecs or of a model.")
 @click.argument("codec", default="")
-@click.argument("model", required=False, type=click.Path(path_type=Path, exists=True))
-@click.option("--runs", type=click.IntRange(1, 1000), default=9, show_default=True, help="Runs per figure; the median counts.")
-@click.option("--megabytes", type=click.IntRange(1, 4096), default=64, show_default=True, help="f32 weights per run.")
+@click.argument("model", required=False, type=LocalPath(exists=True))
+@click.option(
+    "--runs", type=click.IntRange(1, 1000), default=9, show_default=True, help="Runs per figure; the median is reported."
+)
+@click.option(
+    "--megabytes", type=click.IntRange(1, 4096), default=64, show_default=True, help="Megabytes of f32 weights per run."
+)
 @json_option
 def command(codec: str, model: Path | None, runs: int, megabytes: int, as_json: bool) -> None:
-    """Decode and encode speed of every codec whose name contains CODEC, as a share of what memory allows in the same run.
+    """Measure the decode and encode speed of every codec whose name contains CODEC, also as a share of the memory's speed.
 
-    `bench run MODEL` measures a model instead: time to load and to a first token, private memory, tokens per second.
+    `bench run MODEL` measures a model instead: time to load, time to the first token, private memory, tokens per second.
 
     \b
     Examples:
@@ -28,7 +33,7 @@ def command(codec: str, model: Path | None, runs: int, megabytes: int, as_json: 
       flyweight bench run model.gguf --runs 3
     """
     if (codec == "run") != (model is not None):
-        raise click.UsageError("`bench run MODEL` measures a model, `bench [CODEC]` codecs")
+        raise click.UsageError("use `bench run MODEL` to measure a model, or `bench [CODEC]` to measure codecs")
     if model is not None:
         _running(model, runs, as_json)
         return
@@ -43,15 +48,7 @@ def command(codec: str, model: Path | None, runs: int, megabytes: int, as_json: 
     if as_json:
         print_json({**about, "runs": runs, "megabytes": megabytes, "results": results})
         return
-    columns = [
-        ("", "left"),
-        ("bits/w", "right"),
-        ("MB/s", "right"),
-        ("slowest", "right"),
-        ("fastest", "right"),
-        ("share of", "right"),
-        ("", "left"),
-    ]
+    columns = ["", ">bits/w", ">MB/s", ">slowest", ">fastest", ">share of", ""]
     rows = []
     for result in results:
         figures = result["figures"][result["ours"]]
@@ -69,14 +66,14 @@ def _running(model: Path, runs: int, as_json: bool) -> None:
     with open_model(model, allow_ungated=True) as opened:  # what cannot be run is refused here, not in a process of its own
         opened.tokenizer.encode("")
         if opened.context < PREFILL:
-            raise UnsupportedError(f"a context of {opened.context} tokens; {PREFILL} are measured", code="E_CONTEXT")
+            raise UnsupportedError(f"the context is {opened.context} tokens; measuring needs {PREFILL}", code="E_CONTEXT")
     threads = usable_cores()
     found = compare({model.name: Contender(model)}, runs, threads)
     if as_json:
         results = [row(name, FIGURES[name], model.name, figures) for name, figures in found.items() if figures]
         print_json({"model": str(model), "threads": threads, "runs": runs, "results": results})
         return
-    columns = [("", "left"), ("median", "right"), ("min", "right"), ("max", "right"), ("", "left")]
+    columns = ["", ">median", ">min", ">max", ""]
     rows = [
         (name, *(f"{held[key]:.0f}" for key in ("median", "min", "max")), FIGURES[name])
         for name, figures in found.items()

@@ -10,27 +10,37 @@ from pathlib import Path
 import click
 
 from flyweight.cli import Verbs
-from flyweight.cli.output import human_bytes, json_option, note, print_json, print_table, progress_bar, say, size_argument
-from flyweight.cli.run import ungated_option
+from flyweight.cli.output import (
+    human_bytes,
+    json_option,
+    note,
+    print_json,
+    print_table,
+    progress_bar,
+    say,
+    size_argument,
+    ungated_option,
+)
+from flyweight.cli.paths import LocalPath
 from flyweight.tiers.tier_table import TIERS
 
 NAMES = tuple(tier.name for tier in TIERS)
 _SECONDS = {"h": 3600, "d": 86400, "w": 7 * 86400}
 
 
-@click.group(name="cache", cls=Verbs, short_help="Keep the tiers of npy-dirs: built once, mapped at every start.")
+@click.group(name="cache", cls=Verbs, short_help="Build, list and remove cached tiers, which make npy-dirs start faster.")
 def command() -> None:
-    """The tiers of npy-dirs: what is built once and mapped at every later start.
+    """Build, list and remove tiers. A tier is a copy of an npy-dir that is prepared once and makes every later start faster.
 
-    They are kept in your own cache, $XDG_CACHE_HOME/flyweight/tiers, and found by the content of the arrays: a model that is
-    moved or copied keeps them. Together they take at most FLYWEIGHT_CACHE_SIZE (such as 40G; by default 32 GiB, or a quarter
-    of the file system if that is less); what was not used for longest makes room. Nothing is written into a model's
-    directory, unless `build --in-place` says so.
+    Tiers are stored in your cache, $XDG_CACHE_HOME/flyweight/tiers, and identified by the content of the arrays, so a model
+    that is moved or copied keeps them. Together they take at most FLYWEIGHT_CACHE_SIZE (such as 40G; by default 32 GiB, or a
+    quarter of the file system if that is less); the least recently used are removed first. Nothing is written into a model's
+    directory, except with `build --in-place`.
 
     \b
-    packed     the arrays as the products take them: the smallest, and what `run` builds by itself
-    cache      decoded, one bf16 safetensors file that other programs load too
-    finalized  decoded, an f16 .npy file for each tensor
+    packed     the arrays in a form that runs directly: the smallest, and what `run` builds by itself
+    cache      decoded, one bf16 safetensors file that other programs can load too
+    finalized  decoded, one f16 .npy file per tensor
     int4 int3  MLX directories of 4 and 3 bits
 
     \b
@@ -42,14 +52,14 @@ def command() -> None:
     """
 
 
-_paths = click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+_paths = click.argument("paths", nargs=-1, type=LocalPath())
 
 
-@command.command(name="ls", short_help="List tiers and whether they may be used.")
+@command.command(name="ls", short_help="List tiers and whether they are usable.")
 @_paths
 @json_option
 def ls(paths: tuple[Path, ...], as_json: bool) -> None:
-    """What is in your cache; with PATHS, the tiers of the npy-dirs there, or in them, wherever the tiers are.
+    """List the tiers in your cache or, with PATHS, all tiers of the npy-dirs at or below PATHS.
 
     \b
     Examples:
@@ -59,13 +69,13 @@ def ls(paths: tuple[Path, ...], as_json: bool) -> None:
     _report(paths, deep=False, as_json=as_json)
 
 
-@command.command(name="verify", short_help="Read every byte of tiers and arrays.")
+@command.command(name="verify", short_help="Check the digests of tiers and arrays.")
 @_paths
 @json_option
 def verify(paths: tuple[Path, ...], as_json: bool) -> None:
-    """Check what is in your cache, or the tiers of the npy-dirs at PATHS, or in them, to the last byte.
+    """Read every byte of the tiers in your cache or, with PATHS, of the npy-dirs at or below PATHS, and check the digests.
 
-    Exit 1 if one that you built does not hold.
+    Exit 1 if a tier that you built is stale or damaged.
 
     \b
     Examples:
@@ -94,12 +104,12 @@ def _report_models(paths: tuple[Path, ...], deep: bool, as_json: bool) -> bool:
             for state in entry.states
             if state.standing != "absent"
         ]  # fmt: skip
-        columns = [("model", "left"), ("tier", "left"), ("where", "left"), ("", "left"), ("size", "right"), ("", "left")]
+        columns = ["model", "tier", "where", "", ">size", ""]
         if rows:
             print_table("", columns, rows)
         for entry in found:
             if entry.unfinished:
-                note(f"{entry.path}: {human_bytes(entry.unfinished)} of builds that were stopped")
+                note(f"{entry.path}: {human_bytes(entry.unfinished)} of interrupted builds")
         if not rows:
             click.echo(f"{len(found)} npy-dirs, no tiers")
     return not any(state.standing in ("stale", "damaged") for entry in found for state in entry.states)
@@ -114,7 +124,7 @@ def _report_cache(deep: bool, as_json: bool) -> bool:
     if as_json:
         print_json({"entries": [entry.as_json() for entry in found], "nbytes": total, "limit": limit})
     else:
-        columns = [("model", "left"), ("tier", "left"), ("", "left"), ("size", "right"), ("last used", "left"), ("", "left")]
+        columns = ["model", "tier", "", ">size", "last used", ""]
         when = [time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.item.used)) for entry in found]
         rows = [
             (entry.path, entry.tier, entry.standing, human_bytes(entry.item.nbytes), used, entry.reason)
@@ -127,20 +137,24 @@ def _report_cache(deep: bool, as_json: bool) -> bool:
 
 
 @command.command(name="build", short_help="Build tiers now instead of at the first start.")
-@click.argument("model", type=click.Path(path_type=Path))
-@click.option("--tier", "tiers", multiple=True, type=click.Choice(NAMES), help="Which; may be repeated.  [default: packed]")
-@click.option("--in-place", is_flag=True, help="Beside the arrays, where other programs find them, instead of in your cache.")
-@click.option("--force", is_flag=True, help="Also if it is ready.")
-@click.option("--jobs", type=click.IntRange(1, 256), help="Workers.  [default: as many as cores]")
-@click.option("--max-ram", callback=size_argument, metavar="SIZE", help="Bound memory.")
+@click.argument("model", type=LocalPath())
+@click.option(
+    "--tier", "tiers", multiple=True, type=click.Choice(NAMES), help="Which tier; may be repeated.  [default: packed]"
+)
+@click.option(
+    "--in-place", is_flag=True, help="Build beside the arrays, where other programs find it, instead of in your cache."
+)
+@click.option("--force", is_flag=True, help="Build again even if the tier is ready.")
+@click.option("--jobs", type=click.IntRange(1, 256), help="Worker threads.  [default: one per core]")
+@click.option("--max-ram", callback=size_argument, metavar="SIZE", help="Upper bound on memory.")
 @ungated_option
-@click.option("--quiet", "-q", is_flag=True, help="No progress.")
+@click.option("--quiet", "-q", is_flag=True, help="Print no progress.")
 @json_option
 def build(
     model: Path, tiers: tuple[str, ...], in_place: bool, force: bool, jobs: int | None, max_ram: int | None,
     allow_ungated: bool, quiet: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Build tiers of the npy-dir MODEL. A build that was stopped goes on where it was.
+    """Build tiers of the npy-dir MODEL. An interrupted build continues where it stopped.
 
     \b
     Examples:
@@ -163,7 +177,7 @@ def build(
             done = "was ready" if made[-1].already else f"built in {made[-1].seconds:.1f} s"
             click.echo(f"{tier}: {done}, {human_bytes(made[-1].nbytes)}: {made[-1].path}")
     if as_json:
-        print_json([report.as_json() for report in made])
+        print_json([report._asdict() for report in made])
 
 
 def _age(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float:
@@ -178,20 +192,24 @@ def _age(_ctx: click.Context, _param: click.Parameter, value: str | None) -> flo
 
 @command.command(name="prune", short_help="Remove tiers.")
 @_paths
-@click.option("--tier", "tiers", multiple=True, type=click.Choice(NAMES), help="Which; may be repeated.  [default: all]")
-@click.option("--all", "everything", is_flag=True, help="Everything in your cache.")
-@click.option("--unusable", is_flag=True, help="Only those that no longer hold, or whose model is gone, and stopped builds.")
-@click.option("--older-than", callback=_age, metavar="AGE", help="Only what was not used for so long: 12h, 30d, 2w.")
-@click.option("--foreign", is_flag=True, help="With PATHS: also what lies beside the arrays and was not built by you.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--tier", "tiers", multiple=True, type=click.Choice(NAMES), help="Which tier; may be repeated.  [default: all]")
+@click.option("--all", "everything", is_flag=True, help="Remove everything in your cache.")
+@click.option(
+    "--unusable", is_flag=True, help="Remove only stale and damaged tiers, tiers whose model is gone, and interrupted builds."
+)
+@click.option(
+    "--older-than", callback=_age, metavar="AGE", help="Remove only tiers that were not used for this long: 12h, 30d, 2w."
+)
+@click.option("--foreign", is_flag=True, help="With PATHS: also remove tiers beside the arrays that you did not build.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed; remove nothing.")
 @json_option
 def prune(
     paths: tuple[Path, ...], tiers: tuple[str, ...], everything: bool, unusable: bool, older_than: float, foreign: bool,
     dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Remove tiers from your cache, or those of the npy-dirs at PATHS, or in them, wherever they are.
+    """Remove tiers from your cache or, with PATHS, all tiers of the npy-dirs at or below PATHS.
 
-    Arrays stay, so every tier can be built again. What a process runs from stays too.
+    Arrays are never removed, so every tier can be built again. Tiers in use by a process stay.
 
     \b
     Examples:
@@ -209,11 +227,11 @@ def prune(
         gone.append({"path": path, "nbytes": nbytes})
 
     if paths and (everything or older_than):
-        raise click.UsageError("--all and --older-than are about your cache: leave PATHS out")
+        raise click.UsageError("--all and --older-than are for your cache and cannot be used with PATHS")
     if not paths and foreign:
-        raise click.UsageError("--foreign is about what lies beside arrays: name their PATHS")
+        raise click.UsageError("--foreign needs PATHS: it removes tiers beside the arrays of these models")
     if not paths and not (everything or unusable or older_than):
-        raise click.UsageError("say what: PATHS, or --unusable, --older-than or --all of what is in your cache")
+        raise click.UsageError("nothing to remove is given: use PATHS, --unusable, --older-than or --all")
     for root in models_below(paths):
         freed += prune(root, tiers=tiers or NAMES, only_unusable=unusable, foreign=foreign, dry_run=dry_run, told=told)
     if not paths:
@@ -223,4 +241,4 @@ def prune(
     else:
         for item in gone:
             say(str(item["path"]))
-        click.echo(f"{human_bytes(freed)} {'would be' if dry_run else 'are'} free")
+        click.echo(f"{human_bytes(freed)} {'would be ' if dry_run else ''}freed")

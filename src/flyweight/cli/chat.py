@@ -10,12 +10,13 @@ from typing import Any
 import click
 
 from flyweight.cli.output import note
+from flyweight.cli.paths import LocalPath
 from flyweight.cli.run import explain, model_options, sampling_options, starting
 from flyweight.cli.streams import lines_from_stdin, require_text, say
 
 
-@click.command(name="chat", short_help="Talk with a model.")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.command(name="chat", short_help="Chat with a model.")
+@click.argument("model", type=LocalPath())
 @sampling_options
 @model_options
 def command(
@@ -23,10 +24,12 @@ def command(
     exact: bool, max_ram: int | None, allow_ungated: bool, tier: str, no_build: bool, verbose: bool, verify: bool,
     **sampling: Any,
 ) -> None:  # fmt: skip
-    """Talk with MODEL, line by line. What was said stays in mind until the context is full.
+    """Chat with MODEL, one line per message.
 
     \b
-    /reset  forgets the conversation    /exit or end of input  leaves    Ctrl-C  stops an answer
+    /reset  start a new conversation    /exit or end of input  leave    Ctrl-C  stop an answer
+
+    \b
     Examples:
       flyweight chat model.gguf
       flyweight chat model-hf --system "Answer in rhymes." --temperature 0.7
@@ -76,7 +79,7 @@ def command(
                 note("…")
             sys.stdout.write("\n")
             if answer.finish == "context":
-                note(f"the context of {opened.context} tokens is full; /reset begins anew")
+                note(f"the context of {opened.context} tokens is full; /reset starts a new conversation")
             messages.append({"role": "assistant", "content": "".join(said)})
             read = (tokens + answer.tokens)[: cache.length]
 

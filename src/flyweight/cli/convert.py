@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from flyweight.cli.format_options import FormatOptions, added_form, extras_of
+from flyweight.cli.format_options import FormatOptions, added_form, extras_of, require_only
 from flyweight.cli.output import (
     codec_label,
     gate_label,
@@ -21,49 +24,60 @@ from flyweight.cli.output import (
     print_table,
     progress_bar,
     size_argument,
+    ungated_option,
 )
-from flyweight.cli.run import ungated_option
+from flyweight.cli.paths import LocalPath
 from flyweight.foundation.errors import InterruptedRunError
-from flyweight.foundation.manifest import Entry
-from flyweight.foundation.tensor import RAW
 
 if TYPE_CHECKING:
-    from flyweight.pipeline import ConversionReport, Plan
+    from flyweight.foundation.manifest import Entry
+    from flyweight.pipeline import ConversionReport
+    from flyweight.pipeline.job import Job
 
-_IN_PLACE = {"source", "dry_run", "jobs", "max_ram", "resume", "tensors", "quiet", "as_json"}
+_RUNNING = {"dry_run", "jobs", "max_ram", "resume", "tensors", "quiet", "as_json"}
+_IN_PLACE = {"source", *_RUNNING}
+_OF_PLAN = {"plan_file", "source", "gate_text", "allow_ungated", "force", *_RUNNING}
+"""What goes with a form that is added, and with a plan that was made before."""
 
 
-@click.command(name="convert", cls=FormatOptions, short_help="Turn a checkpoint into another format or quantization.")
-@click.argument("source", type=click.Path(path_type=Path))
-@click.argument("destination", type=click.Path(path_type=Path), required=False)
+@click.command(name="convert", cls=FormatOptions, short_help="Convert or quantize a model.")
+@click.argument("source", type=LocalPath(), required=False)
+@click.argument("destination", type=LocalPath(), required=False)
 @click.option(
-    "--to", "target", metavar="FORMAT", help="Target format (`flyweight formats`); default: by the destination's name."
+    "--to", "target", metavar="FORMAT", help="Target format, see `flyweight formats`. Default: from the destination's name."
 )
 @click.option(
     "--quant",
     metavar="NAME",
-    help="Quantize matrices: q8_0, q4_0, int4, int4-g32 … ; `dense` decodes, `keep` is the default.",
+    help="Quantize matrices: q8_0, q4_k, q4_0, int4, int4-g32 … `dense` decodes; `keep`, the default, keeps what is stored.",
 )
-@click.option("--recipe", type=click.Path(path_type=Path), help="TOML file of name patterns and codecs.")
+@click.option("--recipe", type=LocalPath(), help="TOML file with rules that choose a codec for each tensor.")
 @click.option(
-    "--dtype", metavar="TYPE", help="Element type of tensors stored dense: f32, f16, bf16. Default: what loses nothing."
+    "--dtype",
+    metavar="TYPE",
+    help="Element type of tensors that are not quantized: f32, f16, bf16. Default: one that loses nothing.",
 )
 @click.option("--shard-size", metavar="SIZE", callback=size_argument, help="Split the output into files of about this size.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
+@click.option("--plan-out", metavar="FILE", type=LocalPath(), help="Write the plan to FILE, `-` for stdout, and nothing else.")
+@click.option("--plan-digests", is_flag=True, help="With --plan-out: read the source for its digests; a copy of it will do.")
+@click.option("--plan", "plan_file", type=LocalPath(), help="Carry out a plan: `convert --plan FILE [DESTINATION]`.")
 @click.option("--jobs", type=click.IntRange(1, 256), help="Worker threads. Default: one per core, at most 8.")
-@click.option("--max-ram", metavar="SIZE", callback=size_argument, help="Memory to stay within; fewer workers run if need be.")
 @click.option(
-    "--gate-text", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A UTF-8 text to measure accuracy on, where a gate is due. Default: what the source model says itself.",
+    "--max-ram", metavar="SIZE", callback=size_argument, help="Upper bound on memory; fewer workers run if necessary."
+)
+@click.option(
+    "--gate-text", type=LocalPath(exists=True, dir_okay=False),
+    help="UTF-8 text for the accuracy gate, if there is one. Default: text that the source model generates.",
 )  # fmt: skip
 @ungated_option
-@click.option("--resume", is_flag=True, help="Continue an interrupted run of the same job.")
-@click.option("--force", is_flag=True, help="Replace a model that is at the destination; nothing else.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted conversion with the same arguments.")
+@click.option("--force", is_flag=True, help="Replace a model at the destination; never anything else.")
 @click.option("--tensors", is_flag=True, help="Report every tensor.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress, no notes.")
+@click.option("--quiet", "-q", is_flag=True, help="Print no progress and no notes.")
 @json_option
 def command(
-    source: Path,
+    source: Path | None,
     destination: Path | None,
     target: str | None,
     quant: str | None,
@@ -71,6 +85,9 @@ def command(
     dtype: str | None,
     shard_size: int | None,
     dry_run: bool,
+    plan_out: Path | None,
+    plan_digests: bool,
+    plan_file: Path | None,
     jobs: int | None,
     max_ram: int | None,
     gate_text: Path | None,
@@ -82,95 +99,89 @@ def command(
     as_json: bool,
     **of_formats: Any,
 ) -> None:
-    """Convert SOURCE into DESTINATION in bounded memory.
+    """Convert SOURCE to DESTINATION, in another format or quantization, in bounded memory.
 
-    Tensors the target can hold are copied byte for byte; the rest are repacked or decoded, and the report says what it cost.
-    The destination appears whole or not at all; an interrupted run continues with --resume.
+    Tensors are copied byte for byte if the target format can store them as they are; otherwise they are repacked, or decoded
+    and encoded again, and the report gives the error. DESTINATION appears complete or not at all; --resume continues an
+    interrupted conversion.
 
     \b
     Examples:
       flyweight convert model.gguf model-hf --dtype bf16
       flyweight convert model-hf model.gguf --quant q8_0
       flyweight convert model-hf model-4bit --to mlx --quant int4
-      flyweight convert model.gguf model.safetensors          # keeps every quantised byte
+      flyweight convert model.gguf model.safetensors          # copies every quantized byte
       flyweight convert model-hf out.gguf --quant q4_0 --dry-run --json
+      flyweight convert model-hf out.gguf --quant q4_0 --plan-out plan.json && flyweight convert --plan plan.json
       flyweight convert model-hf model.squizd --quant int4    # weights, config and tokenizer in one file
-      flyweight convert --add int4 model-npy                  # four bits beside eight, in the same npy-dir
+      flyweight convert --add int4 model-npy                  # add four-bit weights to an 8-bit npy-dir
       flyweight convert model-hf model.squizd --quant int2 --sparse 0.25 --eagle head.safetensors --coreml model.mlpackage
     """
     if quant is not None and recipe is not None:
-        raise click.UsageError("--quant and --recipe exclude each other")
-    from flyweight.api import convert
-    from flyweight.checkpoint import open_checkpoint
-    from flyweight.pipeline import plan_conversion
-    from flyweight.pipeline.conversion import conflict_of, target_container
+        raise click.UsageError("--quant and --recipe cannot be used together")
+    from flyweight.api import convert, execute
+    from flyweight.pipeline.adding import add_form, open_addition
+    from flyweight.pipeline.conversion import conflict_of, open_conversion, open_plan, target_container
+    from flyweight.pipeline.plan import Plan
 
-    if (added := added_form(click.get_current_context(), _IN_PLACE)) is not None:
-        from flyweight.pipeline.adding import add_form, plan_addition
-
-        if dry_run:
-            with open_checkpoint(source) as checkpoint:
-                _print_plan(plan_addition(checkpoint, added), f"{source} + {added}", quiet=quiet, as_json=as_json)
-            return
-        signal.signal(signal.SIGTERM, _terminated)
-        with progress_bar("adding", quiet=quiet) as advance:
-            report = add_form(source, added, jobs=jobs, max_ram=max_ram, resume=resume, progress=advance)
-        _print_report(report, f"{source} + {added}", tensors=tensors, quiet=quiet, as_json=as_json)
-        return
-    if destination is None:
+    ctx, label = click.get_current_context(), "converting"
+    judged: dict[str, Any] = {"max_ram": max_ram, "allow_ungated": allow_ungated}
+    replacing: dict[str, Any] = {"gate_text": gate_text, "force": force}
+    planned: Callable[[], AbstractContextManager[Job]]
+    carry_out: Callable[..., ConversionReport]
+    if plan_file is not None:
+        require_only(ctx, "--plan", _OF_PLAN)
+        plan = Plan.load(plan_file)
+        destination = source or plan_file.parent / plan.name  # the one argument there is
+        title = f"{plan_file} → {destination}"
+        planned = partial(open_plan, plan, destination.name, **judged)
+        carry_out = partial(execute, plan, destination, **judged, **replacing)
+    elif source is None:
+        raise click.MissingParameter(param_type="argument", param_hint="SOURCE")
+    elif (added := added_form(ctx, _IN_PLACE)) is not None:
+        title, label = f"{source} + {added}", "adding"
+        planned = partial(open_addition, source, added)
+        carry_out = partial(add_form, source, added, max_ram=max_ram)
+    elif destination is None:
         raise click.MissingParameter(param_type="argument", param_hint="DESTINATION")
-
-    extras = extras_of(of_formats)
-    if conflict := conflict_of(target_container(destination, target), quant, recipe is not None, extras):
-        raise click.UsageError(conflict)
-    if dry_run:
-        with open_checkpoint(source) as checkpoint:
-            plan = plan_conversion(
-                checkpoint, destination.absolute(), to=target, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_size,
-                max_ram=max_ram, extras=extras, allow_ungated=allow_ungated,
-            )  # fmt: skip
-        _print_plan(plan, f"{source} → {destination}", quiet=quiet, as_json=as_json)
+    else:
+        extras = extras_of(of_formats)
+        if conflict := conflict_of(target_container(destination, target), quant, recipe is not None, extras):
+            raise click.UsageError(conflict)
+        wish = {"to": target, "quant": quant, "recipe": recipe, "dtype": dtype, "shard_bytes": shard_size, "extras": extras}
+        title = f"{source} → {destination}"
+        planned = partial(open_conversion, source, destination, digests=plan_digests, **wish, **judged)
+        carry_out = partial(convert, source, destination, **wish, **judged, **replacing)
+    if plan_digests and plan_out is None:
+        raise click.UsageError("--plan-digests goes with --plan-out")
+    if dry_run or plan_out is not None:
+        with planned() as job:
+            if plan_out is None:
+                _print_plan(job, title, quiet=quiet, as_json=as_json)
+            elif plan_out == Path("-"):
+                click.echo(job.plan.to_json(Path.cwd()), nl=False)
+            else:
+                job.plan.save(plan_out)
+                _notes(job.notes, quiet)
         return
     signal.signal(signal.SIGTERM, _terminated)
-    with progress_bar("converting", quiet=quiet) as advance:
-        report = convert(
-            source,
-            destination,
-            to=target,
-            quant=quant,
-            recipe=recipe,
-            dtype=dtype,
-            shard_bytes=shard_size,
-            jobs=jobs,
-            max_ram=max_ram,
-            extras=extras,
-            gate_text=gate_text,
-            allow_ungated=allow_ungated,
-            resume=resume,
-            force=force,
-            progress=advance,
-        )
-    _print_report(report, f"{source} → {destination}", tensors=tensors, quiet=quiet, as_json=as_json)
+    with progress_bar(label, quiet=quiet) as advance:
+        report = carry_out(jobs=jobs, resume=resume, progress=advance)
+    _print_report(report, title, tensors=tensors, quiet=quiet, as_json=as_json)
 
 
-def _print_plan(plan: Plan, title: str, *, quiet: bool, as_json: bool) -> None:
+def _print_plan(job: Job, title: str, *, quiet: bool, as_json: bool) -> None:
     if as_json:
-        print_json(plan.as_json())
+        print_json(job.as_json())
         return
-    columns = [
-        ("tensor", "left"),
-        ("action", "left"),
-        ("from", "left"),
-        ("to", "left"),
-        ("bytes", "right"),
-        ("bits/w", "right"),
-    ]
+    columns = ["tensor", "action", "from", "to", ">bytes", ">bits/w"]
     rows = [
-        (s.target.name, s.action, stored_as(s.source), stored_as(s.target), s.target.nbytes, f"{s.target.bits_per_weight:.2f}")
-        for s in plan.steps
+        (step.name, step.action, stored_as(job.source(step)), stored_as(t), t.nbytes, f"{t.bits_per_weight:.2f}")
+        for step in job.plan.steps
+        for t in (job.target(step),)
     ]
-    print_table(f"{title} ({plan.container.name}, {human_bytes(plan.nbytes)})", columns, rows)
-    _notes(plan.notes, quiet)
+    print_table(f"{title} ({job.container.name}, {human_bytes(job.nbytes)})", columns, rows)
+    _notes(job.notes, quiet)
 
 
 def _print_report(report: ConversionReport, title: str, *, tensors: bool, quiet: bool, as_json: bool) -> None:
@@ -179,14 +190,7 @@ def _print_report(report: ConversionReport, title: str, *, tensors: bool, quiet:
         return
     _notes(report.notes, quiet)
     if tensors:
-        columns = [
-            ("tensor", "left"),
-            ("action", "left"),
-            ("codec", "left"),
-            ("bits/w", "right"),
-            ("rel. error", "right"),
-            ("max error", "right"),
-        ]
+        columns = ["tensor", "action", "codec", ">bits/w", ">rel. error", ">max error"]
         lines = [
             (t.name, t.action, t.codec, f"{t.bits_per_weight:.2f}", f"{t.relative_error:.3g}", f"{t.max_error:.3g}")
             for t in report.tensors
@@ -203,11 +207,13 @@ def _print_report(report: ConversionReport, title: str, *, tensors: bool, quiet:
         ("seconds", f"{report.seconds:.2f}"),
     ]
     summary += [("gate", gate_label(report.gate))] if report.gate else []
-    print_table(title, [("", "left"), ("", "left")], summary)
+    print_table(title, ["", ""], summary)
 
 
 def stored_as(entry: Entry | None) -> str:
     """The codec, or for plain numbers their element type."""
+    from flyweight.foundation.tensor import RAW  # which help does without
+
     if entry is None:
         return ""
     return entry.spec.dtype.label if entry.codec == RAW else codec_label(entry.codec)
@@ -220,4 +226,4 @@ def _notes(notes: tuple[str, ...], quiet: bool) -> None:
 
 
 def _terminated(_signal: int, _frame: FrameType | None) -> None:
-    raise InterruptedRunError("terminated", hint="the same command with --resume continues")
+    raise InterruptedRunError("terminated", hint="run the same command with --resume to continue")

@@ -9,17 +9,18 @@ from pathlib import Path
 import click
 
 from flyweight.cli.output import json_option, note, print_json, print_table
+from flyweight.cli.paths import LocalPath
 
 
-@click.command(name="diff", short_help="Compare two checkpoints, across formats.")
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
+@click.command(name="diff", short_help="Compare the weights of two models, in any formats.")
+@click.argument("a", type=LocalPath())
+@click.argument("b", type=LocalPath())
 @click.option("--all", "everything", is_flag=True, help="List identical tensors too.")
 @json_option
 def command(a: Path, b: Path, everything: bool, as_json: bool) -> None:
-    """Compare A and B tensor by tensor, whatever their formats. Exit 0 if every value is equal, 1 if not.
+    """Compare models A and B tensor by tensor, in any formats. Exit 0 if every value is equal, 1 if not.
 
-    Tiers beside the arrays of an npy-dir are checked too: one that is not what its arrays give is a difference.
+    For an npy-dir, tiers beside the arrays are checked too: a tier that does not match its arrays is a difference.
 
     \b
     Examples:
@@ -33,14 +34,7 @@ def command(a: Path, b: Path, everything: bool, as_json: bool) -> None:
         print_json(report.as_json())
     else:
         shown = [t for t in report.tensors if everything or t.status != "identical"]
-        columns = [
-            ("tensor", "left"),
-            ("status", "left"),
-            ("SNR dB", "right"),
-            ("cosine", "right"),
-            ("max error", "right"),
-            ("differ", "right"),
-        ]
+        columns = ["tensor", "status", ">SNR dB", ">cosine", ">max error", ">differ"]
         if shown:
             rows = [
                 (

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flyweight.cli.output import json_option, print_json, print_table
+from flyweight.cli.paths import LocalPath
 from flyweight.cli.run import engine_options
 from flyweight.tiers.tier_table import ARRAYS, CHOICES
 
@@ -31,23 +32,23 @@ FIGURES = {
 }
 
 
-@click.command(name="eval", short_help="Measure how well a model predicts text.")
-@click.argument("model", type=click.Path(path_type=Path))
-@click.option("--text", type=click.Path(path_type=Path, dir_okay=False), required=True, help="A UTF-8 text to predict.")
-@click.option("--against", type=click.Path(path_type=Path), help="The model that MODEL should be like.")
-@click.option("--context", type=click.IntRange(2), help="Tokens of a window.  [default: 1024 or what the model has]")
-@click.option("--tokens", type=click.IntRange(2), help="Read only this many tokens of the text.")
-@click.option("--tier", type=click.Choice(CHOICES), help="Which form of an npy-dir to measure.  [default: its arrays]")
+@click.command(name="eval", short_help="Measure perplexity, and KL divergence from another model.")
+@click.argument("model", type=LocalPath())
+@click.option("--text", type=LocalPath(dir_okay=False), required=True, help="UTF-8 text to measure on.")
+@click.option("--against", type=LocalPath(), help="Reference model, usually the original.")
+@click.option("--context", type=click.IntRange(2), help="Window size in tokens.  [default: the model's context, at most 1024]")
+@click.option("--tokens", type=click.IntRange(2), help="Use only the first tokens of the text.")
+@click.option("--tier", type=click.Choice(CHOICES), help="Which tier of an npy-dir to measure.  [default: its arrays]")
 @engine_options
 @json_option
 def command(
     model: Path, text: Path, against: Path | None, context: int | None, tokens: int | None, kv: str, threads: int | None,
     exact: bool, max_ram: int | None, tier: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Perplexity of MODEL on a text, and with --against how far its predictions are from those of another model.
+    """Measure the perplexity of MODEL on a text and, with --against, the KL divergence of its predictions from another model's.
 
-    The text is cut into windows; every token of a window but the first is predicted. Both models run side by side, so memory
-    does not grow with the text. The reference computes with f32 activations and an f32 cache.
+    The text is split into windows; every token of a window except the first is predicted. Both models run side by side,
+    so memory does not grow with the text. The reference uses f32 activations and an f32 KV cache.
 
     \b
     Examples:
@@ -114,6 +115,6 @@ def _print(found: Evaluation) -> None:
         title, form = FIGURES[name]
         interval = f"{estimate.low:{form}} … {estimate.high:{form}}"
         rows.append((title, f"{estimate.value:{form}}", "" if estimate.error is None else f"{estimate.error:.2g}", interval))
-    columns = [("", "left"), ("", "right"), ("std. error", "right"), ("95 % interval", "right")]
+    columns = ["", ">", ">std. error", ">95 % interval"]
     print_table("", columns, rows)
     click.echo(f"{windows} windows of {predicted + 1} tokens, {windows * predicted} predicted")

@@ -7,24 +7,25 @@ from pathlib import Path
 import click
 
 from flyweight.cli.output import human_bytes, json_option, print_json, print_table, progress_bar, say
+from flyweight.cli.paths import LocalPath
 
 
-@click.command(name="extract", short_help="Write out what rides along in a model.")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.command(name="extract", short_help="Extract files, a draft head or single tensors from a model.")
+@click.argument("model", type=LocalPath())
 @click.argument("part", required=False)
-@click.argument("out", required=False, type=click.Path(path_type=Path))
-@click.option("--list", "listing", is_flag=True, help="Say what there is to extract.")
-@click.option("--zip", "archived", is_flag=True, help="The Core ML package as the archive it is stored as.")
-@click.option("--force", is_flag=True, help="Replace OUT if it is a model, or an earlier extract of the same.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress.")
+@click.argument("out", required=False, type=LocalPath())
+@click.option("--list", "listing", is_flag=True, help="List what can be extracted.")
+@click.option("--zip", "archived", is_flag=True, help="Write the Core ML package as a zip archive, as stored.")
+@click.option("--force", is_flag=True, help="Replace OUT if it is a model or an earlier result of the same command.")
+@click.option("--quiet", "-q", is_flag=True, help="Print no progress.")
 @json_option
 def command(
     model: Path, part: str | None, out: Path | None, listing: bool, archived: bool, force: bool, quiet: bool, as_json: bool
 ) -> None:
-    """Write PART of MODEL to OUT: `draft`, `coreml`, `files`, or the name of a side file or a tensor.
+    """Extract PART of MODEL to OUT. PART is `draft`, `coreml`, `files`, or the name of a side file or a tensor.
 
-    A draft head becomes a safetensors file under its own names, a Core ML package and side files become directories. OUT
-    appears whole or not at all, and nothing is ever written outside it.
+    A draft head becomes a safetensors file with its original tensor names; a Core ML package and side files become directories.
+    OUT appears complete or not at all, and nothing is written outside it.
 
     \b
     Examples:
@@ -39,18 +40,18 @@ def command(
 
     if listing:
         if part is not None:
-            raise click.UsageError("--list takes no PART")
+            raise click.UsageError("--list and PART cannot be used together")
         parts = list_parts(model)
         if as_json:
             print_json({"source": str(model), "parts": [item.as_json() for item in parts]})
         else:
-            columns = [("part", "left"), ("", "left"), ("items", "right"), ("size", "right")]
+            columns = ["part", "", ">items", ">size"]
             print_table(str(model), columns, [(p.name, p.kind, p.count, human_bytes(p.nbytes)) for p in parts])
         return
     if part is None or out is None:
-        raise click.UsageError("say which PART to write and where (OUT), or --list")
+        raise click.UsageError("give PART and OUT, or --list")
     if archived and part != "coreml":
-        raise click.UsageError("--zip goes with the part `coreml`")
+        raise click.UsageError("--zip is only for the part `coreml`")
     with progress_bar("extracting", quiet=quiet) as advance:
         report = extract(model, part, out, archived=archived, force=force, progress=advance)
     if as_json:

@@ -1,11 +1,11 @@
-"""How a failure is told: a line on stderr, or with `--json` a document, and an exit code.
+"""How a failure is reported: a line on stderr, or with `--json` a document, and an exit code.
 
-What nobody expected is a fault of ours. Its traceback goes into a report that only the user can read, and the line says where:
+An unexpected exception is a bug in Flyweight. Its traceback goes into a report that only the user can read:
 
     $XDG_STATE_HOME/flyweight/reports/<time>-<random>.txt      [~/.local/state/flyweight/reports]
 
-Nothing is sent anywhere. Of `run` and `chat` a report does not repeat what was typed, only the names of options and of files
-that exist. The newest twenty are kept. `FLYWEIGHT_TRACEBACK=1` prints the traceback of every failure.
+Nothing is sent anywhere. A report of `run` or `chat` has no prompts, only the names of options and of existing files. The
+newest twenty are kept. `FLYWEIGHT_TRACEBACK=1` prints the traceback of every failure.
 """
 
 from __future__ import annotations
@@ -24,20 +24,18 @@ from flyweight import __version__
 from flyweight.cli.output import json_text
 from flyweight.foundation.errors import FlyweightError, LimitError, OutputError, ResourceError, as_utf8, printable
 
-__all__ = ["INTERNAL", "OUT_OF_MEMORY", "tell"]
-
 INTERNAL = 70
 """EX_SOFTWARE of sysexits.h."""
-OUT_OF_MEMORY = "there is not enough memory"
+OUT_OF_MEMORY = "not enough memory"
 _USAGE, _IO, _INTERRUPTED = 2, 6, 130
 _TRACEBACK = "FLYWEIGHT_TRACEBACK"
 _KEPT = 20
 _TYPED = ("run", "chat")
-"""Verbs whose arguments are what a person says to a model."""
+"""Commands whose arguments are prompts."""
 
 
 def tell(error: BaseException, arguments: Sequence[str]) -> int:
-    """Say on stderr what went wrong; returns the exit code."""
+    """Report an error on stderr; returns the exit code."""
     if os.environ.get(_TRACEBACK):
         sys.stderr.write(_traceback(error))
     as_json = "--json" in arguments
@@ -49,7 +47,7 @@ def tell(error: BaseException, arguments: Sequence[str]) -> int:
             sys.stderr.write(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help' for help.\n")
         return _say(error.format_message(), "E_USAGE", _USAGE, as_json)
     if isinstance(error, KeyboardInterrupt | click.Abort):
-        return _say("interrupted (a conversion continues with --resume)", "E_SIGINT", _INTERRUPTED, as_json)
+        return _say("interrupted (a conversion can continue with --resume)", "E_SIGINT", _INTERRUPTED, as_json)
     if isinstance(error, OSError) and error.errno != errno.ENOMEM:
         reason = error.strerror or str(error) or type(error).__name__
         return _say(f"{_named(error.filename)}: {reason}" if error.filename else reason, "E_IO", _IO, as_json)
@@ -63,27 +61,27 @@ def tell(error: BaseException, arguments: Sequence[str]) -> int:
 def _expected(error: BaseException) -> FlyweightError | None:
     """What Python itself raises when the machine or the interpreter is at its limits."""
     if isinstance(error, RecursionError):
-        return LimitError("this is nested more deeply than Flyweight can follow")
+        return LimitError("the input is nested too deeply")
     text = str(error)
     unmapped = isinstance(error, ImportError) and ("failed to map" in text or "allocate memory" in text)
     threadless = isinstance(error, RuntimeError) and "start new thread" in text
     if isinstance(error, MemoryError | OSError) or unmapped or threadless:  # of OSError only ENOMEM comes here
         return ResourceError(
-            OUT_OF_MEMORY, code="E_RAM", hint="close other programs, or take fewer --jobs, a lower --max-ram or --context"
+            OUT_OF_MEMORY, code="E_RAM", hint="close other programs, or use fewer --jobs, or a lower --max-ram or --context"
         )
     return None
 
 
 def _internal(error: BaseException, arguments: Sequence[str], as_json: bool) -> int:
-    message = f"this is a fault of Flyweight, not of your input: {type(error).__name__}: {error}"
+    message = f"a bug in Flyweight, not an error in your input: {type(error).__name__}: {error}"
     try:
         report = str(_write_report(error, arguments))
     except (OSError, OutputError, RuntimeError) as failure:  # RuntimeError: there is no home directory
         if not os.environ.get(_TRACEBACK):
             sys.stderr.write(_traceback(error))
-        advice = f"please report it with the traceback above; it could not be kept in a file: {failure}"
+        advice = f"please report it with the traceback above; writing it to a file failed: {failure}"
         return _say(f"{message} ({advice})", "E_INTERNAL", INTERNAL, as_json)
-    advice = f"please report it with the file {report}"
+    advice = f"please report it and attach {report}"
     return _say(f"{message} ({advice})", "E_INTERNAL", INTERNAL, as_json, report=report)
 
 
@@ -131,7 +129,7 @@ def _write_report(error: BaseException, arguments: Sequence[str]) -> Path:
 
 
 def _without_text(arguments: Sequence[str]) -> list[str]:
-    """The arguments, without what a person says to a model."""
+    """The arguments, without prompts."""
     if not any(verb in arguments for verb in _TYPED):
         return [as_utf8(argument) for argument in arguments]
     return [_without_value(argument) for argument in arguments]

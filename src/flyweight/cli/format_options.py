@@ -1,4 +1,4 @@
-"""Options of `convert` that single formats declare (`containers.OPTIONS`): read, and shown under each format's title."""
+"""Options of `convert` that belong to one format (`containers.OPTIONS`): parsed here, and shown under the format's title."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from flyweight.cli.paths import LocalPath
 from flyweight.containers import OPTIONS
 from flyweight.containers.options import Extras, Option
-
-__all__ = ["FormatOptions", "added_form", "extras_of"]
 
 
 class _Value(click.ParamType[Any]):
@@ -29,7 +28,7 @@ class _Value(click.ParamType[Any]):
 
 
 def _parameter(option: Option) -> click.Option:
-    kind = click.Path(path_type=Path, exists=True) if option.read is Path else _Value(option)
+    kind = LocalPath(exists=True) if option.read is Path else _Value(option)
     return click.Option([option.flag, option.name], type=kind, metavar=option.metavar, help=option.help)
 
 
@@ -60,7 +59,7 @@ def extras_of(values: Mapping[str, Any]) -> Extras | None:
         if group.extras and (given := {o.name: values[o.name] for o in group.options if values[o.name] is not None})
     ]
     if len(asked) > 1:
-        raise click.UsageError(f"options of {asked[0][0].title} and of {asked[1][0].title} exclude each other")
+        raise click.UsageError(f"options of {asked[0][0].title} and of {asked[1][0].title} cannot be used together")
     return next((group.extras(**given) for group, given in asked if group.extras), None)
 
 
@@ -69,8 +68,13 @@ def added_form(ctx: click.Context, allowed: Collection[str]) -> str | None:
     option = next((group.add for group in OPTIONS if group.add and ctx.params[group.add.name] is not None), None)
     if option is None:
         return None
+    require_only(ctx, option.flag, {*allowed, option.name})
+    return str(ctx.params[option.name])
+
+
+def require_only(ctx: click.Context, flag: str, allowed: Collection[str]) -> None:
+    """UsageError if a parameter was given that does not go with a flag."""
     for parameter in ctx.command.params:
         given = ctx.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
-        if given and parameter.name not in (*allowed, option.name):
-            raise click.UsageError(f"{option.flag} and {parameter.get_error_hint(ctx)} exclude each other")
-    return str(ctx.params[option.name])
+        if given and parameter.name not in allowed:
+            raise click.UsageError(f"{flag} and {parameter.get_error_hint(ctx)} cannot be used together")

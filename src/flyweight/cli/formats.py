@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from flyweight.containers.container import Container
 
 
-@click.command(name="formats", short_help="List what can be read, written and carried.")
+@click.command(name="formats", short_help="List formats, codecs, and which format stores which codec.")
 @json_option
 def command(as_json: bool) -> None:
-    """List containers and codecs, and which codec each container carries without decoding.
+    """List container formats and codecs, and which codecs each format can store.
 
-    "in part" means with some parameters or element types; --json says which.
+    "in part" means: only with some parameters or element types; --json lists them.
 
     \b
     Examples:
@@ -52,8 +52,8 @@ def command(as_json: bool) -> None:
     if as_json:
         print_json({"containers": containers, "codecs": codecs, "kernels": active()})
         return
-    print_table("", [("container", "left"), ("", "left")], [(c["name"], c["title"]) for c in containers])
-    columns = [("codec", "left"), ("decode", "left"), ("encode", "left"), *((c.name, "left") for c in CONTAINERS)]
+    print_table("", ["format", ""], [(c["name"], c["title"]) for c in containers])
+    columns = ["codec", "decode", "encode", *(c.name for c in CONTAINERS)]
     rows = [
         (c["name"], "yes", "yes" if c["encodes"] else "-", *(_carried(container, c["name"]) for container in CONTAINERS))
         for c in codecs
@@ -63,6 +63,6 @@ def command(as_json: bool) -> None:
 
 
 def _carried(container: Container, codec: str) -> str:
-    """Whether a container carries a codec: with any parameters, with some, or not at all."""
+    """Whether a container can store a codec: with any parameters, with some, or not at all."""
     ways = [carried for carried in container.codecs if carried.codec == codec or (carried.codec == "*" and codec != "raw")]
-    return "-" if not ways else "in part" if all(way.params or way.dtypes for way in ways) else "carried"
+    return "-" if not ways else "in part" if all(way.params or way.dtypes for way in ways) else "yes"

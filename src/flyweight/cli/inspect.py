@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flyweight.cli.output import codec_label, gate_label, human_bytes, json_option, note, print_json, print_table
+from flyweight.cli.paths import LocalPath
 from flyweight.foundation.errors import printable
 from flyweight.foundation.manifest import Manifest, Numbers
 
@@ -22,14 +23,14 @@ _MANY = 8
 _MOST_KEYS = 1000
 
 
-@click.command(name="inspect", short_help="Show what is in a checkpoint.")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.command(name="inspect", short_help="Show the format, metadata and tensors of a model.")
+@click.argument("path", type=LocalPath())
 @click.option("--tensors", is_flag=True, help="List every tensor.")
 @json_option
 def command(path: Path, tensors: bool, as_json: bool) -> None:
-    """Show the format, metadata and tensors of PATH (a file or a directory). No weight is read.
+    """Show the format, metadata and tensors of PATH, a file or a directory. Weights are not read.
 
-    Of a SQUIZD file also its flags, draft head and appendix, and which way it would run on this machine.
+    For a SQUIZD file, also its flags, draft head and Core ML package, and how it would run on this machine.
 
     \b
     Examples:
@@ -49,7 +50,7 @@ def command(path: Path, tensors: bool, as_json: bool) -> None:
         warnings = [*_unreadable(manifest), *found]
     routes, added = _dispatch(summary)
     if as_json:
-        ways = {"dispatch": [r.as_json() for r in routes], "augments": [a.as_json() for a in added]} if routes else {}
+        ways = {"dispatch": [r._asdict() for r in routes], "augments": [a._asdict() for a in added]} if routes else {}
         warned = {"warnings": [{"code": code, "message": message} for code, message in warnings]} if warnings else {}
         print_json(_document(manifest) | ({"facts": dict(summary)} if summary else {}) | ways | warned)
         return
@@ -59,16 +60,9 @@ def command(path: Path, tensors: bool, as_json: bool) -> None:
     if routes:
         ways_to_run = [(("→ " if r.chosen else "  ") + r.path, r.reason) for r in routes]
         ways_to_run += [(f"+ {a.flag}", a.reason) for a in added if a.present]
-        print_table("", [("runs by", "left"), ("", "left")], ways_to_run)
+        print_table("", ["how it runs", ""], ways_to_run)
     if tensors:
-        columns = [
-            ("tensor", "left"),
-            ("shape", "right"),
-            ("dtype", "left"),
-            ("codec", "left"),
-            ("bytes", "right"),
-            ("bits/w", "right"),
-        ]
+        columns = ["tensor", ">shape", "dtype", "codec", ">bytes", ">bits/w"]
         rows = (
             (
                 e.name,
@@ -131,20 +125,20 @@ def _print_summary(path: Path, manifest: Manifest, summary: Mapping[str, Any]) -
     ]
     rows += [("side files", ", ".join(manifest.files))] if manifest.files else []
     rows += [(key.replace("_", " "), _shown(value)) for key, value in summary.items()]
-    print_table(str(path), [("", "left"), ("", "left")], rows)
+    print_table(str(path), ["", ""], rows)
     kinds: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
     for entry, count in manifest.kinds():
         key = (codec_label(entry.codec), entry.spec.dtype.label)
         kinds[key] += count
         sizes[key] += count * entry.nbytes
-    columns = [("codec", "left"), ("decodes to", "left"), ("tensors", "right"), ("stored", "right")]
+    columns = ["codec", "decodes to", ">tensors", ">stored"]
     print_table("", columns, [(*key, count, human_bytes(sizes[key])) for key, count in kinds.most_common()])
     if manifest.metadata:
         rows = [(key, _short(typed.value)) for key, typed in islice(manifest.metadata.items(), _MOST_KEYS)]
-        print_table("", [("metadata", "left"), ("value", "left")], rows)
+        print_table("", ["metadata", "value"], rows)
         if (more := len(manifest.metadata) - _MOST_KEYS) > 0:
-            note(f"and {more} more keys; --json prints them all")
+            note(f"{more} more keys; --json prints all")
 
 
 def _shown(value: object) -> str:

@@ -1,4 +1,4 @@
-"""How verbs print: tables on stdout, progress on stderr, JSON when asked. rich is imported only for tables and bars."""
+"""How commands print: tables on stdout, progress on stderr, JSON with `--json`. rich is imported only for tables and bars."""
 
 from __future__ import annotations
 
@@ -9,32 +9,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from flyweight.foundation.errors import as_utf8, printable
 from flyweight.foundation.limits import parse_size
-from flyweight.foundation.tensor import CodecSpec
 
-__all__ = [
-    "codec_label",
-    "gate_label",
-    "human_bytes",
-    "json_option",
-    "json_text",
-    "note",
-    "print_json",
-    "print_table",
-    "progress_bar",
-    "say",
-    "size_argument",
-]
+if TYPE_CHECKING:
+    from flyweight.foundation.tensor import CodecSpec
 
 _AT_ONCE = 4096
 _GATE = {"kl": "KL", "perplexity_ratio": "perplexity ratio"}
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout instead of a table.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+ungated_option = click.option(
+    "--allow-ungated", is_flag=True, help="Use three-bit weights that have not passed their accuracy gate."
+)
 
 
 def print_json(document: Any) -> None:
@@ -95,8 +86,8 @@ def _escaped(found: re.Match[str]) -> str:
     return json.dumps(text)[1:-1]
 
 
-def print_table(title: str, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]]) -> None:
-    """A table of escaped text; `columns` are (heading, "left" or "right")."""
+def print_table(title: str, headings: Iterable[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table of escaped text; a column whose heading begins with ">" is set to the right, as numbers are."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -108,8 +99,9 @@ def print_table(title: str, columns: Sequence[tuple[str, str]], rows: Iterable[S
         pad_edge=False,
         header_style="bold",
     )
-    for heading, side in columns:
-        table.add_column(heading, justify="right" if side == "right" else "left", overflow="fold", no_wrap=side == "right")
+    for heading in headings:
+        right = heading.startswith(">")
+        table.add_column(heading.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
     for row in rows:
         table.add_row(*(Text(printable(str(cell))) for cell in row))
     width = None if sys.stdout.isatty() else 160
@@ -129,7 +121,7 @@ def gate_label(gate: Mapping[str, Any]) -> str:
     if gate["reason"]:
         return f"{outcome}: {gate['reason']}"
     found = (f"{title} {gate[key]['value']:.4g}, at most {gate[key]['high']:.4g}" for key, title in _GATE.items() if gate[key])
-    return f"{outcome}: {'; '.join(found)}; {gate['predicted']} tokens beside {gate['source']}"
+    return f"{outcome}: {'; '.join(found)}; {gate['predicted']} tokens, compared with {gate['source']}"
 
 
 def say(text: str) -> None:

@@ -15,24 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from flyweight.cli.output import json_option, note, print_json, size_argument
+from flyweight.cli.output import json_option, note, print_json, size_argument, ungated_option
+from flyweight.cli.paths import LocalPath
 from flyweight.cli.streams import require_text, say, text_from_stdin
 from flyweight.tiers.tier_table import AUTO, CHOICES
 
 if TYPE_CHECKING:
-    from flyweight.runtime.text.chat_template import Renderer
     from flyweight.tiers import Choice
-
-__all__ = [
-    "command",
-    "engine_options",
-    "explain",
-    "leave_promptly",
-    "model_options",
-    "sampling_options",
-    "starting",
-    "ungated_option",
-]
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -48,11 +37,11 @@ def _all(*options: Callable[[Any], Any]) -> Callable[[C], C]:
 
 engine_options = _all(
     click.option(
-        "--kv", type=click.Choice(["f16", "f32", "int8"]), default="f16", show_default=True, help="How tokens are remembered."
+        "--kv", type=click.Choice(["f16", "f32", "int8"]), default="f16", show_default=True, help="Type of the KV cache."
     ),
-    click.option("--threads", type=click.IntRange(1, 256), help="[default: all cores]"),
-    click.option("--exact", is_flag=True, help="Multiply with f32 activations instead of int8 ones: slower, closer."),
-    click.option("--max-ram", callback=size_argument, metavar="SIZE", help="Bound memory; layers are streamed if need be."),
+    click.option("--threads", type=click.IntRange(1, 256), help="CPU threads.  [default: all cores]"),
+    click.option("--exact", is_flag=True, help="Use f32 activations instead of int8: slower, more accurate."),
+    click.option("--max-ram", callback=size_argument, metavar="SIZE", help="Memory limit; layers are streamed if necessary."),
 )
 tier_options = _all(
     click.option(
@@ -60,35 +49,30 @@ tier_options = _all(
         type=click.Choice(CHOICES),
         default=AUTO,
         show_default=True,
-        help="Which form of an npy-dir to run; built in your cache if need be.",
+        help="Which tier of an npy-dir to run; it is built in your cache if necessary.",
     ),
-    click.option("--no-build", is_flag=True, help="Build no tier in your cache; run what is there."),
-    click.option("--verbose", "-v", is_flag=True, help="Say which tier is run, and why."),
-)
-ungated_option = click.option(
-    "--allow-ungated", is_flag=True, help="Use weights of three bits that have not passed their accuracy gate."
+    click.option("--no-build", is_flag=True, help="Build no tier; run what is there."),
+    click.option("--verbose", "-v", is_flag=True, help="Print which tier is run and why, and how many digests were checked."),
 )
 model_options = _all(
-    click.option("--context", type=click.IntRange(1), help="Tokens to remember.  [default: 4096 or what the model has]"),
+    click.option("--context", type=click.IntRange(1), help="Context size in tokens.  [default: the model's, at most 4096]"),
     engine_options,
     tier_options,
     ungated_option,
-    click.option("--verify", is_flag=True, help="Check all digests before the first token, not beside the answer."),
+    click.option("--verify", is_flag=True, help="Check all digests before the first token, not in the background."),
 )
 sampling_options = _all(
-    click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="The longest answer."),
+    click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="Most tokens to generate."),
     click.option(
-        "--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0 takes the likeliest token."
+        "--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="Sampling temperature; 0 is greedy."
     ),
-    click.option("--top-k", type=click.IntRange(0), default=0, help="Draw from the K likeliest; 0 for all."),
-    click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, help="Draw from this much probability."),
-    click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, help="Draw from tokens this likely beside the best."),
+    click.option("--top-k", type=click.IntRange(0), default=0, help="Sample from the K most likely tokens; 0 for all."),
+    click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, help="Nucleus sampling threshold."),
+    click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, help="Minimum probability, as a share of the best."),
     click.option("--repetition-penalty", type=click.FloatRange(0, min_open=True), default=1.0, help="Above 1: repeat less."),
-    click.option(
-        "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed, the same text."
-    ),
-    click.option("--system", metavar="TEXT", help="What the model is told beforehand."),
-    click.option("--raw-special", is_flag=True, help="Special tokens written in messages are those tokens, not text."),
+    click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="Random seed."),
+    click.option("--system", metavar="TEXT", help="System message."),
+    click.option("--raw-special", is_flag=True, help="Parse special tokens in messages, instead of reading them as text."),
 )
 
 
@@ -143,17 +127,15 @@ def leave_promptly(seconds: float = 0.05) -> None:
 
 def _stop_texts(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
     if not all(texts):
-        raise click.BadParameter("an empty text stops everything; leave the option out")
+        raise click.BadParameter("the text is empty; leave the option out")
     return texts
 
 
-@click.command(name="run", short_help="Let a model answer a prompt.")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.command(name="run", short_help="Generate text from a prompt.")
+@click.argument("model", type=LocalPath())
 @click.argument("prompt", required=False)
-@click.option("--raw", is_flag=True, help="Continue the prompt as it is, without the chat template.")
-@click.option(
-    "--stop", multiple=True, metavar="TEXT", callback=_stop_texts, help="End the answer before this text; may be repeated."
-)
+@click.option("--raw", is_flag=True, help="Continue the prompt without the chat template.")
+@click.option("--stop", multiple=True, metavar="TEXT", callback=_stop_texts, help="Stop before this text; may be repeated.")
 @sampling_options
 @model_options
 @json_option
@@ -162,7 +144,7 @@ def command(
     context: int | None, kv: str, threads: int | None, exact: bool, max_ram: int | None, allow_ungated: bool, tier: str,
     no_build: bool, verbose: bool, verify: bool, as_json: bool, **sampling: Any,
 ) -> None:  # fmt: skip
-    """Answer PROMPT (or standard input) with MODEL, any checkpoint of a known family. Text appears as it is made.
+    """Generate text from PROMPT, or from standard input, with MODEL in any format.
 
     \b
     Examples:
@@ -176,13 +158,17 @@ def command(
     require_text("--system", system)
     text = prompt if prompt is not None else text_from_stdin()
     if not text:
-        raise click.UsageError("there is no prompt: give PROMPT, or text on standard input")
+        raise click.UsageError("no prompt: give PROMPT, or text on standard input")
     if raw and system:
-        raise click.UsageError("--system needs the chat template, which --raw leaves out")
+        raise click.UsageError("--system and --raw cannot be used together: --system needs the chat template")
     leave_promptly()
     with ExitStack() as held:
         with starting():
-            renderer = None if raw else held.enter_context(_renderer())
+            renderer = None
+            if not raw:  # before anything else: Python and jinja2 take as long to start there as NumPy does here
+                from flyweight.runtime.text.chat_template import Renderer
+
+                renderer = held.enter_context(Renderer())
             from flyweight.measuring import measure
             from flyweight.runtime import Checking, Generation, Sampler
             from flyweight.tiers import open_model_from
@@ -233,13 +219,6 @@ def explain(choice: Choice) -> None:
         if state.tier != choice.tier:
             note(f"{state.tier}: {state.standing}, {state.reason}")
     note(f"{choice.tier}: {choice.why}")
-
-
-def _renderer() -> Renderer:
-    """Started before anything else is imported: Python and jinja2 take as long to start there as NumPy does here."""
-    from flyweight.runtime.text.chat_template import Renderer
-
-    return Renderer()
 
 
 def _messages(system: str | None, text: str) -> list[dict[str, str]]:

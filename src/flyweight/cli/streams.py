@@ -1,7 +1,7 @@
-"""Text from people and text for them: standard input, arguments, and a terminal that a model's words cannot command.
+"""Prompts from standard input and arguments, and a model's text to a terminal without control characters.
 
-What a model says is a stranger's text. A terminal obeys control characters in it (titles, colours, the clipboard) and lets
-marks of direction reorder what is shown, so on a terminal these appear as escapes: each character on its own, wherever a piece
+The text of a model is untrusted. A terminal obeys control characters in it (titles, colours, the clipboard) and lets direction
+marks reorder what is shown, so on a terminal these appear as escapes: each character on its own, wherever a piece
 of the stream ends. A pipe or a file gets the text as it is.
 """
 
@@ -15,8 +15,6 @@ import click
 
 from flyweight.cli.output import note
 from flyweight.foundation.errors import LimitError, MalformedError
-
-__all__ = ["lines_from_stdin", "require_text", "say", "text_from_stdin"]
 
 _MAX_INPUT = 64 * 2**20
 """Bytes; more than the longest text that is encoded has."""
@@ -52,7 +50,7 @@ def text_from_stdin() -> str:
     """All of standard input."""
     raw = sys.stdin.buffer.read(_MAX_INPUT + 1)
     if len(raw) > _MAX_INPUT:
-        raise LimitError(f"more than {_MAX_INPUT} bytes of prompt", code="E_TEXT", file="standard input")
+        raise LimitError(f"the prompt has more than {_MAX_INPUT} bytes", code="E_TEXT", file="standard input")
     return _decoded(raw, 0)
 
 
@@ -67,7 +65,7 @@ def lines_from_stdin() -> Iterator[str]:
         if not raw:
             return
         if len(raw) > _MAX_LINE:
-            raise LimitError(f"a line of more than {_MAX_LINE} bytes", code="E_TEXT", file="standard input", offset=offset)
+            raise LimitError(f"a line has more than {_MAX_LINE} bytes", code="E_TEXT", file="standard input", offset=offset)
         try:
             yield _decoded(raw, offset).rstrip("\n")
         except MalformedError as error:
@@ -82,5 +80,5 @@ def _decoded(raw: bytes, offset: int) -> str:
         text = raw.decode()
     except UnicodeDecodeError as error:
         at = offset + error.start
-        raise MalformedError("this is not UTF-8 text", code="E_TEXT", file="standard input", offset=at) from None
+        raise MalformedError("the text is not UTF-8", code="E_TEXT", file="standard input", offset=at) from None
     return text.replace("\r\n", "\n").replace("\r", "\n")

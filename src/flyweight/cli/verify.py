@@ -8,17 +8,18 @@ from pathlib import Path
 import click
 
 from flyweight.cli.output import human_bytes, json_option, print_json, print_table, progress_bar
+from flyweight.cli.paths import LocalPath
 
 
-@click.command(name="verify", short_help="Check that a checkpoint is sound.")
-@click.argument("path", type=click.Path(path_type=Path))
-@click.option("--strict", is_flag=True, help="Warnings fail too.")
+@click.command(name="verify", short_help="Check a model for damage and errors.")
+@click.argument("path", type=LocalPath())
+@click.option("--strict", is_flag=True, help="Exit 1 on warnings too.")
 @json_option
 def command(path: Path, strict: bool, as_json: bool) -> None:
-    """Read all of PATH: structure, scales and values. Exit 0 if sound, 1 if doubtful, 3 if malformed.
+    """Read all of PATH and check its structure, scales, values and digests. Exit 0 if ok, 1 if not, 3 if malformed.
 
-    Tiers beside the arrays of an npy-dir are made again, without being written, and compared with what is there.
-    A SQUIZD file is checked to its last rule: what is broken is listed with its place, all of it.
+    For an npy-dir, tiers beside the arrays are built again in memory and compared. For a SQUIZD file, every broken rule
+    is listed with its byte offset.
 
     \b
     Examples:
@@ -34,7 +35,7 @@ def command(path: Path, strict: bool, as_json: bool) -> None:
         print_json(report.as_json())
     else:
         if report.findings:
-            columns = [("level", "left"), ("code", "left"), ("tensor", "left"), ("offset", "right"), ("finding", "left")]
+            columns = ["level", "code", "tensor", ">offset", "finding"]
             rows = [(f.level, f.code, f.tensor or "", "" if f.offset is None else f.offset, f.message) for f in report.findings]
             print_table("", columns, rows)
         verdict = "ok" if report.ok else "FAILED"

@@ -1,4 +1,4 @@
-"""`affine`: integers of 1 to 8 bits on a uniform grid, with one scale per group of a row.
+"""`affine`: uniform quantization to integers of 1 to 8 bits, with a scale for each group of a row.
 
     form         stored beside the codes    value                       codes
     scale_bias   scale, bias                w = s · q + b               unsigned
@@ -26,8 +26,6 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
 
-__all__ = ["Affine"]
-
 _GROUP_PARTS = {"scale_bias": ("scale", "bias"), "scale_zero": ("scale", "zero"), "symmetric": ("scale",)}
 _F32 = DType.F32.numpy
 _WORDS = {"u8": DType.U8, "u32": DType.U32}
@@ -54,16 +52,12 @@ class Affine(Codec):
         require_integers(self, "axis", least=-1, most=63)
         require_one_of(self, form=_GROUP_PARTS, scale=FLOATS, word=_WORDS, packing=packing.PACKINGS)
         if not packing.supports(self.packing, self.bits):
-            raise ValueError(f"packing {self.packing} does not exist for {self.bits} bits")
+            raise ValueError(f"packing {self.packing} has no order for {self.bits} bits")
 
     @property
     def quantizer(self) -> str:
         """docs/decisions/0004, 0031."""
-        return "edge" if self.form == "scale_bias" and self.bits <= 2 else "nearest"
-
-    @property
-    def needs_gate(self) -> bool:
-        return self.bits == 3
+        return "anchored" if self.form == "scale_bias" and self.bits <= 2 else "nearest"
 
     @property
     def levels(self) -> int:
@@ -113,19 +107,17 @@ class Affine(Codec):
     def store(self, spec: TensorSpec, codes: Array, scale: Array, offset: Array) -> Parts:
         """The parts for codes (rows, columns), scale and offset (rows, groups)."""
         stored = codes ^ np.uint8(self.half) if self.form == "symmetric" else codes
-        packed = packing.pack(self.packing, stored, self.bits)
-        padded = self._packed_rows(spec, len(packed))
+        packed, layout = packing.pack(self.packing, stored, self.bits), self.layout(spec)
+        padded = self._packed_rows(layout["codes"], len(packed))
         padded[:, : packed.shape[1]] = packed
-        return self._parts(spec, padded, scale, offset)
+        return self._parts(layout, padded, scale, offset)
 
-    def _packed_rows(self, spec: TensorSpec, rows: int) -> Array:
+    def _packed_rows(self, codes: TensorSpec, rows: int) -> Array:
         """Zeros for rows of packed codes, padded to whole words."""
-        codes = self.layout(spec)["codes"]
         return np.zeros((rows, codes.shape[self.axis] * codes.dtype.itemsize), np.uint8)
 
-    def _parts(self, spec: TensorSpec, packed: Array, scale: Array, offset: Array) -> Parts:
+    def _parts(self, layout: Layout, packed: Array, scale: Array, offset: Array) -> Parts:
         rows = {"codes": packed.view(_WORDS[self.word].numpy), "scale": scale, "bias": offset, "zero": offset}
-        layout = self.layout(spec)
         return {part: self._from_rows(astype(rows[part], want.dtype.numpy), want.shape) for part, want in layout.items()}
 
     def _load(self, spec: TensorSpec, parts: Parts) -> tuple[Array, Array, Array]:
@@ -178,27 +170,27 @@ class Affine(Codec):
 
     def _encode_fused(self, spec: TensorSpec, array: Array) -> Parts:
         """What `encode` says, by one kernel: fit, round, nearest codes, packed."""
-        rows = self._rows(spec, array, keep=DType.BF16)
+        layout, rows = self.layout(spec), self._rows(spec, array, keep=DType.BF16)
         columns = rows.shape[1]
         span = self.span(columns)
-        packed = self._packed_rows(spec, len(rows))
+        packed = self._packed_rows(layout["codes"], len(rows))
         scale, offset = (np.full((len(rows), -(-columns // span)), self.half, np.float32) for _ in range(2))
         if self.form == "symmetric":
             kernels.encode_symmetric(rows, self.bits, span, self.scale, packed, scale)
         else:
             kernels.encode_scale_bias(rows, self.bits, span, self.scale, packed, scale, offset)
         require_finite(not np.isnan(scale).any())
-        return self._parts(spec, packed, *self.representable(scale, offset))
+        return self._parts(layout, packed, *self.representable(scale, offset))
 
     def _rows(self, spec: TensorSpec, array: Array, keep: DType = DType.F32) -> Array:
         """A tensor as rows, (rows, columns): of float32, or of the type to keep where it is that already."""
-        self.layout(spec)
         given = np.asarray(array)
         rows = astype(given, keep.numpy if given.dtype == keep.numpy else _F32)
         return self._as_rows(np.require(rows, requirements=["C", "A"]).reshape(_shape(spec)))
 
     def finite_rows(self, spec: TensorSpec, array: Array) -> Array:
         """A tensor as float32 rows, (rows, columns), all finite."""
+        self.layout(spec)  # refuses what cannot be stored
         rows = self._rows(spec, array)
         require_finite(np.isfinite(rows).all())
         return rows
@@ -261,7 +253,7 @@ class Affine(Codec):
         """Both rounded to their stored type; UnsupportedError where they, or a step of decoding, leave their range."""
         stored = self._round(scale), self._round(offset)
         if not self.in_range(*stored).all():
-            raise UnsupportedError(f"the weights leave the range of {self.scale} scales", code="E_RANGE", hint="use f32 scales")
+            raise UnsupportedError(f"the weights are too large for {self.scale} scales", code="E_RANGE", hint="use f32 scales")
         return stored
 
     def _round(self, wide: Array | float) -> Array:
@@ -294,7 +286,7 @@ class Affine(Codec):
         return same and self.form == "scale_bias" and self.scale in (grid.scale, "f32")
 
     def grid(self, spec: TensorSpec, parts: Parts) -> Grid:
-        self._require(self.axis == -1, "its groups run down the columns")
+        self._require(self.axis == -1, "its groups do not run along rows")
         codes, scale, offset = self._load(spec, parts)
         with np.errstate(all="ignore"):
             bias = offset if self.form == "scale_bias" else -offset * scale
@@ -304,11 +296,11 @@ class Affine(Codec):
         return grid
 
     def from_grid(self, spec: TensorSpec, grid: Grid) -> Parts:
-        self._require(self.axis == -1, "its groups run down the columns")
+        self._require(self.axis == -1, "its groups do not run along rows")
         span, columns = self.span(spec.columns), spec.columns
         first = np.arange(0, columns, span)
         last = np.minimum(first + span, columns) - 1
-        self._require(np.array_equal(first // grid.group, last // grid.group), f"groups of {grid.group} do not fit")
+        self._require(np.array_equal(first // grid.group, last // grid.group), f"groups of {grid.group} do not match")
         codes, scale, offset = grid.codes, grid.scale[:, first // grid.group], grid.bias[:, first // grid.group]
         if self.form != "scale_bias":
             offset = -_quotient(offset, scale)
@@ -316,7 +308,7 @@ class Affine(Codec):
             moved = codes + (self.half - _per_column(offset, span, columns))
             codes = np.where((moved >= 0) & (moved <= self.levels), moved, 0).astype(np.uint8)
             offset = np.full_like(scale, self.half)
-        self._require(int(codes.max(initial=0)) <= self.levels, f"codes of {grid.bits} bits do not fit")
+        self._require(int(codes.max(initial=0)) <= self.levels, f"codes of {grid.bits} bits are too wide")
         self._require(
             all(_equal(self._round(wide).astype(np.float32), wide) for wide in (scale, offset)),
             f"a scale or offset is not exact in {self.scale}",
@@ -328,7 +320,7 @@ class Affine(Codec):
 
     def _require(self, holds: bool, why: str) -> None:
         if not holds:
-            raise UnsupportedError(f"no lossless repacking with {self.spec}: {why}", code="E_GRID")
+            raise UnsupportedError(f"cannot be repacked as {self.spec} without loss: {why}", code="E_GRID")
 
 
 def _shape(spec: TensorSpec) -> tuple[int, ...]:

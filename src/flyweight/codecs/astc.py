@@ -18,17 +18,11 @@ import numpy as np
 from flyweight import kernels
 from flyweight.codecs.codec import Array, Codec, Parts
 from flyweight.codecs.value_checks import require_f32, require_finite, require_integers
+from flyweight.foundation.astc_footprints import FOOTPRINTS
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
 
-__all__ = ["FOOTPRINTS", "Astc"]
-
-FOOTPRINTS = (
-    *((4, 4), (5, 4), (5, 5), (6, 5), (6, 6), (8, 5), (8, 6)),
-    *((8, 8), (10, 5), (10, 6), (10, 8), (10, 10), (12, 10), (12, 12)),
-)
-"""The legal blocks of two dimensions: texels across and down."""
 _BLOCK = 16  # bytes
 _EFFORT = 60.0  # the encoder's "medium": up to 1.7 dB more than "fast" in 2 to 15 times the time (docs/formats/astc.md)
 _RUN = 1 << 16  # texels decoded at a time where values come in runs
@@ -74,7 +68,7 @@ class Astc(Codec):
         """Into `values`, from row `first`, a multiple of the block's height."""
         identity, scale, zero = _unpaired(parts["pair"])
         if identity != self.id:
-            raise MalformedError(f"the scale is that of tensor {identity:#x}, not of {self.id:#x}", code="E_PART_VALUES")
+            raise MalformedError(f"the scale belongs to tensor {identity:#x}, not to {self.id:#x}", code="E_PART_VALUES")
         down, across = -(-len(values) // self.height), -(-values.shape[1] // self.width)
         above = first // self.height
         blocks = np.ascontiguousarray(parts["blocks"][above : above + down], np.uint8)
@@ -82,7 +76,7 @@ class Astc(Codec):
         kernels.astc_decode(blocks, self.width, self.height, float(scale), float(zero), values, illegal)
         if illegal.any():
             row, column = (int(place[0]) for place in illegal.nonzero())
-            raise MalformedError(f"block {column} of row {above + row} is no legal LDR block", code="E_ASTC_BLOCK")
+            raise MalformedError(f"block {column} of row {above + row} is not a legal LDR block", code="E_ASTC_BLOCK")
 
     def _whole_rows(self, spec: TensorSpec, texels: int) -> int:
         """About as many rows as hold so many texels, in whole blocks."""
@@ -92,9 +86,9 @@ class Astc(Codec):
         _, scale, zero = _unpaired(parts["pair"])
         with np.errstate(over="ignore", invalid="ignore"):
             if not (np.isfinite(scale) and np.isfinite(zero) and np.isfinite(zero + scale)):
-                return "part 'pair' holds a scale or a zero that is NaN or infinite, or adds up to it"
+                return "part 'pair' has a scale or a zero that is NaN or infinite, or whose sum is"
         if scale < 0:
-            return "part 'pair' holds a negative scale"
+            return "part 'pair' has a negative scale"
         try:
             for _ in self.decoded_runs(spec, parts):
                 pass
@@ -113,7 +107,7 @@ class Astc(Codec):
             scale = high - low
         require_finite(np.isfinite([low, high]).all())
         if not np.isfinite(scale):
-            raise UnsupportedError("the weights reach further than an f32 scale", code="E_RANGE")
+            raise UnsupportedError("the range of the weights is too large for an f32 scale", code="E_RANGE")
         blocks = np.empty(layout["blocks"].shape, np.uint8)
         if wide.size:
             self._compress(spec, wide, low, scale, blocks)

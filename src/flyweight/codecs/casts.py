@@ -1,4 +1,4 @@
-"""Arrays as another element type: NumPy's rounding, at memory speed between f32 and the sixteen-bit floats.
+"""Casts between element types, with NumPy's rounding; native between f32 and the 16-bit floats.
 
 Casting to a narrower float rounds to nearest, ties to even, and to infinity beyond its range. A NaN stays a quiet NaN
 (`kernels.streams.float_casts` has its bits).
@@ -15,8 +15,6 @@ import numpy as np
 from flyweight import kernels
 from flyweight.codecs.codec import Array
 from flyweight.foundation.dtypes import DType
-
-__all__ = ["astype"]
 
 
 @cache
@@ -38,3 +36,9 @@ def astype(array: Array, dtype: np.dtype[Any]) -> Array:
     out = np.empty(array.shape, dtype)
     kernel(np.require(array, requirements=["C", "A"]).reshape(1, -1), out.reshape(1, -1))
     return out
+
+
+def as_float(array: Array) -> Array:
+    """`array` as f32, or as the bf16 it is: the encoders of kernels take both."""
+    given = np.asarray(array)
+    return astype(given, given.dtype if given.dtype == DType.BF16.numpy else DType.F32.numpy)

@@ -1,4 +1,4 @@
-"""The contract of a codec.
+"""What a codec is: the interface of every codec, with defaults.
 
 A codec is a small frozen dataclass: its fields are its parameters. It declares, as data, the
 parts it stores for a tensor (`layout`); sizes, allocation, validation and fuzz inputs all follow
@@ -26,8 +26,6 @@ from flyweight.foundation.tensor import CodecSpec, EncodedTensor, Layout, Tensor
 
 if TYPE_CHECKING:
     from flyweight.kernels import Matrix
-
-__all__ = ["Array", "Codec", "Filler", "Grid", "GridSpec", "Parts", "column_weights", "take_rows"]
 
 Array = np.ndarray[Any, Any]
 Parts = Mapping[str, Array]
@@ -112,8 +110,9 @@ class Codec(ABC):
 
     @property
     def needs_gate(self) -> bool:
-        """Whether it loses so much that a model is measured before it may be used (docs/decisions/0102)."""
-        return False
+        """Whether it loses so much that a model is measured before it may be used: codes of three bits do
+        (docs/decisions/0102)."""
+        return self.spec.params.get("bits") == 3
 
     @property
     def masked_together(self) -> int:
@@ -142,7 +141,7 @@ class Codec(ABC):
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         """Parts for `array` (of spec's shape, any float type) by nearest rounding."""
-        raise UnsupportedError(f"no encoder for {self.name}", code="E_NO_ENCODER")
+        raise UnsupportedError(f"codec {self.name} can be decoded but not encoded", code="E_NO_ENCODER")
 
     def encode_weighted(self, spec: TensorSpec, array: Array, importance: Array | None) -> Parts:
         """As `encode`; where an encoder has a choice, importance weighs the columns' error. Nearest rounding has none."""
@@ -153,7 +152,7 @@ class Codec(ABC):
     def filled_by(self, filler: Filler, spec: TensorSpec, array: Array, importance: Array | None = None) -> Parts:
         """The parts as a quantizer finds them. A codec that stores another's parts, or its grids, hands it on to that one."""
         if not filler.takes(self):
-            raise UnsupportedError(f"the {filler.name} quantizer does not fill {self.spec}", code="E_QUANTIZER")
+            raise UnsupportedError(f"the quantizer {filler.name} does not work with {self.spec}", code="E_QUANTIZER")
         return filler.fill(array, self, spec, importance)
 
     def decoded_dtype(self, dtype: DType) -> DType:
@@ -169,6 +168,10 @@ class Codec(ABC):
     def masked_product(self, spec: TensorSpec, parts: Parts, block: int, mask: Array) -> Matrix | None:
         """The same, skipping the blocks that a mask drops; as if there were no mask, where the kernels cannot."""
         return self.product(spec, parts)
+
+    def product_codec(self, spec: TensorSpec) -> CodecSpec | None:
+        """Where there is no product: a codec that has one for the same codes, whose offsets are rounded once more at most."""
+        return None
 
     # Codecs over a uniform grid of integers say which, and convert to and from it, for lossless repacking.
 
@@ -190,11 +193,11 @@ class Codec(ABC):
         return False
 
     def grid(self, spec: TensorSpec, parts: Parts) -> Grid:
-        raise UnsupportedError(f"{self.name} is not a uniform grid", code="E_NO_GRID")
+        raise UnsupportedError(f"codec {self.name} is not uniform (scale · code + offset)", code="E_NO_GRID")
 
     def from_grid(self, spec: TensorSpec, grid: Grid) -> Parts:
         """Parts that decode to exactly the grid's values, or UnsupportedError if there are none."""
-        raise UnsupportedError(f"{self.name} is not a uniform grid", code="E_NO_GRID")
+        raise UnsupportedError(f"codec {self.name} is not uniform (scale · code + offset)", code="E_NO_GRID")
 
     def check_layout(self, spec: TensorSpec, parts: Layout) -> None:
         """Refuse stored parts that are not what `layout` says."""
@@ -221,7 +224,7 @@ class Codec(ABC):
         with np.errstate(invalid="ignore"):  # a signalling NaN is a finding, not a warning
             for part, array in parts.items():
                 if array.dtype.kind not in "iub" and not np.isfinite(array).all():
-                    return f"part '{part}' holds NaN or infinite values"
+                    return f"part '{part}' has NaN or infinite values"
         return None
 
 

@@ -1,9 +1,9 @@
-"""`corrected`: another codec's values, plus a matrix of low rank, with some values replaced.
+"""`corrected`: the values of an inner codec, plus a low-rank matrix, with outliers stored separately.
 
     w = inner + a₀·b₀ + … + a₍ᵣ₋₁₎·b₍ᵣ₋₁₎, added one by one, each step rounded to float32
     w[place] = value                        for the outliers
 
-Encoding takes the `outliers` greatest magnitudes out first, quantises the rest, and fits the low rank to what that lost.
+Encoding takes the `outliers` greatest magnitudes out first, quantizes the rest, and fits the low rank to what that lost.
 docs/formats/corrected.md has the layout and what it gains.
 """
 
@@ -22,8 +22,6 @@ from flyweight.codecs.value_checks import FLOATS, require_f32, require_finite, r
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import CodecSpec, Layout, TensorSpec
-
-__all__ = ["Corrected"]
 
 _SWEEPS = 6
 AFFINE = CodecSpec("affine")
@@ -44,7 +42,7 @@ class Corrected(OuterCodec):
         require_integers(self, "rank", "outliers")
         require_one_of(self, factor=FLOATS)
         if self.inner_codec.needs_fit:
-            raise ValueError(f"{self.inner_codec.name} needs a fit, and leaves nothing to correct")
+            raise ValueError(f"{self.inner_codec.name} has sizes that depend on the values; it cannot be the inner codec")
 
     def decoded_dtype(self, dtype: DType) -> DType:
         return DType.F32
@@ -55,7 +53,7 @@ class Corrected(OuterCodec):
     def layout(self, spec: TensorSpec) -> Layout:
         require_f32(self, spec)
         if self.outliers and spec.size > 2**32:
-            raise UnsupportedError(f"the places of outliers in {spec} do not fit u32", code="E_SPEC")
+            raise UnsupportedError(f"{spec} is too large: positions of outliers must fit u32", code="E_SPEC")
         parts, factor = dict(self.inner_layout(spec)), FLOATS[self.factor]
         if self.rank:
             parts["left"] = TensorSpec((spec.rows, self.rank), factor)
@@ -77,7 +75,9 @@ class Corrected(OuterCodec):
             if self.outliers:
                 places = parts["places"]
                 if (places[-1:] >= spec.size).any() or not (places[1:] > places[:-1]).all():
-                    raise MalformedError("the outliers are not at ascending places in the tensor", code="E_PART_VALUES")
+                    raise MalformedError(
+                        "the positions of outliers are not ascending positions in the tensor", code="E_PART_VALUES"
+                    )
                 out.reshape(-1)[places] = np.asarray(parts["values"], np.float32)
 
     def encode_around(self, spec: TensorSpec, array: Array, encode_inner: EncodeInner) -> Parts:
@@ -103,7 +103,9 @@ class Corrected(OuterCodec):
         with np.errstate(over="ignore"):
             stored = np.ascontiguousarray(wide, FLOATS[self.factor].numpy)
         if not np.isfinite(stored.astype(np.float32)).all():
-            raise UnsupportedError(f"the weights leave the range of {self.factor}", code="E_RANGE", hint="use f32 factors")
+            raise UnsupportedError(
+                f"the weights are too large for {self.factor} factors", code="E_RANGE", hint="use f32 factors"
+            )
         return stored
 
 

@@ -1,4 +1,4 @@
-"""`excess`: codes that stand for themselves less a constant, with one scale per group.
+"""`excess`: codes minus a constant zero point, with one scale per group.
 
     w = s · (q − excess)
 
@@ -21,9 +21,7 @@ from flyweight.codecs.codec import Array, Codec, Grid, Parts
 from flyweight.codecs.value_checks import require_f32, require_finite, require_integers, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
-from flyweight.foundation.tensor import Layout, TensorSpec
-
-__all__ = ["Excess"]
+from flyweight.foundation.tensor import CodecSpec, Layout, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -44,11 +42,9 @@ class Excess(Codec):
         require_integers(self, "group", zero="all")
         require_one_of(self, flat=(True, False), zeros=(True, False))
         if type(self.excess) is not int or type(self.top) is not int or not 0 < self.excess < self.top < 1 << self.bits:
-            raise ValueError(f"0 < excess < top < {1 << self.bits} must hold, not {self.excess!r}, {self.top!r}")
-
-    @property
-    def needs_gate(self) -> bool:
-        return self.bits == 3
+            raise ValueError(
+                f"excess and top must satisfy 0 < excess < top < {1 << self.bits}, not {self.excess!r} and {self.top!r}"
+            )
 
     def layout(self, spec: TensorSpec) -> Layout:
         require_f32(self, spec, 0)
@@ -83,11 +79,18 @@ class Excess(Codec):
             zero[...] = parts["zero"].reshape(scale.shape)
         return codes, scale, zero
 
+    def product_codec(self, spec: TensorSpec) -> CodecSpec | None:
+        """`grid` as four bits with a bias, which is −s · excess rounded to f32."""
+        group = self._span(spec.columns)
+        if self.bits > 4 or spec.columns % group or group % 32:
+            return None
+        return CodecSpec("affine", {"bits": 4, "group": group, "scale": "f32"})
+
     def grid(self, spec: TensorSpec, parts: Parts) -> Grid:
         """s · q + b with b = −s · excess, which is rounded once: for whoever asks, but not the same to the last bit."""
         rows, columns = self._rows(spec)
         if (rows, columns) != (spec.rows, spec.columns):
-            raise UnsupportedError("groups run across rows", code="E_NO_GRID")
+            raise UnsupportedError("groups span rows, so it cannot be repacked", code="E_NO_GRID")
         packed, scale, zero = self._loaded(spec, parts)
         with np.errstate(all="ignore"):
             bias = -(scale * zero)
@@ -109,7 +112,7 @@ class Excess(Codec):
         low, high = (extreme.reduceat(values, starts, axis=1).astype(np.float64) for extreme in (np.minimum, np.maximum))
         scale = np.maximum(np.maximum(high / (self.top - self.excess), -low / self.excess), 0).astype(np.float32)
         if not self._in_range(scale, self.excess):
-            raise UnsupportedError("the weights leave the range of f32 scales", code="E_RANGE")
+            raise UnsupportedError("the weights are too large for f32 scales", code="E_RANGE")
         codes = self._nearest(values, scale)
         if self.top != 2 * self.excess:
             shorter = (np.maximum(high, -low) / (self.top / 2)).astype(np.float32)

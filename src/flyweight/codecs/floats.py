@@ -14,14 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from flyweight import kernels
-from flyweight.codecs.casts import astype
+from flyweight.codecs.casts import as_float, astype
 from flyweight.codecs.codec import Array, Codec, Parts
 from flyweight.codecs.value_checks import FLOATS, require_f32, require_finite, require_integers, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
-
-__all__ = ["Fp8", "Mxfp4Split"]
 
 _FORMATS = {"e4m3": DType.F8_E4M3, "e5m2": DType.F8_E5M2}
 _TOP = {"e4m3": 448.0, "e5m2": 57344.0}
@@ -69,7 +67,7 @@ class Fp8(Codec):
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         """The greatest magnitude of a block takes the greatest code; every other value the nearest."""
         layout = self.layout(spec)
-        rows = _numbers(array).reshape(spec.rows, spec.columns)
+        rows = as_float(array).reshape(spec.rows, spec.columns)
         scale = self._fit(spec, rows)
         codes = np.empty((spec.rows, spec.columns), np.uint8)
         span = self.columns or max(spec.columns, 1)
@@ -95,7 +93,7 @@ class Fp8(Codec):
             wide_stored, top = stored.astype(np.float32), np.float32(_TOP[self.format])
             reach = top / wide_stored if self.divide else top * wide_stored
         if not np.isfinite(reach).all():
-            raise UnsupportedError(f"the weights leave the range of {self.scale} scales", code="E_RANGE", hint="use f32 scales")
+            raise UnsupportedError(f"the weights are too large for {self.scale} scales", code="E_RANGE", hint="use f32 scales")
         stored[reach == 0] = 1
         return stored
 
@@ -104,12 +102,6 @@ class Fp8(Codec):
         if complaint is None and self.divide and (parts["scale"] == 0).any():
             return "part 'scale' divides by zero"
         return complaint
-
-
-def _numbers(array: Array) -> Array:
-    """f32, or bf16 as it is, which the kernels take too."""
-    given = np.asarray(array)
-    return astype(given, DType.BF16.numpy if given.dtype == DType.BF16.numpy else DType.F32.numpy)
 
 
 _TABLES = {
@@ -146,7 +138,7 @@ class Mxfp4Split(Codec):
         parts = {"codes": nibbles[:, 0::2] | nibbles[:, 1::2] << 4, "scale": np.ascontiguousarray(blocks[:, 0])}
         parts = {name: part.reshape(layout[name].shape) for name, part in parts.items()}
         if (complaint := self.check_values(spec, parts)) is not None:
-            raise UnsupportedError(f"the values do not fit {self.name}: {complaint}", code="E_BLOCK_RANGE")
+            raise UnsupportedError(f"the values cannot be stored as {self.name}: {complaint}", code="E_BLOCK_RANGE")
         return parts
 
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:

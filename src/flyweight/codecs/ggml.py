@@ -19,14 +19,12 @@ from typing import ClassVar, cast
 import numpy as np
 
 from flyweight import kernels
-from flyweight.codecs.casts import astype
+from flyweight.codecs.casts import as_float, astype
 from flyweight.codecs.codec import Array, Codec, Grid, GridSpec, Parts, column_weights
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.ggml_types import GGML_TYPES, ggml_types_with
 from flyweight.foundation.tensor import Layout, TensorSpec
-
-__all__ = ["CODECS", "GgmlBlocks", "Searched"]
 
 
 class GgmlBlocks(Codec):
@@ -47,7 +45,7 @@ class GgmlBlocks(Codec):
     def layout(self, spec: TensorSpec) -> Layout:
         if not spec.shape or spec.columns % self.block_size:
             raise UnsupportedError(
-                f"{self.name} stores rows of whole blocks of {self.block_size} elements, not {spec}", code="E_BLOCK_ROWS"
+                f"{self.name} needs rows that are a multiple of {self.block_size} long, not {spec}", code="E_BLOCK_ROWS"
             )
         if spec.dtype is not DType.F32:
             raise UnsupportedError(f"{self.name} decodes to f32, not {spec.dtype}", code="E_BLOCK_DTYPE")
@@ -64,15 +62,11 @@ class GgmlBlocks(Codec):
         if not self.encodes:
             return super().encode(spec, array)
         parts = self._allocate(spec)
-        given = np.asarray(array)
-        narrow = given.dtype == DType.BF16.numpy and not weights  # nearest encoders widen on their way
-        kind = DType.BF16 if narrow else DType.F32
-        values = np.require(astype(given, kind.numpy), requirements=["C", "A"]).reshape(
-            -1, self.block_size
-        )  # beyond f32: below
-        getattr(kernels, f"encode_{self.name}")(values, *weights, self._blocks(parts))
+        # Nearest encoders widen on their way. What is beyond f32 is found by the check below.
+        values = astype(np.asarray(array), DType.F32.numpy) if weights else as_float(array)
+        getattr(kernels, f"encode_{self.name}")(values.reshape(-1, self.block_size), *weights, self._blocks(parts))
         if (complaint := self.check_values(spec, parts)) is not None:
-            raise UnsupportedError(f"the values do not fit {self.name}: {complaint}", code="E_BLOCK_RANGE")
+            raise UnsupportedError(f"the values cannot be stored as {self.name}: {complaint}", code="E_BLOCK_RANGE")
         return parts
 
     def product(self, spec: TensorSpec, parts: Parts) -> kernels.Matrix | None:
@@ -118,7 +112,7 @@ class _UniformGrid(GgmlBlocks):
         group = columns // grid.group
         if grid.bits > self.bits or not np.array_equal(group, (columns + self.block_size - 1) // grid.group):
             raise UnsupportedError(
-                f"{self.name} holds {self.bits} bits in groups of {self.block_size}, "
+                f"{self.name} has {self.bits} bits in groups of {self.block_size}, "
                 f"not {grid.bits} bits in groups of {grid.group}",
                 code="E_GRID",
             )
@@ -158,7 +152,7 @@ class _UniformGrid(GgmlBlocks):
         with np.errstate(over="ignore"):
             halves = values.astype("<f2")
         if not (np.isfinite(halves) & (halves.astype(np.float32) == values)).all():
-            raise UnsupportedError(f"a {what} of the grid is not exact in f16, which {self.name} stores", code="E_GRID")
+            raise UnsupportedError(f"a {what} is not exact in f16, the type that {self.name} stores", code="E_GRID")
         return halves.view(np.uint8)
 
 
@@ -179,7 +173,7 @@ class _Centred(_UniformGrid):
             off_grid = steps * scale != bias
         shifted = codes.astype(np.int16) + (steps.astype(np.int16) + np.int16(half))
         if off_grid.any() or (shifted < 0).any() or (shifted > top).any():
-            raise UnsupportedError(f"the grid is not centred as {self.name} is: try q4_1 or q5_1", code="E_GRID")
+            raise UnsupportedError(f"the offset is not the one of {self.name}; q4_1 and q5_1 store any offset", code="E_GRID")
         self._put_codes(blocks, shifted.astype(np.uint8))
 
 

@@ -1,4 +1,4 @@
-"""`hqq`: integers with a scale and a zero for every group of elements that lie far apart, as HQQ stores them.
+"""`hqq`: integers with a scale and a zero per group, where a group is elements far apart, as HQQ stores them.
 
 The flattened tensor of n elements is seen as a matrix of `group` rows and N = n / group columns; a group is a column,
 the elements c, c + N, c + 2·N …
@@ -30,8 +30,6 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
 
-__all__ = ["Hqq"]
-
 _STORED: dict[int, tuple[DType, tuple[int, ...]]] = {
     # the word that holds codes, and where in it each run lies
     1: (DType.U8, (7, 6, 5, 4, 3, 2, 1, 0)),
@@ -56,25 +54,17 @@ class Hqq(Codec):
         require_one_of(self, bits=_STORED)
         require_integers(self, "group", least=1)
         if self.bits != 3 and self.group * self.bits % 8:
-            raise ValueError(f"a group of {self.group} codes of {self.bits} bits is not whole bytes")
-
-    @property
-    def needs_gate(self) -> bool:
-        return self.bits == 3
-
-    @property
-    def levels(self) -> int:
-        return (1 << self.bits) - 1
+            raise ValueError(f"a group of {self.group} codes of {self.bits} bits is not a whole number of bytes")
 
     @cached_property
-    def _grid(self) -> Affine:
+    def affine(self) -> Affine:
         """The same arithmetic, a group to a row."""
         return Affine(self.bits, 0, "scale_zero")
 
     def _shape(self, spec: TensorSpec) -> tuple[int, int]:
         require_f32(self, spec)
         if spec.size % self.group:
-            raise UnsupportedError(f"hqq stores whole groups of {self.group} elements, not {spec}", code="E_GROUP")
+            raise UnsupportedError(f"hqq needs a multiple of {self.group} elements, not {spec}", code="E_GROUP")
         return self.group, spec.size // self.group
 
     def layout(self, spec: TensorSpec) -> Layout:
@@ -91,7 +81,7 @@ class Hqq(Codec):
         words, shifts = parts["codes"], _STORED[self.bits][1]
         for row in range(self.group):
             run, at = divmod(row, len(words))
-            values = (words[at] >> shifts[run] & self.levels).astype(np.float32)
+            values = (words[at] >> shifts[run] & self.affine.levels).astype(np.float32)
             with np.errstate(all="ignore"):
                 values -= parts["zero"][0]
                 values *= parts["scale"][0]
@@ -99,18 +89,14 @@ class Hqq(Codec):
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         rows = np.ascontiguousarray(self.finite_matrix(spec, array).T)
-        scale, zero = self._grid.representable(*self._grid.span_of(rows))
-        codes = self._grid.nearest_codes(rows, scale, zero)
+        scale, zero = self.affine.representable(*self.affine.span_of(rows))
+        codes = self.affine.nearest_codes(rows, scale, zero)
         return self.store(codes.T, scale.reshape(1, -1), zero.reshape(1, -1))
 
     def finite_matrix(self, spec: TensorSpec, array: Array) -> Array:
         """The tensor as f32 (group, N), all finite."""
         self._shape(spec)
-        return self._grid.finite_rows(spec, array).reshape(self._shape(spec))
-
-    def representable(self, scale: Array, zero: Array) -> tuple[Array, Array]:
-        """As `Affine.representable`."""
-        return self._grid.representable(scale, zero)
+        return self.affine.finite_rows(spec, array).reshape(self._shape(spec))
 
     def store(self, codes: Array, scale: Array, zero: Array) -> Parts:
         """The parts for codes (group, N), scale and zero (1, N)."""

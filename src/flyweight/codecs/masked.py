@@ -1,4 +1,4 @@
-"""`masked`: another codec's values, and which blocks of every row are not all zero.
+"""`masked`: the values of an inner codec, and a mask of which blocks of every row are not all zero.
 
     mask      u8   a bit for every `block` weights of a row, low bits first, 1 = kept; rows padded to whole bytes
     inner.*        the parts of the inner codec for the whole tensor, zeros in the blocks that are dropped
@@ -21,8 +21,6 @@ from flyweight.codecs.value_checks import require_integers
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
-
-__all__ = ["Masked"]
 
 
 @dataclass(frozen=True)
@@ -49,11 +47,11 @@ class Masked(OuterCodec):
 
     def layout(self, spec: TensorSpec) -> Layout:
         if spec.dtype.bits not in (8, 16, 32) or spec.dtype is DType.BOOL or not spec.shape:
-            raise UnsupportedError(f"masked takes values of 8, 16 or 32 bits, of rank 1 or more, not {spec}", code="E_SPEC")
+            raise UnsupportedError(f"masked stores values of 8, 16 or 32 bits, of rank 1 or more, not {spec}", code="E_SPEC")
         together = self.masked_together
         if not together or self.block % together:
             raise UnsupportedError(
-                f"blocks of {self.block} end inside runs of {together or spec.size} weights that share a scale",
+                f"a block of {self.block} ends inside {together or spec.size} weights that share a scale",
                 code="E_SPEC",
                 hint="make the block a multiple of the length",
             )
@@ -76,9 +74,9 @@ class Masked(OuterCodec):
         mask = np.packbits(kept, axis=1, bitorder="little").reshape(self.layout(spec)["mask"].shape)
         if not (self.exact or kept.all()) and (self._occupied(spec, self.inner_codec.decode(spec, inner)) & ~kept).any():
             raise UnsupportedError(
-                f"{self.inner_codec.spec} does not keep the zeros of blocks of {self.block}",
+                f"{self.inner_codec.spec} does not decode zeros in blocks of {self.block} to zero",
                 code="E_SPEC",
-                hint="make the block a multiple of what shares a scale",
+                hint="make the block a multiple of the group length",
             )
         return {**self.under_prefix(inner), "mask": mask}
 
@@ -89,7 +87,7 @@ class Masked(OuterCodec):
         mask = np.ascontiguousarray(parts["mask"]).reshape(spec.rows, -(-self._blocks(spec) // 8))
         kept = np.unpackbits(mask, axis=1, bitorder="little").view(np.bool_)
         if kept[:, self._blocks(spec) :].any():
-            raise MalformedError("the mask has bits behind the end of a row", code="E_PART_VALUES")
+            raise MalformedError("the mask has bits after the end of a row", code="E_PART_VALUES")
         kept = kept[:, : self._blocks(spec)]
         if not kept.all():
             lying = np.argwhere(self._occupied(spec, out) & ~kept)

@@ -19,8 +19,6 @@ from flyweight.codecs.value_checks import require_f32, require_finite, require_i
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.tensor import Layout, TensorSpec
 
-__all__ = ["NF4", "Nf4"]
-
 NF4 = np.array(
     [
         -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,

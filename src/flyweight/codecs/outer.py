@@ -1,4 +1,4 @@
-"""Codecs around another codec: composition, as one parameter.
+"""Codecs around another codec, which is their parameter `inner`.
 
 `inner` is the spec of the other codec, kept with every parameter, so that a file says what it means whatever the defaults
 become. The inner codec's parts are stored under "inner." and their own names. It may be such a codec itself: its inner
@@ -18,8 +18,6 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError
 from flyweight.foundation.limits import MAX_CODEC_DEPTH
 from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec
-
-__all__ = ["EncodeInner", "OuterCodec"]
 
 _PREFIX = "inner."
 EncodeInner = Callable[[TensorSpec, Array], Parts]

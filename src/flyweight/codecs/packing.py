@@ -1,4 +1,4 @@
-"""Named bit orders: how codes of 1 to 8 bits lie in bytes.
+"""Named bit orders: how codes of 1 to 8 bits are packed into bytes.
 
 A packing works on rows: codes (rows, count) become bytes (rows, width) and come back. With codes
 a, b, c … of `bits` bits each, most significant bit of a byte first:
@@ -22,8 +22,6 @@ import numpy as np
 
 from flyweight import kernels
 from flyweight.foundation.errors import UnsupportedError
-
-__all__ = ["PACKINGS", "Packing", "pack", "packed_width", "repack", "supports", "unpack"]
 
 Array = np.ndarray[Any, Any]
 

@@ -25,8 +25,6 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
 
-__all__ = ["Palette"]
-
 _BITS = (1, 2, 3, 4, 6, 8)
 _TABLES = FLOATS | {"i8": DType.I8}
 _SLAB = 1 << 16  # codes decoded at a time: they and their values stay in the second-level cache; a multiple of 8
@@ -109,11 +107,7 @@ class Palette(Codec):
         if self.table == "i8" and not self.scale:
             raise ValueError("a table of i8 needs a scale")
         if self.scale and self.table not in ("i8", self.scale):
-            raise ValueError(f"a table of {self.table} has a scale of its own type, not {self.scale}")
-
-    @property
-    def needs_gate(self) -> bool:
-        return self.bits == 3
+            raise ValueError(f"the scale of a {self.table} table must be {self.table} too, not {self.scale}")
 
     @property
     def entries(self) -> int:
@@ -142,7 +136,7 @@ class Palette(Codec):
         group = self.group
         if group and axis == vector_axis:
             if group % self.vector:
-                raise UnsupportedError(f"groups of {group} cut vectors of {self.vector}", code="E_SPEC")
+                raise UnsupportedError(f"groups of {group} are not a multiple of vectors of {self.vector}", code="E_SPEC")
             group //= self.vector
         span = group or max(indices[axis], 1)
         tables = tuple(-(-n // span) if at == axis else 1 for at, n in enumerate(indices))
@@ -249,7 +243,9 @@ class Palette(Codec):
         levels = _root(self.entries, self.vector)
         if levels < 2:
             raise UnsupportedError(
-                f"{self.bits} bits are too few for a grid of vectors of {self.vector}", code="E_NO_ENCODER", hint="use kmeans"
+                f"{self.bits} bits are too few for a uniform table of vectors of {self.vector}",
+                code="E_NO_ENCODER",
+                hint="use kmeans",
             )
         count = prod(frame.tables)
         ends = np.zeros((2, count))
@@ -277,7 +273,7 @@ class Palette(Codec):
             tables = np.divide(tables, step, out=np.zeros_like(tables), where=step > 0)
         stored = np.rint(np.clip(tables, -127, 127)).astype(np.int8) if self.table == "i8" else self._round(tables, self.table)
         if not np.isfinite(self._wide(stored, scale)).all():
-            raise UnsupportedError("the weights leave the range of the table", code="E_RANGE", hint="use f32 tables")
+            raise UnsupportedError("the weights are too large for the table", code="E_RANGE", hint="use f32 tables")
         return stored, scale
 
     def _round(self, wide: Array, kind: str) -> Array:

@@ -18,8 +18,6 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
 
-__all__ = ["Raw"]
-
 _MULTIPLIED = (DType.F32, DType.F16, DType.BF16)
 
 

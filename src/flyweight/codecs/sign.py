@@ -13,14 +13,12 @@ import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs import packing
-from flyweight.codecs.casts import astype
+from flyweight.codecs.casts import as_float
 from flyweight.codecs.codec import Array, Codec, Parts
 from flyweight.codecs.value_checks import FLOATS, require_f32, require_finite, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
-
-__all__ = ["Sign"]
 
 
 @dataclass(frozen=True)
@@ -52,16 +50,14 @@ class Sign(Codec):
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         """The scale that minimises the squared error of a row is its mean magnitude."""
         layout = self.layout(spec)
-        given = np.asarray(array)
-        rows = astype(given, DType.BF16.numpy if given.dtype == DType.BF16.numpy else DType.F32.numpy)
         bits = np.empty((spec.rows, packing.packed_width("little", 1, spec.columns)), np.uint8)
         sums = np.empty((spec.rows, 1))
-        kernels.sign_encode(rows.reshape(spec.rows, spec.columns), bits, sums)
+        kernels.sign_encode(as_float(array).reshape(spec.rows, spec.columns), bits, sums)
         require_finite(np.isfinite(sums).all())
         with np.errstate(over="ignore"):
             scale = (sums / max(spec.columns, 1)).astype(layout["scale"].dtype.numpy)
         if not np.isfinite(scale.astype(np.float32)).all():
-            raise UnsupportedError(f"the weights leave the range of {self.scale} scales", code="E_RANGE", hint="use f32 scales")
+            raise UnsupportedError(f"the weights are too large for {self.scale} scales", code="E_RANGE", hint="use f32 scales")
         if self.packing != "little":
             bits = packing.pack(self.packing, packing.unpack("little", bits, 1, spec.columns), 1)
         return {"signs": bits.reshape(layout["signs"].shape), "scale": scale.reshape(layout["scale"].shape)}

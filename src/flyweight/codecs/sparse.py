@@ -1,10 +1,10 @@
-"""`sparse`: where the values that are not zero are, and those values in order, stored by another codec.
+"""`sparse`: the positions of nonzero values, and those values in order, stored by an inner codec.
 
     mask      one bit per value, low bits first, rows padded to whole bytes
     indices   ascending places in the flattened tensor
 
 The `stored` values are a vector to the inner codec: plain (`raw`, exact: a word counts as zero only if all its bits are),
-coded exactly (`lossless`), or quantised. docs/formats/sparse.md has the layout.
+coded exactly (`lossless`), or quantized. docs/formats/sparse.md has the layout.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from flyweight import kernels
 from flyweight.codecs.casts import astype
 from flyweight.codecs.codec import Array, Codec, Parts
 from flyweight.codecs.outer import EncodeInner, OuterCodec
-from flyweight.codecs.value_checks import require_integers, require_one_of
+from flyweight.codecs.value_checks import require_integers, require_marks, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
-
-__all__ = ["Sparse"]
 
 _FORMS = ("mask", "indices")
 _INDEX = {"u32": DType.U32, "i64": DType.I64}
@@ -53,10 +51,10 @@ class Sparse(OuterCodec):
     def layout(self, spec: TensorSpec) -> Layout:
         _require_words(spec)
         if self.stored > spec.size or (self.form == "indices" and self.index == "u32" and spec.size > 2**32):
-            raise UnsupportedError(f"{self.stored} values at {self.index} places do not describe {spec}", code="E_SPEC")
+            raise UnsupportedError(f"{self.stored} values with {self.index} positions cannot describe {spec}", code="E_SPEC")
         if self.form == "indices":
             if spec.size > _FREE_SIZE + _MAX_SPREAD * self.stored:
-                raise UnsupportedError(f"{self.stored} indices are too few for {spec}", code="E_SPEC", hint="use a mask")
+                raise UnsupportedError(f"{spec} is too large for {self.stored} indices", code="E_SPEC", hint="use a mask")
             return {"indices": TensorSpec((self.stored,), _INDEX[self.index])} | dict(self.inner_layout(spec))
         return {"mask": TensorSpec((*spec.shape[:-1], -(-spec.columns // 8)), DType.U8)} | dict(self.inner_layout(spec))
 
@@ -93,7 +91,7 @@ class Sparse(OuterCodec):
             target[_places(parts["indices"], spec.size)] = values
             return
         mask = np.ascontiguousarray(parts["mask"]).reshape(spec.rows, -(-spec.columns // 8))
-        _check_mask(mask, spec, self.stored)
+        require_marks("mask", mask, spec.columns, self.stored)
         kernels.expand(mask, np.require(values, word, "A").reshape(1, -1), target.reshape(spec.rows, spec.columns))
 
     def _gathered(self, spec: TensorSpec, array: Array) -> tuple[Array, Array]:
@@ -119,13 +117,5 @@ def _flat(spec: TensorSpec, array: Array) -> Array:
 
 def _places(indices: Array, size: int) -> Array:
     if indices.size and (int(indices[0]) < 0 or int(indices[-1]) >= size or not (indices[1:] > indices[:-1]).all()):
-        raise MalformedError("the indices are not ascending places in the tensor", code="E_PART_VALUES")
+        raise MalformedError("the indices are not ascending positions in the tensor", code="E_PART_VALUES")
     return indices
-
-
-def _check_mask(mask: Array, spec: TensorSpec, stored: int) -> None:
-    if int(np.bitwise_count(mask).sum(dtype=np.int64)) != stored:
-        raise MalformedError(f"the mask does not mark {stored} values", code="E_PART_VALUES")
-    used = spec.columns % 8
-    if used and mask.size and (mask[:, -1] >> used).any():
-        raise MalformedError("the mask marks values behind the end of a row", code="E_PART_VALUES")

@@ -1,4 +1,4 @@
-"""`tabled`: codes of 4 signed or 2 unsigned bits, scale and zero of every run of weights in a table of 16-byte entries.
+"""`tabled`: codes of 4 signed or 2 unsigned bits; the scale and zero of every run of weights are in a table of 16-byte entries.
 
     w = scale · q + zero        4 bits: q is −8 … 7, two's complement        2 bits: q is 0 … 3
 
@@ -22,14 +22,12 @@ import numpy as np
 from flyweight import kernels
 from flyweight.codecs import packing
 from flyweight.codecs.affine import Affine
-from flyweight.codecs.casts import astype
+from flyweight.codecs.casts import as_float
 from flyweight.codecs.codec import Array, Codec, Filler, Grid, GridSpec, Parts, column_weights
 from flyweight.codecs.value_checks import require_f32, require_finite, require_integers, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
-
-__all__ = ["Tabled"]
 
 _RUN = 1 << 63
 """Set in the id of an entry that belongs to a run of weights."""
@@ -46,7 +44,7 @@ class Tabled(Codec):
     name = "tabled"
     per_tensor = frozenset({"id"})
     decodes_any_bytes = False
-    quantizer: ClassVar[str] = "edge"  # docs/decisions/0091
+    quantizer: ClassVar[str] = "anchored"  # docs/decisions/0091
     rounds = True
 
     def __post_init__(self) -> None:
@@ -137,8 +135,8 @@ class Tabled(Codec):
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         """The grid from the least to the greatest value of each run; a code is the nearest point of it, as it is stored."""
         self.layout(spec)
-        frame, given = self.frame(spec), np.asarray(array)
-        rows = astype(given, given.dtype if given.dtype == DType.BF16.numpy else DType.F32.numpy).reshape(frame.shape)
+        frame = self.frame(spec)
+        rows = as_float(array).reshape(frame.shape)
         packed = np.zeros((frame.rows, -(-frame.columns * self.bits // 8)), np.uint8)
         scale, zero = (np.zeros(self._runs(spec), np.float32) for _ in range(2))
         encode = kernels.encode_signed_bias if _HALF[self.bits] else kernels.encode_scale_bias
@@ -148,7 +146,7 @@ class Tabled(Codec):
         with np.errstate(over="ignore"):
             ends = [scale * np.float32(code) + zero for code in (least, most)]
         if not np.isfinite(ends).all():
-            raise UnsupportedError("the weights leave the range of f32 scales", code="E_RANGE")
+            raise UnsupportedError("the weights are too large for f32 scales", code="E_RANGE")
         return self._parts(spec, packed, scale, zero)
 
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
@@ -158,10 +156,10 @@ class Tabled(Codec):
         with np.errstate(invalid="ignore"):
             bad = np.flatnonzero(~np.isfinite(table[:, 2:].view(np.float32)).all(axis=1))
         if bad.size:
-            return f"entry {bad[0]} holds NaN or infinite values"
+            return f"entry {bad[0]} has NaN or infinite values"
         unused = -spec.size * self.bits % 8
         if unused and int(parts["codes"].reshape(-1)[-1]) >> (8 - unused):
-            return "the bits behind the last code are not zero"
+            return "the bits after the last code are not zero"
         return None
 
     def product(self, spec: TensorSpec, parts: Parts) -> kernels.Matrix | None:
@@ -232,5 +230,5 @@ class Tabled(Codec):
         values = np.empty((spec.rows, spec.columns), np.float32)
         kernels.decode_scale_bias(grid.codes, 8, grid.scale, grid.bias, grid.group, values)
         if not np.array_equal(values, self.decode(spec, parts).reshape(values.shape), equal_nan=True):
-            raise UnsupportedError(f"no lossless repacking with {self.spec}: a bias is not exact", code="E_GRID")
+            raise UnsupportedError(f"cannot be repacked as {self.spec} without loss: a zero point is not exact", code="E_GRID")
         return grid, parts

@@ -1,4 +1,4 @@
-"""What codecs check of their parameters and of what they are to store, each rule stated once."""
+"""Checks of codec parameters and of values to encode, each rule stated once."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections.abc import Collection
 
 import numpy as np
 
-from flyweight.codecs.codec import Codec
+from flyweight.codecs.codec import Array, Codec
 from flyweight.foundation.dtypes import DType
-from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import TensorSpec
-
-__all__ = ["FLOATS", "require_f32", "require_finite", "require_integers", "require_one_of"]
 
 FLOATS = {"f32": DType.F32, "f16": DType.F16, "bf16": DType.BF16}
 """The types that scales, factors and tables may have."""
@@ -41,7 +39,15 @@ def require_f32(codec: Codec, spec: TensorSpec, least_rank: int = 1) -> None:
         raise UnsupportedError(f"{codec.name} decodes to f32{rank}, not to {spec}", code="E_SPEC")
 
 
+def require_marks(part: str, mask: Array, columns: int, count: int) -> None:
+    """MalformedError unless so many bits are set in a mask, (rows, bytes), none of them behind the columns of a row."""
+    if int(np.bitwise_count(mask).sum(dtype=np.int64)) != count:
+        raise MalformedError(f"the {part} does not mark {count} values", code="E_PART_VALUES")
+    if np.unpackbits(mask[:, columns // 8 :], axis=1, bitorder="little")[:, columns % 8 :].any():
+        raise MalformedError(f"the {part} marks values behind the end of a row", code="E_PART_VALUES")
+
+
 def require_finite(are: bool | np.bool) -> None:
     """UnsupportedError unless all weights are finite: no code stands for another."""
     if not are:
-        raise UnsupportedError("NaN and infinite weights cannot be quantised", code="E_NONFINITE")
+        raise UnsupportedError("NaN and infinite weights cannot be quantized", code="E_NONFINITE")

@@ -1,4 +1,4 @@
-"""Containers: how a file or directory holds tensors.
+"""Containers: file formats, which say where tensors are in a file or directory.
 
 A container is one file and one line in CONTAINERS; the order is the order of probing. A line's module is imported when the
 lines before it have not recognised a file.
@@ -39,7 +39,7 @@ def container_named(name: str) -> Container:
     key = name.replace("-", "_")
     if key not in CONTAINERS:
         known = CONTAINERS.lines
-        raise UnknownFormatError(f"no container named '{name}'{nearest(key, known)}", hint=f"known: {', '.join(known)}")
+        raise UnknownFormatError(f"no format named '{name}'{nearest(key, known)}", hint=f"known: {', '.join(known)}")
     return CONTAINERS[key]
 
 

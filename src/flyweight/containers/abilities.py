@@ -1,4 +1,4 @@
-"""What some containers can do beside the contract of `container`: an ability is a small protocol.
+"""Abilities: what only some containers can do, each as a small protocol.
 
 A container has an ability by having its members; nothing is registered. Who needs one asks `isinstance(container, Audits)` and
 does without where the answer is no. A new ability is a protocol here and the one place that asks for it.
@@ -16,25 +16,6 @@ from flyweight.foundation.accuracy_gate import Verdict
 from flyweight.foundation.manifest import Entry, Extent, Manifest, Typed
 from flyweight.foundation.tensor import CodecSpec
 from flyweight.sources import Bundle
-
-__all__ = [
-    "Adapts",
-    "Addition",
-    "AddsForms",
-    "Audits",
-    "ChecksBlocks",
-    "Describes",
-    "EmbedsFiles",
-    "Finishes",
-    "HasPresets",
-    "Inflates",
-    "OwnsFiles",
-    "RecordsGate",
-    "Summarises",
-    "Warns",
-    "WritesConfig",
-    "adapted",
-]
 
 # Reading ------------------------------------------------------------------------------------------
 

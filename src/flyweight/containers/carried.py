@@ -1,4 +1,4 @@
-"""What a container carries, declared as data: `flyweight formats` shows it, and a law holds it against `Container.carries`.
+"""Which codecs a container can store, as data: `flyweight formats` shows it, and a law compares it with `Container.carries`.
 
     Carried("affine", {"bits": (4, 8), "packing": ("little",)})     a parameter that is not listed may have any value
     Carried("masked", {"inner": (Carried("raw"), …)})               a codec that holds one of these
@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.tensor import RAW, CodecSpec, Param
-
-__all__ = ["EVERY_CODEC", "Carried"]
 
 
 class Carried(NamedTuple):

@@ -1,4 +1,4 @@
-"""The contract of a container.
+"""What a container is: the interface of every container.
 
 A container is two pure functions over one table. `parse` turns a bundle into a manifest without
 reading a weight; `place` turns a manifest into the exact files to write: every byte that is not
@@ -18,22 +18,10 @@ from flyweight.containers.carried import Carried
 from flyweight.foundation.cursor import Readable
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import CUT_SHORT, MalformedError, UnsupportedError
+from flyweight.foundation.limits import MAX_SHARDS
 from flyweight.foundation.manifest import Extent, Manifest
 from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.sources import Bundle
-
-__all__ = [
-    "ENTRY_KIND_NBYTES",
-    "ENTRY_NBYTES",
-    "Chunks",
-    "Container",
-    "DenseTypes",
-    "Finding",
-    "Image",
-    "Placement",
-    "check_cover",
-    "require_carried",
-]
 
 ENTRY_NBYTES = 128
 ENTRY_KIND_NBYTES = 1024
@@ -60,6 +48,11 @@ class Image(NamedTuple):
 
     nbytes: int
     chunks: Chunks
+
+    @classmethod
+    def of(cls, data: bytes) -> Image:
+        """A file that is known whole."""
+        return cls(len(data), ((0, data),) if data else ())
 
 
 class Placement(NamedTuple):
@@ -134,7 +127,24 @@ class Container(ABC):
 def require_carried(container: Container, manifest: Manifest) -> None:
     for entry in manifest.entries.values():
         if not container.carried(entry.spec, entry.codec):
-            raise UnsupportedError(f"{container.name} cannot hold {entry.spec} as {entry.codec}", tensor=entry.name)
+            raise UnsupportedError(f"{container.name} cannot store {entry.spec} as {entry.codec}", tensor=entry.name)
+
+
+def fill_shards(sizes: Mapping[str, int], shard_bytes: int | None) -> list[list[str]]:
+    """The names of tensors of these sizes, each file filled in order; a tensor larger than a file has one to itself."""
+    shards: list[list[str]] = [[]]
+    used = 0
+    for name, nbytes in sizes.items():
+        if shard_bytes is not None and shards[-1] and used + nbytes > shard_bytes:
+            shards.append([])
+            used = 0
+        shards[-1].append(name)
+        used += nbytes
+    if len(shards) > MAX_SHARDS:
+        raise UnsupportedError(
+            f"{len(shards)} shards exceed the limit of {MAX_SHARDS}", code="E_SHARDS", hint="use larger shards"
+        )
+    return shards
 
 
 def check_cover(spans: Iterable[tuple[str, int, int]], start: int, source: Readable, alignment: int = 1) -> None:
@@ -146,13 +156,13 @@ def check_cover(spans: Iterable[tuple[str, int, int]], start: int, source: Reada
     for name, begin, nbytes in spans:
         end = begin + nbytes
         if (begin - start) % alignment:
-            code, problem = "E_ALIGNMENT", f"offset {begin - start} is no multiple of the alignment {alignment}"
+            code, problem = "E_ALIGNMENT", f"offset {begin - start} is not a multiple of the alignment {alignment}"
         elif end > source.size:
-            code, problem = "E_PAST_END", f"bytes {begin}..{end} run past the end at {source.size}"
+            code, problem = "E_PAST_END", f"bytes {begin}..{end} are beyond the end of the file at {source.size}"
         elif begin < expected:
-            code, problem = "E_OVERLAP", f"begins {expected - begin} bytes before the end of another"
+            code, problem = "E_OVERLAP", f"the tensor begins {expected - begin} bytes before the end of another"
         elif begin > expected:
-            code, problem = "E_HOLE", f"has {begin - expected} bytes before it that belong to no tensor"
+            code, problem = "E_HOLE", f"{begin - expected} unused bytes before the tensor"
         else:
             expected = end + -end % alignment
             continue

@@ -29,19 +29,18 @@ from flyweight.containers.container import (
     Image,
     Placement,
     check_cover,
+    fill_shards,
     require_carried,
 )
-from flyweight.containers.gguf_types import BLOCKS, FILE_TYPES, PLAIN
 from flyweight.containers.gguf_values import pack_text, read_metadata, write_metadata
 from flyweight.foundation.cursor import Cursor, check_name, check_shape
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import LimitError, MalformedError, UnsupportedError
+from flyweight.foundation.ggml_types import GGML_TYPES
 from flyweight.foundation.limits import MAX_ALIGNMENT, MAX_NAME_BYTES, MAX_SHARDS, MAX_TENSORS, MAX_TENSORS_PER_FILE
 from flyweight.foundation.manifest import Entries, Entry, Extent, Manifest, Typed
 from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec
 from flyweight.sources import Bundle, Source
-
-__all__ = ["Gguf"]
 
 MAGIC = b"GGUF"
 VERSION = 3
@@ -52,6 +51,16 @@ ALIGNMENT = "general.alignment"
 FILE_TYPE = "general.file_type"
 SPLIT_NO, SPLIT_COUNT, SPLIT_TENSORS = "split.no", "split.count", "split.tensors.count"
 SPLIT_KEYS = frozenset({SPLIT_NO, SPLIT_COUNT, SPLIT_TENSORS})
+
+PLAIN = {
+    0: DType.F32, 1: DType.F16, 24: DType.I8, 25: DType.I16, 26: DType.I32, 27: DType.I64, 28: DType.F64, 30: DType.BF16,
+}  # fmt: skip
+"""Types of `ggml_type` that are element types of ours; the others are blocks."""
+BLOCKS = {each.id: each for each in GGML_TYPES.values()}
+FILE_TYPES = {"f32": 0, "f16": 1, "bf16": 32} | {
+    each.name: each.file_type for each in GGML_TYPES.values() if each.file_type is not None
+}
+"""`general.file_type` by the type of most weights."""
 
 _PLAIN_IDS = {dtype: number for number, dtype in PLAIN.items()}
 _BLOCK_IDS = {block.name: number for number, block in BLOCKS.items()}
@@ -98,7 +107,7 @@ def _checked_kind(cursor: Cursor, name: str, number: int, dims: list[int]) -> tu
     """What a tensor of this ggml type and these dimensions, fastest-varying first, is."""
     shape = check_shape(dims[::-1], file=cursor.source.name, tensor=name)
     if number not in PLAIN and number not in BLOCKS:
-        raise UnsupportedError(f"ggml type {number} is not known", code="E_GGUF_TYPE", file=cursor.source.name, tensor=name)
+        raise UnsupportedError(f"unknown ggml type {number}", code="E_GGUF_TYPE", file=cursor.source.name, tensor=name)
     stored = _stored_as(number, shape)
     if stored is None:
         raise cursor.malformed(
@@ -136,7 +145,7 @@ def _read_tensors(cursor: Cursor, count: int, alignment: int, file: str) -> Entr
     cursor.spend(count * ENTRY_NBYTES, "the table of tensors")
     if len(set(names)) != count:
         [(name, _)] = Counter(names).most_common(1)
-        raise MalformedError("appears twice", code="E_DUPLICATE", file=cursor.source.name, tensor=name)
+        raise MalformedError("the tensor appears twice", code="E_DUPLICATE", file=cursor.source.name, tensor=name)
     start = _padded(cursor.offset, alignment)
     spans = ((name, start + offset, sizes[kind]) for name, kind, offset in zip(names, kinds, offsets, strict=True))
     check_cover(spans, start, cursor.source, alignment)
@@ -188,7 +197,7 @@ def _is_split_set(bundle: Bundle) -> bool:
 def _split_number(metadata: Mapping[str, Typed], key: str, file: str) -> int:
     typed = metadata.get(key)
     if typed is None or typed.type[0] not in "ui" or typed.value < 0:
-        raise MalformedError(f"a part of a split model needs a number in '{key}'", code="E_SPLIT", file=file)
+        raise MalformedError(f"a part of a split model needs an integer in '{key}'", code="E_SPLIT", file=file)
     return int(typed.value)
 
 
@@ -197,7 +206,7 @@ def _join(bundle: Bundle, first: str, count: int) -> tuple[dict[str, Typed], Ent
     match = _SPLIT_NAME.fullmatch(first)
     if match is None or int(match[3]) != count:
         raise MalformedError(
-            f"is one of {count} parts, so its name must end in -00001-of-{count:05d}.gguf or alike",
+            f"is one of {count} parts, so its name must end like -00001-of-{count:05d}.gguf",
             code="E_SPLIT",
             file=bundle.name,
         )
@@ -219,34 +228,24 @@ def _join(bundle: Bundle, first: str, count: int) -> tuple[dict[str, Typed], Ent
         source = siblings[name]
         own, tensors = _read_file(source, name)
         if (_split_number(own, SPLIT_NO, source.name), _split_number(own, SPLIT_COUNT, source.name)) != (number, count):
-            raise MalformedError(f"does not say that it is part {number} of {count}", code="E_SPLIT", file=source.name)
+            raise MalformedError(
+                f"its metadata do not say that it is part {number} of {count}", code="E_SPLIT", file=source.name
+            )
         if number == 0:
             total = _split_number(own, SPLIT_TENSORS, source.name)
         for key, typed in own.items():
             if key not in SPLIT_KEYS and metadata.setdefault(key, typed) != typed:
                 raise MalformedError(f"parts disagree about '{key}'", code="E_SPLIT", file=source.name)
         for tensor in tensors.keys() & entries.keys():
-            raise MalformedError("is in two parts", code="E_DUPLICATE", file=source.name, tensor=tensor)
+            raise MalformedError("the tensor is in two parts", code="E_DUPLICATE", file=source.name, tensor=tensor)
         entries.absorb(tensors)
         if len(entries) > MAX_TENSORS:
             raise LimitError(f"more than {MAX_TENSORS} tensors", code="E_TENSORS", file=bundle.name)
     if len(entries) != total:
-        raise MalformedError(f"{total} tensors were split but the parts hold {len(entries)}", code="E_SPLIT", file=bundle.name)
+        raise MalformedError(
+            f"the parts should have {total} tensors together but have {len(entries)}", code="E_SPLIT", file=bundle.name
+        )
     return metadata, entries
-
-
-def _cut(entries: Mapping[str, Entry], shard_bytes: int | None) -> list[dict[str, Entry]]:
-    """Fill each part in order; a tensor larger than a part has one to itself."""
-    cuts: list[dict[str, Entry]] = [{}]
-    used = 0
-    for name, entry in entries.items():
-        nbytes = _padded(entry.nbytes, DEFAULT_ALIGNMENT)
-        if shard_bytes is not None and cuts[-1] and used + nbytes > shard_bytes:
-            cuts.append({})
-            used = 0
-        cuts[-1][name] = entry
-        used += nbytes
-    return cuts
 
 
 def _build_image(file: str, metadata: Mapping[str, Typed], entries: Mapping[str, Entry]) -> tuple[Image, dict[str, Entry]]:
@@ -256,7 +255,9 @@ def _build_image(file: str, metadata: Mapping[str, Typed], entries: Mapping[str,
     offsets = []
     for entry in entries.values():
         if len(entry.name.encode()) > MAX_GGML_NAME_BYTES:
-            raise UnsupportedError(f"GGUF names take up to {MAX_GGML_NAME_BYTES} bytes", code="E_NAME", tensor=entry.name)
+            raise UnsupportedError(
+                f"the name is too long: GGUF allows {MAX_GGML_NAME_BYTES} bytes", code="E_NAME", tensor=entry.name
+            )
         shape = entry.spec.shape
         number = _PLAIN_IDS[entry.spec.dtype] if entry.codec == RAW else _BLOCK_IDS[entry.codec.name]
         head += [pack_text(entry.name), struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape[::-1], number, at)]
@@ -294,7 +295,7 @@ class Gguf(Container):
         if count > 1:
             metadata, entries = _join(bundle, file, count)
         elif len(_ggufs(bundle)) > 1:
-            raise MalformedError(f"several files, but '{file}' is whole by itself", code="E_SPLIT", file=bundle.name)
+            raise MalformedError(f"there are several files, but '{file}' is a complete model", code="E_SPLIT", file=bundle.name)
         model = {key: typed for key, typed in metadata.items() if key not in SPLIT_KEYS}
         return Manifest(self.name, entries, model, dialect=self.dialect)
 
@@ -325,11 +326,8 @@ class Gguf(Container):
         """One file `name`, or parts `<name>-00001-of-0000N.gguf` beside each other when a size is given and exceeded."""
         require_carried(self, manifest)
         metadata = {key: typed for key, typed in manifest.metadata.items() if key not in SPLIT_KEYS}
-        cuts = _cut(manifest.entries, shard_bytes)
-        if len(cuts) > MAX_SHARDS:
-            raise UnsupportedError(
-                f"{len(cuts)} parts exceed the limit of {MAX_SHARDS}", code="E_SHARDS", hint="use larger parts"
-            )
+        sizes = {key: _padded(entry.nbytes, DEFAULT_ALIGNMENT) for key, entry in manifest.entries.items()}
+        cuts = fill_shards(sizes, shard_bytes)
         images: dict[str, Image] = {}
         entries: dict[str, Entry] = {}
         for number, cut in enumerate(cuts):
@@ -342,6 +340,6 @@ class Gguf(Container):
                     SPLIT_COUNT: Typed("u16", len(cuts)),
                     SPLIT_TENSORS: Typed("i32", len(manifest.entries)),
                 }
-            images[file], placed = _build_image(file, keys, cut)
+            images[file], placed = _build_image(file, keys, {key: manifest.entries[key] for key in cut})
             entries |= placed
         return Placement(Manifest(self.name, entries, metadata, dialect=self.dialect), images)

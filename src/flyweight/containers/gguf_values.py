@@ -13,14 +13,13 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flyweight.containers.gguf_types import VALUE_TYPES
 from flyweight.foundation.cursor import SCALARS, Cursor
 from flyweight.foundation.errors import LimitError, UnsupportedError
 from flyweight.foundation.limits import MAX_ARRAY_DEPTH, MAX_ARRAY_ITEMS, MAX_METADATA_BYTES, MAX_METADATA_KEYS
 from flyweight.foundation.manifest import Numbers, Typed
 
-__all__ = ["pack_text", "read_metadata", "write_metadata"]
-
+VALUE_TYPES = ("u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "str", "array", "u64", "i64", "f64")
+"""Labels of metadata values; the id is the position."""
 MAX_KEY_BYTES = 65535
 _KEY_NBYTES = 13
 """The least a key takes: its length, one byte, the value's type."""
@@ -52,7 +51,7 @@ def read_metadata(cursor: Cursor, count: int) -> dict[str, Typed]:
 
 def _value_type(cursor: Cursor, number: int) -> str:
     if number >= len(VALUE_TYPES):
-        raise cursor.malformed(f"{number} is not a value type", "E_GGUF_VALUE_TYPE")
+        raise cursor.malformed(f"unknown value type {number}", "E_GGUF_VALUE_TYPE")
     return VALUE_TYPES[number]
 
 
@@ -83,7 +82,7 @@ def _read_value(cursor: Cursor, kind: str, depth: int) -> tuple[str, Any]:
     for index in range(count):
         inner, value = _read_value(cursor, "array", depth - 1)
         if index and inner != label:
-            raise cursor.malformed(f"an array holds both {label} and {inner}", "E_GGUF_VALUE_TYPE")
+            raise cursor.malformed(f"an array has elements of {label} and of {inner}", "E_GGUF_VALUE_TYPE")
         label = inner
         values.append(value)
     return f"[{label}]", values
@@ -117,7 +116,7 @@ def write_metadata(metadata: Mapping[str, Typed]) -> bytes:
     chunks = []
     for key, typed in metadata.items():
         if not 0 < len(key.encode()) <= MAX_KEY_BYTES:
-            raise UnsupportedError(f"a metadata key takes 1 to {MAX_KEY_BYTES} bytes in GGUF", code="E_KEY")
+            raise UnsupportedError(f"a metadata key in GGUF has 1 to {MAX_KEY_BYTES} bytes", code="E_KEY")
         kind = "array" if typed.type.startswith("[") else typed.type
         chunks += [pack_text(key), _IDS[kind].to_bytes(4, "little"), *_pack_value(typed.type, typed.value)]
     return b"".join(chunks)

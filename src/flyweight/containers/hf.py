@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from flyweight.containers.abilities import WritesConfig
 from flyweight.containers.carried import EVERY_CODEC, Carried
-from flyweight.containers.container import Container, Image, Placement, require_carried
+from flyweight.containers.container import Container, Image, Placement, fill_shards, require_carried
 from flyweight.containers.quantization import (
     BESIDE,
     as_foreign,
@@ -45,24 +45,10 @@ from flyweight.containers.safetensors import (
 )
 from flyweight.foundation import strict_json
 from flyweight.foundation.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
-from flyweight.foundation.limits import MAX_JSON_BYTES, MAX_SHARDS, MAX_TENSORS
+from flyweight.foundation.limits import MAX_SHARDS, MAX_TENSORS
 from flyweight.foundation.manifest import Entries, Entry, Extent, Manifest, kinds_of
 from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import Bundle
-
-__all__ = [
-    "HfDirectory",
-    "Index",
-    "is_model_directory",
-    "place_files",
-    "place_tensors",
-    "read_index",
-    "read_tensors",
-    "side_files",
-    "stray_weights",
-    "unread_weights",
-    "with_method",
-]
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -82,17 +68,10 @@ class Index(NamedTuple):
     """Bytes of all tensors as declared; writers differ, so a mismatch is for `verify` to report."""
 
 
-def read_json(bundle: Bundle, name: str) -> Any:
-    source = bundle[name]
-    if source.size > MAX_JSON_BYTES:
-        raise LimitError(f"{source.size} bytes of JSON exceed the limit of {MAX_JSON_BYTES}", file=source.name)
-    return strict_json.loads(source.read(0, source.size), file=source.name)
-
-
 def read_index(bundle: Bundle) -> Index:
     """The shards and their tensors. Every shard is a plain name that is really in the directory."""
     file = bundle[INDEX].name
-    table = read_json(bundle, INDEX)
+    table = strict_json.load(bundle[INDEX])
     weight_map = table.get("weight_map") if isinstance(table, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
         raise MalformedError("the index has no weight_map", code="E_INDEX", file=file)
@@ -101,7 +80,7 @@ def read_index(bundle: Bundle) -> Index:
     shards: dict[str, set[str]] = {}
     for tensor, shard in weight_map.items():
         if type(shard) is not str:
-            raise MalformedError("the index maps it to something that is not a name", code="E_INDEX", file=file, tensor=tensor)
+            raise MalformedError("the index maps it to something that is not text", code="E_INDEX", file=file, tensor=tensor)
         shards.setdefault(shard, set()).add(tensor)
         if len(shards) > MAX_SHARDS:
             raise LimitError(f"more than {MAX_SHARDS} shards", code="E_SHARDS", file=file)
@@ -161,7 +140,7 @@ def _read_shards(bundle: Bundle, index: Index) -> tuple[dict[str, str], Mapping[
         for name in expected ^ header.tensors.keys():
             missing = name in expected
             raise MalformedError(
-                "the index maps it to this shard, which does not hold it"
+                "the index maps it to this shard, but the shard does not have it"
                 if missing
                 else "the index does not map it to this shard",
                 code="E_INDEX_MISMATCH",
@@ -176,7 +155,7 @@ def _read_shards(bundle: Bundle, index: Index) -> tuple[dict[str, str], Mapping[
         entries = entries or dict(plain)
         for name, entry in tensors.items():
             if entries.setdefault(name, entry) is not entry:
-                raise MalformedError("is in two shards", code="E_DUPLICATE", file=bundle[shard].name, tensor=name)
+                raise MalformedError("the tensor is in two shards", code="E_DUPLICATE", file=bundle[shard].name, tensor=name)
     return metadata, entries or plain
 
 
@@ -184,8 +163,8 @@ def with_method(bundle: Bundle, entries: Mapping[str, Entry], config: object) ->
     """The tensors as what they are: foreign, if `config` or a file or tensor tells of a quantization method."""
     if states_ours(config) and all(entry.codec == RAW for entry, _ in kinds_of(entries)):
         raise MalformedError(
-            "config.json says that the files describe their tensors, and none does", code="E_DESCRIPTION", file=bundle.name,
-            hint="get the weights again: a tool that does not know them has rewritten them",
+            "config.json says that the shards describe their tensors, but none does", code="E_DESCRIPTION", file=bundle.name,
+            hint="download or convert the weights again: another tool has rewritten them without the descriptions",
         )  # fmt: skip
     if method := method_in_config(config):
         return as_foreign(entries, method, CONFIG)
@@ -201,7 +180,7 @@ def _read_leniently(bundle: Bundle, name: str) -> object:
     if name not in bundle:
         return None
     try:
-        return read_json(bundle, name)
+        return strict_json.load(bundle[name])
     except LimitError:
         raise
     except FlyweightError:
@@ -222,7 +201,7 @@ def stray_weights(bundle: Bundle) -> Iterable[tuple[str, str]]:
         listed = ", ".join(stray[:4]) + (", ..." if len(stray) > 4 else "")
         why = "not named by the index" if INDEX in bundle else f"beside {WEIGHTS}"
         nbytes = sum(bundle[name].size for name in stray)
-        yield "E_STRAY", f"{listed} ({nbytes} bytes), {why}: not read here, but by loaders that take every {_TAKEN}"
+        yield "E_STRAY", f"{listed} ({nbytes} bytes), {why}: not read by Flyweight, but by loaders that read every {_TAKEN}"
 
 
 def unread_weights(bundle: Bundle) -> dict[str, Any]:
@@ -252,18 +231,18 @@ def place_tensors(
     shard_bytes: int | None,
     describe: Callable[[Mapping[str, tuple[str, str]]], Mapping[str, str]] = lambda _: {},
 ) -> tuple[dict[str, Image], dict[str, Extent]]:
-    """One file, or shards and their index when a shard size is given and exceeded.
+    """One file, or shards and their index when a shard size is given and exceeded; the parts of a tensor stay together.
 
     `keys` are what is stored, key → (tensor, part); `describe` gives the metadata that a file with some of them needs.
     """
-    shards = _split(entries, keys, shard_bytes)
-    if len(shards) > MAX_SHARDS:
-        raise UnsupportedError(
-            f"{len(shards)} shards exceed the limit of {MAX_SHARDS}", code="E_SHARDS", hint="use larger shards"
-        )
+    keys_of: dict[str, dict[str, tuple[str, str]]] = {}
+    for key, (tensor, part) in keys.items():
+        keys_of.setdefault(tensor, {})[key] = tensor, part
+    shards = fill_shards({tensor: entries[tensor].nbytes for tensor in keys_of}, shard_bytes)
     images: dict[str, Image] = {}
     extents: dict[str, Extent] = {}
-    for number, shard in enumerate(shards, 1):
+    for number, tensors in enumerate(shards, 1):
+        shard = {key: stored for tensor in tensors for key, stored in keys_of[tensor].items()}
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors" if len(shards) > 1 else WEIGHTS
         # The first shard has the metadata; the others only what a loader asks of each file.
         own = metadata if number == 1 else {"format": metadata["format"]}
@@ -276,26 +255,8 @@ def place_tensors(
         "metadata": {"total_size": sum(extent.nbytes for extent in extents.values())},
         "weight_map": {name: extents[name].file for name in sorted(extents)},
     }
-    text = strict_json.dumps(index, indent=2) + b"\n"
-    images[INDEX] = Image(len(text), ((0, text),))
+    images[INDEX] = Image.of(strict_json.dumps(index, indent=2) + b"\n")
     return images, extents
-
-
-def _split(
-    entries: Mapping[str, Entry], keys: Mapping[str, tuple[str, str]], shard_bytes: int | None
-) -> list[dict[str, tuple[str, str]]]:
-    """Fill each shard in order. The parts of a tensor stay together; one larger than a shard has one to itself."""
-    shards: list[dict[str, tuple[str, str]]] = [{}]
-    used, last = 0, None
-    for key, (tensor, part) in keys.items():
-        if tensor != last:
-            nbytes, last = entries[tensor].nbytes, tensor
-            if shard_bytes is not None and shards[-1] and used + nbytes > shard_bytes:
-                shards.append({})
-                used = 0
-            used += nbytes
-        shards[-1][key] = (tensor, part)
-    return shards
 
 
 def place_files(container: WritesConfig, manifest: Manifest) -> dict[str, Extent | bytes]:
@@ -312,7 +273,7 @@ def place_files(container: WritesConfig, manifest: Manifest) -> dict[str, Extent
 
 def place_side_files(files: Mapping[str, Extent | bytes]) -> tuple[dict[str, Image], dict[str, Extent]]:
     """Side files made anew are images; those of the source are copied."""
-    images = {name: Image(len(data), ((0, data),)) for name, data in files.items() if isinstance(data, bytes)}
+    images = {name: Image.of(data) for name, data in files.items() if isinstance(data, bytes)}
     copies = {name: extent for name, extent in files.items() if isinstance(extent, Extent)}
     return images, copies
 
@@ -325,7 +286,7 @@ def _require_true_method(manifest: Manifest, config: Extent | bytes | None) -> N
             raise manifest.foreign.unreadable()
     elif isinstance(config, bytes) and (method := method_in_config(strict_json.loads(config, file=CONFIG))):
         raise UnsupportedError(
-            f"config.json says that the weights are quantized by {method}, and they are plain",
+            f"config.json says that the weights are quantized by {method}, but they are plain",
             code="E_QUANT_METHOD",
             file=CONFIG,
         )
@@ -360,7 +321,7 @@ class HfDirectory(Container):
         yield from stray_weights(bundle)
         declared = read_index(bundle).total_size if INDEX in bundle else None
         if declared is not None and declared != manifest.nbytes:
-            yield "E_TOTAL_SIZE", f"the index says {declared:g} bytes of tensors, there are {manifest.nbytes}"
+            yield "E_TOTAL_SIZE", f"the index says {declared:g} bytes of tensors, but there are {manifest.nbytes}"
 
     def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
         require_carried(self, manifest)

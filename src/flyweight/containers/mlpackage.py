@@ -1,4 +1,4 @@
-"""A Core ML package (.mlpackage) as one zip archive: read under caps, never unpacked by itself, and made of a directory.
+"""A Core ML package (.mlpackage) as one zip archive: read within limits, unpacked only on request, written from a directory.
 
 A member is a plain file below the package: no links, no absolute or climbing paths, no encryption, no two of one name, no bytes
 shared with another. Sizes are checked before anything is inflated, and what is inflated may not exceed what was declared. An
@@ -24,8 +24,6 @@ from flyweight.foundation.errors import FlyweightError, LimitError, MalformedErr
 from flyweight.foundation.limits import MAX_ARCHIVE_BYTES
 from flyweight.foundation.manifest import Extent
 from flyweight.sources import MemorySource, Source
-
-__all__ = ["MAX_MEMBERS", "NAME", "Member", "check_content", "members", "read_member", "read_package"]
 
 NAME = "model.mlpackage.zip"
 """The side file of a model that is a Core ML model of the same weights."""
@@ -95,7 +93,7 @@ def _opened(source: Source, extent: Extent) -> Iterator[zipfile.ZipFile]:
             yield archive
     except _ZIP_ERRORS as error:
         raise MalformedError(
-            f"the package is no sound zip archive: {error}", code="E_ZIP", file=source.name, offset=extent.offset
+            f"the package is not a valid zip archive: {error}", code="E_ZIP", file=source.name, offset=extent.offset
         ) from None
 
 
@@ -105,9 +103,7 @@ def _check_count(source: Source, extent: Extent) -> None:
     zipfile reads the table to its end whatever number the record says, so the table is counted.
     """
     if extent.nbytes < _END_BYTES or bytes(source.read(extent.end - _END_BYTES, 4)) != _END:
-        raise MalformedError(
-            "the package does not end as a zip archive without a comment does", code="E_ZIP", offset=extent.end
-        )
+        raise MalformedError("the package does not end with the end record of a zip archive", code="E_ZIP", offset=extent.end)
     cursor = Cursor(source, extent.end - _END_BYTES + 8, extent.end)
     here, total = cursor.scalar("u16"), cursor.scalar("u16")
     size, _, comment = cursor.u32(), cursor.u32(), cursor.scalar("u16")
@@ -121,11 +117,15 @@ def _check_count(source: Source, extent: Extent) -> None:
             f"{total} members exceed the limit of {MAX_MEMBERS}", code="E_ZIP_MEMBERS", offset=extent.end - _END_BYTES
         )
     if size > extent.nbytes - _END_BYTES:
-        raise MalformedError(f"a table of {size} bytes in {extent.nbytes}", code="E_ZIP", offset=extent.end - _END_BYTES)
+        raise MalformedError(
+            f"the central directory has {size} bytes, but the archive has {extent.nbytes}",
+            code="E_ZIP",
+            offset=extent.end - _END_BYTES,
+        )
     counted = _count(Cursor(source, extent.end - _END_BYTES - size, extent.end - _END_BYTES))
     if not here == total == counted:
         raise MalformedError(
-            f"{counted} members where {total} are announced", code="E_ZIP_MEMBERS", offset=extent.end - _END_BYTES
+            f"the archive has {counted} members but states {total}", code="E_ZIP_MEMBERS", offset=extent.end - _END_BYTES
         )
 
 
@@ -144,10 +144,10 @@ def _check_member(info: Member, extent: Extent) -> None:
     if not (_is_plain(name) and _is_plain(info.filename)):  # they differ where a field beside the name changes it
         raise MalformedError(f"the package has a member called {name!r}", code="E_ZIP_PATH", offset=extent.offset)
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise MalformedError(f"the member {name!r} is no plain file", code="E_ZIP_LINK", offset=extent.offset)
+        raise MalformedError(f"the member {name!r} is not a regular file", code="E_ZIP_LINK", offset=extent.offset)
     if info.flag_bits & 0x2041 or info.compress_type not in _METHODS:
         raise MalformedError(
-            f"the member {name!r} is encrypted or of an unknown method", code="E_ZIP_METHOD", offset=extent.offset
+            f"the member {name!r} is encrypted or has an unknown compression method", code="E_ZIP_METHOD", offset=extent.offset
         )
     if info.file_size > _FREE_BYTES and info.file_size > MAX_RATIO * max(info.compress_size, 1):
         raise LimitError(
@@ -156,7 +156,7 @@ def _check_member(info: Member, extent: Extent) -> None:
             offset=extent.offset,
         )
     if info.compress_type == zipfile.ZIP_STORED and info.file_size != info.compress_size:
-        raise MalformedError(f"the member {name!r} has two sizes", code="E_ZIP", offset=extent.offset)
+        raise MalformedError(f"the member {name!r} has two different sizes", code="E_ZIP", offset=extent.offset)
 
 
 def _is_plain(name: str) -> bool:
@@ -168,7 +168,7 @@ def _check_cover(infos: list[Member], end: int, extent: Extent) -> None:
     """No two of one name, none sharing bytes, and together not more than a package may have."""
     folded = {unicodedata.normalize("NFC", info.filename).casefold() for info in infos}
     if len(folded) != len(infos):
-        raise MalformedError("two members of the package have one name", code="E_ZIP_PATH", offset=extent.offset)
+        raise MalformedError("two members of the package have the same name", code="E_ZIP_PATH", offset=extent.offset)
     # With "/" below all else, what lies below a name directly follows it.
     for name, after in pairwise(sorted(name.replace("/", "\0") for name in folded)):
         if after.startswith(f"{name}\0"):
@@ -184,7 +184,9 @@ def _check_cover(infos: list[Member], end: int, extent: Extent) -> None:
             )
         at = info.header_offset + 30 + info.compress_size
     if at > end:
-        raise MalformedError("the members of the package run into its table", code="E_ZIP_OVERLAP", offset=extent.offset)
+        raise MalformedError(
+            "the members of the package overlap its central directory", code="E_ZIP_OVERLAP", offset=extent.offset
+        )
 
 
 def read_member(source: Source, extent: Extent, member: Member) -> Iterator[bytes]:
@@ -223,7 +225,7 @@ def read_package(path: Path) -> bytes:
     except FlyweightError as error:
         raise error.at(file=str(path)) from None
     if not any(member.filename.split("/")[-1] == MANIFEST for member in listed):
-        raise UnsupportedError(f"a Core ML package has a {MANIFEST}, and this has none", code="E_PACKAGE", file=str(path))
+        raise UnsupportedError(f"not a Core ML package: there is no {MANIFEST}", code="E_PACKAGE", file=str(path))
     return data
 
 
@@ -258,4 +260,4 @@ def _files(root: Path) -> list[str]:
 
 def _check(nbytes: int) -> None:
     if nbytes > MAX_ARCHIVE_BYTES:
-        raise LimitError(f"{nbytes} bytes of a package exceed the limit of {MAX_ARCHIVE_BYTES}", code="E_PACKAGE")
+        raise LimitError(f"the package has {nbytes} bytes; the limit is {MAX_ARCHIVE_BYTES}", code="E_PACKAGE")

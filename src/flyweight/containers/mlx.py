@@ -31,7 +31,6 @@ from flyweight.containers.hf import (
     place_files,
     place_side_files,
     place_tensors,
-    read_json,
     read_tensors,
     side_files,
     stray_weights,
@@ -40,6 +39,7 @@ from flyweight.containers.hf import (
 )
 from flyweight.containers.quantization import as_foreign
 from flyweight.containers.safetensors import header_metadata, metadata_of, with_extents
+from flyweight.foundation import strict_json
 from flyweight.foundation.cursor import check_shape
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
@@ -47,8 +47,6 @@ from flyweight.foundation.limits import MAX_JSON_BYTES
 from flyweight.foundation.manifest import Entry, Manifest, Typed
 from flyweight.foundation.tensor import RAW, CodecSpec, Param, TensorSpec
 from flyweight.sources import Bundle
-
-__all__ = ["MlxDirectory"]
 
 BITS = (1, 2, 3, 4, 5, 6, 8)
 GROUPS = (32, 64, 128)
@@ -67,7 +65,7 @@ _AFFINE: dict[str, Param] = {"form": "scale_bias", "scale": "f32", "axis": -1}
 _STORED: dict[str, Param] = {"packing": "little", "word": "u32"}
 _SETTINGS = frozenset({"group_size", "bits", "mode"})
 _KEY, _MIRROR = "quantization", "quantization_config"
-_PLAIN = ("nothing is quantised, so this is a plain Hugging Face directory: --quant int4 would quantise it",)
+_PLAIN = ("nothing is quantized, so this is a plain Hugging Face directory; use --quant int4 to quantize",)
 
 
 class Grid(NamedTuple):
@@ -121,7 +119,7 @@ def _settings(config: object, file: str) -> Settings:
         elif type(value) is bool:
             modules[path] = value
         else:
-            raise _malformed(f"{_KEY} of '{path}' must be an object or a truth value", file)
+            raise _malformed(f"{_KEY} of '{path}' must be an object or a boolean", file)
     return Settings(default, modules)
 
 
@@ -199,9 +197,9 @@ def _mistakable(entry: Entry) -> str:
     """Why a plain tensor looks like a piece of a triple, or nothing if it does not."""
     for suffix in (_SCALE, _BIAS):
         if entry.name.endswith(suffix):
-            return f"named like the {suffix[1:]} of a packed '{entry.name.removesuffix(suffix)}{_CODES}'"
+            return f"named like the {suffix[1:]} of a quantized '{entry.name.removesuffix(suffix)}{_CODES}'"
     packed = entry.name.endswith(_CODES) and entry.spec.dtype is DType.U32
-    return f"packed like a tensor with '{_path(entry)}{_SCALE}'" if packed else ""
+    return f"stored like a quantized tensor with '{_path(entry)}{_SCALE}'" if packed else ""
 
 
 def _triple(path: str, grid: Grid, plain: Mapping[str, Entry]) -> Entry:
@@ -209,12 +207,14 @@ def _triple(path: str, grid: Grid, plain: Mapping[str, Entry]) -> Entry:
     name = path + _CODES
     missing = [suffix for suffix in _PARTS.values() if path + suffix not in plain]
     if missing:
-        raise MalformedError(f"a packed tensor needs '{path}{missing[0]}'", code="E_TRIPLE", tensor=name)
+        raise MalformedError(f"the quantized tensor has no '{path}{missing[0]}'", code="E_TRIPLE", tensor=name)
     pieces = {part: plain[path + suffix] for part, suffix in _PARTS.items()}
     codes, scale, bias = (piece.spec for piece in pieces.values())
     if codes.dtype is not DType.U32 or scale.dtype not in SCALES or bias != scale or len(codes.shape) < 2:
         raise MalformedError(
-            f"a triple is u32 with two like float tensors, not {codes}, {scale} and {bias}", code="E_TRIPLE", tensor=name
+            f"a quantized tensor needs u32 codes and two equal float tensors, not {codes}, {scale} and {bias}",
+            code="E_TRIPLE",
+            tensor=name,
         )
     shape = check_shape((*scale.shape[:-1], scale.columns * grid.group), tensor=name)
     if codes.shape != (*shape[:-1], shape[-1] * grid.bits // 32):
@@ -238,18 +238,20 @@ def _collect(plain: Mapping[str, Entry], settings: Settings, file: str) -> dict[
     for name, entry in plain.items():
         path = owners.get(name)
         if entry.codec != RAW:
-            raise UnsupportedError(f"MLX knows no tensors described as {entry.codec}", code="E_DESCRIPTION", tensor=name)
+            raise UnsupportedError(f"MLX cannot store the codec {entry.codec}", code="E_DESCRIPTION", tensor=name)
         if path is None:
             if looks := _mistakable(entry):
                 raise MalformedError(f"{looks}, which is not there", code="E_TRIPLE", tensor=name)
             if _contradicts(settings, entry):
-                raise MalformedError("plain, but config.json gives it bits", code="E_TRIPLE", file=file, tensor=name)
+                raise MalformedError(
+                    "the tensor is plain, but config.json says that it is quantized", code="E_TRIPLE", file=file, tensor=name
+                )
             entries[name] = entry
         elif path + _CODES not in entries:
             grid = settings.of(path)
             if not isinstance(grid, Grid):
                 raise MalformedError(
-                    "packed, but config.json does not say so", code="E_TRIPLE", file=file, tensor=path + _CODES
+                    "the tensor is quantized, but config.json does not say so", code="E_TRIPLE", file=file, tensor=path + _CODES
                 )
             entries[path + _CODES] = _triple(path, grid, plain)
     return entries
@@ -291,7 +293,7 @@ class MlxDirectory(Container):
         if not is_model_directory(bundle) or CONFIG not in bundle or bundle[CONFIG].size > MAX_JSON_BYTES:
             return False
         try:
-            config = read_json(bundle, CONFIG)
+            config = strict_json.load(bundle[CONFIG])
         except FlyweightError:
             # Not JSON: if it meant to be ours, let the parser say what is wrong with it.
             return f'"{_KEY}"'.encode() in bytes(bundle[CONFIG].read(0, bundle[CONFIG].size))
@@ -300,7 +302,7 @@ class MlxDirectory(Container):
     def parse(self, bundle: Bundle) -> Manifest:
         """A directory without triples is a dense model, as it is to MLX."""
         file = bundle[CONFIG].name if CONFIG in bundle else bundle.name
-        config = read_json(bundle, CONFIG) if CONFIG in bundle else {}
+        config = strict_json.load(bundle[CONFIG]) if CONFIG in bundle else {}
         method = _method(config)
         settings = _settings(config, file) if not method else Settings(None, {})
         stored, entries = read_tensors(bundle)
@@ -338,10 +340,10 @@ class MlxDirectory(Container):
         require_carried(self, manifest)
         files, entries = place_files(self, manifest), manifest.entries
         if not isinstance(files.get(CONFIG), bytes):
-            raise UnsupportedError("an MLX directory needs the bytes of a config.json", code="E_NO_CONFIG")
+            raise UnsupportedError("an MLX directory needs a config.json", code="E_NO_CONFIG")
         for entry in entries.values():
             if entry.codec != RAW and not entry.name.endswith(_CODES):
-                raise UnsupportedError(f"MLX packs only tensors named '…{_CODES}'", code="E_KEY", tensor=entry.name)
+                raise UnsupportedError(f"MLX quantizes only tensors named '…{_CODES}'", code="E_KEY", tensor=entry.name)
             if entry.codec == RAW and (looks := _mistakable(entry)):
                 raise UnsupportedError(f"plain, but {looks}", code="E_KEY", tensor=entry.name)
         keys = _keys(entries.values())

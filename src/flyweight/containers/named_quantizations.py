@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from flyweight.foundation.tensor import CodecSpec
 
-__all__ = ["Floor", "MaskRule", "Preset", "PresetRule"]
-
 
 class Floor(NamedTuple):
     """How near a tensor must stay to its source, and the codec for one that does not."""

@@ -13,8 +13,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-__all__ = ["Extras", "Option", "OptionGroup", "count", "option", "options_of"]
-
 
 class Option(NamedTuple):
     flag: str
@@ -55,8 +53,8 @@ class Extras(Protocol):
         """A checkpoint that is a draft head, to be embedded."""
 
     @property
-    def inputs(self) -> Sequence[Path]:
-        """All that is read besides the source."""
+    def inputs(self) -> Mapping[str, Path]:
+        """All that is read besides the source, by the option that names it."""
 
     def files(self) -> Mapping[str, bytes]:
         """Side files to embed, read now."""

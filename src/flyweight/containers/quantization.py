@@ -1,4 +1,4 @@
-"""Which quantization method a model's files are stored in, where it is one that nobody here reads.
+"""Detecting a model that another tool quantized by a method that Flyweight does not read.
 
 Such a method gives every stored array a meaning of its own, however plain its element type: an fp8 weight counts only
 with its scale. The files tell in three ways:
@@ -26,19 +26,6 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.manifest import Entry, kinds_of
 from flyweight.foundation.tensor import RAW, CodecSpec
-
-__all__ = [
-    "BESIDE",
-    "RULES",
-    "Rule",
-    "as_foreign",
-    "method_in_config",
-    "method_in_file",
-    "method_in_tensors",
-    "states_ours",
-    "with_ours",
-    "without_statement",
-]
 
 INTEGERS = frozenset(dtype for dtype in DType if dtype.kind in "iu")
 FLOATS = frozenset(dtype for dtype in DType if dtype.is_float and dtype.bits <= 8)
@@ -120,7 +107,7 @@ def states_ours(config: object) -> bool:
     if not _is_ours(stated):
         return False
     if stated != _OURS:
-        raise UnsupportedError(f"config.json has {_STATED} {stated}; only {_OURS} is known", code="E_QUANT_METHOD")
+        raise UnsupportedError(f"config.json has {_STATED} {stated}; only {_OURS} is supported", code="E_QUANT_METHOD")
     return True
 
 

@@ -25,11 +25,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flyweight.containers import typed_json
 from flyweight.containers.carried import EVERY_CODEC, Carried
 from flyweight.containers.container import ENTRY_KIND_NBYTES, ENTRY_NBYTES, Container, Image, Placement, check_cover
 from flyweight.containers.quantization import as_foreign, method_in_tensors
-from flyweight.foundation import strict_json
+from flyweight.foundation import strict_json, typed_json
 from flyweight.foundation.cursor import Budget, Cursor, check_name, check_shape, utf8
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
@@ -37,20 +36,6 @@ from flyweight.foundation.limits import MAX_JSON_BYTES, MAX_SIZE, MAX_TENSORS_PE
 from flyweight.foundation.manifest import Entries, Entry, Extent, Manifest, Typed
 from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec
 from flyweight.sources import Bundle, Source
-
-__all__ = [
-    "Header",
-    "Safetensors",
-    "build_image",
-    "description",
-    "header_metadata",
-    "holds",
-    "metadata_of",
-    "read_header",
-    "regroup",
-    "stored_parts",
-    "with_extents",
-]
 
 DTYPES = {
     "BOOL": DType.BOOL, "U8": DType.U8, "I8": DType.I8, "U16": DType.U16, "I16": DType.I16,
@@ -175,7 +160,7 @@ def _read_windows(raw: memoryview, at: int, file: str, start: int) -> Entries | 
         names += columns["name"]
         fresh = array("I", map(known.__getitem__, columns["about"]))
         begins, ends = _integers(columns["begin"]), _integers(columns["end"])
-        if begins is None or ends is None or not np.array_equal(ends - begins, np.array(sizes)[np.array(fresh)]):
+        if begins is None or ends is None or not np.array_equal(ends - begins, np.array(sizes).take(fresh)):
             return None
         kinds += fresh
         offsets.frombytes((begins + start).tobytes())
@@ -212,7 +197,9 @@ def _read_table(table: Any, name: str, file: str, start: int) -> Header:
         # Popped, so that a table of a million lines is never in memory twice.
         kind, begin = _check_tensor(key, table.pop(key), name, file, specs, entries)
         if start + begin > MAX_SIZE:
-            raise MalformedError(f"begins at byte {begin}, which no file has", code="E_PAST_END", file=name, tensor=key)
+            raise MalformedError(
+                f"the tensor begins at byte {begin}, beyond any file", code="E_PAST_END", file=name, tensor=key
+            )
         kinds.append(kind)
         offsets.append(start + begin)
     entries.extend(names, kinds, offsets)
@@ -230,7 +217,7 @@ def _check_tensor(name: str, fields: object, source: str, file: str, specs: _Spe
     check_name(name, file=source)
     if not isinstance(fields, dict) or fields.keys() != _TENSOR_FIELDS:
         raise MalformedError(
-            f"a tensor is described by {sorted(_TENSOR_FIELDS)} and nothing else", code="E_HEADER", file=source, tensor=name
+            f"a tensor must have exactly the fields {sorted(_TENSOR_FIELDS)}", code="E_HEADER", file=source, tensor=name
         )
     label, shape = fields["dtype"], fields["shape"]
     known = type(label) is str and type(shape) is list and [*map(type, shape)].count(int) == len(shape)  # True is not 1
@@ -328,7 +315,7 @@ def stored_parts(entries: Mapping[str, Entry]) -> dict[str, tuple[str, str]]:
             if key in keys or key == _METADATA:
                 raise UnsupportedError(f"its part '{part}' needs the key '{key}', which is taken", code="E_KEY", tensor=name)
             if not holds(spec):
-                raise UnsupportedError(f"safetensors cannot hold its part '{part}', {spec}", code="E_DTYPE", tensor=name)
+                raise UnsupportedError(f"safetensors cannot store its part '{part}', {spec}", code="E_DTYPE", tensor=name)
             keys[key] = (name, part)
     return keys
 
@@ -371,7 +358,9 @@ def regroup(header: Header, file: str) -> Mapping[str, Entry]:
     for key in header.tensors:
         entry = owners.get(key) or header.tensors[key]
         if entries.setdefault(entry.name, entry) is not entry:
-            raise MalformedError("is both a plain and a described tensor", code="E_DUPLICATE", file=file, tensor=entry.name)
+            raise MalformedError(
+                "there are a plain and an encoded tensor of this name", code="E_DUPLICATE", file=file, tensor=entry.name
+            )
     return entries
 
 

@@ -1,4 +1,4 @@
-"""How well a model predicts text, and how far a compressed one is from its source.
+"""Perplexity of a model on a text, and KL divergence from the model it was made from.
 
 from flyweight.evaluate import evaluate, predictor, windows_of
 from flyweight.runtime import open_model

@@ -1,6 +1,4 @@
-"""A model on a text, alone or beside the model it came from: window by window, in memory that does not grow with the text
-but for four numbers a token.
-"""
+"""Evaluating a model on a text, alone or against a reference: window by window, keeping four numbers per token."""
 
 from __future__ import annotations
 
@@ -15,8 +13,6 @@ from flyweight.evaluate.predict import BLOCK, Predictor
 from flyweight.evaluate.scores import score
 from flyweight.evaluate.statistics import Estimate
 from flyweight.foundation.errors import UnsupportedError
-
-__all__ = ["Evaluation", "evaluate"]
 
 Array = np.ndarray[Any, Any]
 
@@ -50,7 +46,7 @@ class Evaluation:
             "context": predicted + 1,
             "predicted_tokens": windows * predicted,
             "error_unit": statistics.unit_of(self.surprise),
-            **{name: estimate.as_json() for name, estimate in self.figures().items()},
+            **{name: estimate._asdict() for name, estimate in self.figures().items()},
         }
 
 
@@ -69,7 +65,7 @@ def evaluate(
             other = next(others) if others else None
             if other is not None and other.shape != logits.shape:
                 raise UnsupportedError(
-                    f"a vocabulary of {logits.shape[1]} tokens beside one of {other.shape[1]}",
+                    f"the vocabularies differ: {logits.shape[1]} and {other.shape[1]} tokens",
                     code="E_VOCABULARY",
                     hint="compare models that share a tokenizer",
                 )

@@ -1,4 +1,4 @@
-"""Measuring an artefact against its source, for `flyweight.foundation.accuracy_gate`.
+"""Measuring an output against its source for the accuracy gate (`foundation.accuracy_gate`).
 
 The tokens are those of a text, or such as the source says itself: windows that begin with its first token (BOS) and go on as
 it would, drawn at temperature 1 with fixed seeds. That needs no corpus and no tokenizer, and asks about the text the model is
@@ -27,8 +27,6 @@ from flyweight.foundation.accuracy_gate import LEAST_WINDOWS, Gate, Interval, Ve
 from flyweight.foundation.errors import MalformedError, ResourceError, UnsupportedError
 from flyweight.runtime import Model, Sampler, open_model
 from flyweight.runtime.batch import Batch
-
-__all__ = ["drawn_windows", "measure"]
 
 Array = np.ndarray[Any, Any]
 

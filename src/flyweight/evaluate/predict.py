@@ -1,4 +1,4 @@
-"""What a model says follows each token of a window, a few tokens at a time.
+"""The logits of a model for every token of a window, computed a few tokens at a time.
 
 A `Predictor` turns a window into blocks of logits, f32 (BLOCK or fewer, vocabulary), one row for every token but the last. 128
 rows of 49,152 are 25 MB: a window of 1,024 whole would be 200, and two models of them, with their exponentials, a gigabyte.
@@ -13,8 +13,6 @@ import numpy as np
 
 from flyweight.runtime import Model
 from flyweight.runtime.decoder import Decoder
-
-__all__ = ["BLOCK", "Predictor", "of_decoder", "predictor"]
 
 Array = np.ndarray[Any, Any]
 Predictor: TypeAlias = Callable[[Array], Iterator[Array]]

@@ -19,8 +19,6 @@ import numpy as np
 
 from flyweight.foundation.errors import MalformedError
 
-__all__ = ["divergence", "log_softmax", "same_top", "score", "surprise"]
-
 Array = np.ndarray[Any, Any]
 
 _ROWS = 16
@@ -47,7 +45,9 @@ def log_softmax(logits: Array) -> Array:
     normalizer = np.log(np.exp(shifted).sum(1, keepdims=True, dtype=np.float64))
     if not np.isfinite(normalizer).all():
         raise MalformedError(
-            "the model's logits are not finite", code="E_NOT_FINITE", hint="`flyweight verify` shows whether its weights are"
+            "the model's logits are not finite",
+            code="E_NOT_FINITE",
+            hint="`flyweight verify` shows whether its weights are finite",
         )
     shifted -= normalizer.astype(np.float32)
     return np.asarray(shifted)

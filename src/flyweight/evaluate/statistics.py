@@ -1,4 +1,4 @@
-"""Means and quantiles with what they may be off by.
+"""Means and quantiles with standard errors and confidence intervals.
 
 Tokens of one window share their context, so their scores are not independent: from 8 windows on a window is the unit of
 the standard error (a cluster), below that a token is, which says less than it seems to.
@@ -11,32 +11,25 @@ the standard error (a cluster), below that a token is, which says less than it s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil, exp, floor, inf, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flyweight.foundation.accuracy_gate import LEAST_WINDOWS
-
-__all__ = ["Estimate", "mean", "perplexity", "perplexity_change", "quantile", "share", "unit_of"]
 
 Array = np.ndarray[Any, Any]
 
 _Z = 1.959964
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(NamedTuple):
     """A figure and its 95 % interval; `error` is the standard error where there is one."""
 
     value: float
     low: float
     high: float
     error: float | None = None
-
-    def as_json(self) -> dict[str, float | None]:
-        return {"value": self.value, "low": self.low, "high": self.high, "error": self.error}
 
 
 def unit_of(scores: Array) -> str:

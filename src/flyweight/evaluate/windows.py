@@ -1,4 +1,4 @@
-"""A text as the windows a model is asked about: side by side, of one length, without BOS; what is left over is unread."""
+"""Splitting a text into windows of one length, without overlap and without BOS; an incomplete last window is dropped."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import numpy as np
 from flyweight.foundation.errors import LimitError, MalformedError, UnsupportedError
 from flyweight.runtime.text.tokenizer import MAX_TEXT, Tokenizer
 
-__all__ = ["common_tokens", "read_text", "windows_of"]
-
 Array = np.ndarray[Any, Any]
 
 
@@ -22,18 +20,18 @@ def read_text(path: Path) -> str:
     with path.open("rb") as file:
         raw = file.read(most + 1)
     if len(raw) > most:
-        raise LimitError(f"more than {most} bytes of text", code="E_TEXT", file=path.name, hint="give a shorter text")
+        raise LimitError(f"the text has more than {most} bytes", code="E_TEXT", file=path.name, hint="give a shorter text")
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
-        raise MalformedError("this is not UTF-8 text", code="E_TEXT", file=path.name, offset=error.start) from None
+        raise MalformedError("the text is not UTF-8", code="E_TEXT", file=path.name, offset=error.start) from None
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def windows_of(tokens: Sequence[int] | Array, length: int, limit: int | None = None) -> Array:
     """int64 (windows, length), of the first `limit` tokens."""
     if length < 2:
-        raise ValueError("a window has a token to see and one to predict")
+        raise ValueError("a window must have at least two tokens")
     ids = np.asarray(tokens[:limit], np.int64)
     count = len(ids) // length
     if not count:
@@ -52,7 +50,7 @@ def common_tokens(text: str, model: Tokenizer, reference: Tokenizer) -> list[int
         return ids
     at = next((i for i, (a, b) in enumerate(zip(ids, theirs, strict=False)) if a != b), min(len(ids), len(theirs)))
     raise UnsupportedError(
-        f"the two models read this text differently from token {at} on",
+        f"the tokenizers of the two models differ from token {at} of the text on",
         code="E_VOCABULARY",
         hint="compare models that share a tokenizer",
     )

@@ -1,1 +1,1 @@
-"""What reads, carries and refuses bytes and tables: the modules that everything else stands on."""
+"""The foundations: errors, limits, element types, tensors, manifests and the readers of untrusted bytes and JSON."""

@@ -1,4 +1,4 @@
-"""The accuracy gate: what a compressed model may cost, what it was found to cost, and whether it may be used.
+"""The accuracy gate: limits on KL divergence and perplexity, what was measured, and whether the model may be used.
 
     Gate       the limits, as a recipe has them
     Verdict    one measurement held against them, as an artefact records it:
@@ -19,22 +19,19 @@ from where the program is put together (`flyweight.api`); without one no gate is
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from flyweight.foundation.errors import GateError, MalformedError, UnsupportedError
+from flyweight.foundation.manifest import is_digest
 
-__all__ = ["INT3", "LEAST_WINDOWS", "OVERRIDE", "Gate", "Interval", "Measure", "Verdict", "subject_of"]
-
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _MOST_TOKENS = 1 << 20
 _HUGE = 1e305
 LEAST_WINDOWS = 8
 """Below that the spread between windows is not known well enough to speak of an interval."""
-OVERRIDE = "--allow-ungated, in Python allow_ungated=True, overrides this"
+OVERRIDE = "--allow-ungated, or allow_ungated=True in Python, overrides this"
 
 
 class Interval(NamedTuple):
@@ -60,15 +57,15 @@ class Gate:
     def __post_init__(self) -> None:
         limits = (self.max_kl, self.max_perplexity_ratio)
         if limits == (None, None):
-            raise UnsupportedError("a gate has max_kl or max_perplexity_ratio", code="E_RECIPE")
+            raise UnsupportedError("a gate needs max_kl or max_perplexity_ratio", code="E_RECIPE")
         for limit in limits:
             if limit is not None and (type(limit) not in (int, float) or not 0 < limit < _HUGE):
-                raise UnsupportedError(f"a limit of a gate is a number above 0, not {limit!r}", code="E_RECIPE")
+                raise UnsupportedError(f"a limit of a gate must be a number above 0, not {limit!r}", code="E_RECIPE")
         if any(type(count) is not int for count in (self.tokens, self.window)) or not (
             self.window >= 2 and LEAST_WINDOWS * self.window <= self.tokens <= _MOST_TOKENS
         ):
             raise UnsupportedError(
-                f"a gate reads {LEAST_WINDOWS} windows or more, of 2 tokens or more, at most {_MOST_TOKENS} in all, "
+                f"a gate needs at least {LEAST_WINDOWS} windows of at least 2 tokens, at most {_MOST_TOKENS} tokens in all, "
                 f"not {self.tokens!r} tokens in windows of {self.window!r}",
                 code="E_RECIPE",
             )
@@ -128,14 +125,14 @@ class Verdict:
             passed = said.pop("passed")
             texts = [said[key] for key in ("text", "tokens_digest", "source", "subject", "reason")]
             digests = [said[key] for key in ("tokens_digest", "subject") if said[key]]
-            if not all(type(text) is str for text in texts) or not all(_DIGEST.fullmatch(digest) for digest in digests):
-                raise ValueError("a digest or a text is not one")
+            if not all(type(text) is str for text in texts) or not all(map(is_digest, digests)):
+                raise ValueError("a digest or a text has the wrong form")
             if type(said["predicted"]) is not int or said["predicted"] < 0:
-                raise ValueError("'predicted' is no count")
+                raise ValueError("'predicted' is not a count")
             figures = {key: _interval(said[key]) for key in ("kl", "perplexity_ratio")}
             found = cls(**said | figures | {"limits": Gate.of(said["limits"])})
             if passed is not found.passed:
-                raise ValueError(f"'passed' is {passed!r}, its figures say {found.passed!r}")
+                raise ValueError(f"'passed' is {passed!r}, but its figures say {found.passed!r}")
         except (TypeError, ValueError, KeyError, UnsupportedError) as error:
             raise MalformedError(f"its accuracy record is malformed: {error}", code=code, file=file) from None
         return found
@@ -158,7 +155,7 @@ class Verdict:
             )
             if limit is not None and (found is None or found.high > limit)
         ]
-        return f"not accurate enough beside {self.source}: {'; '.join(said)}; over {self.predicted} tokens"
+        return f"not accurate enough compared with {self.source}: {'; '.join(said)}; over {self.predicted} tokens"
 
 
 def _interval(said: Any) -> Interval | None:

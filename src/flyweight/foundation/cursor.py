@@ -15,8 +15,6 @@ from flyweight.foundation.errors import LimitError, MalformedError, TruncatedErr
 from flyweight.foundation.limits import MAX_ELEMENTS, MAX_NAME_BYTES, MAX_PARSE_BYTES, MAX_RANK, MAX_STRING_BYTES
 from flyweight.foundation.manifest import NUMBER_CODES, Numbers
 
-__all__ = ["SCALARS", "Budget", "Cursor", "Readable", "check_name", "check_shape", "utf8"]
-
 _WINDOW = 1 << 20
 _TEXT_NBYTES = 64  # what a string of a long array takes, its length included, rounded up
 _CUT = 1 << 16  # bytes of strings cut at once: arrays this small lie in memory that was used before, larger ones in new pages
@@ -58,7 +56,7 @@ class Budget:
                 code="E_BUDGET",
                 file=file,
                 offset=offset,
-                hint="no known model comes near this: get the file from a source you trust, or split it",
+                hint="no known model needs that much: get the file from a source you trust, or split it",
             )
 
 
@@ -191,7 +189,7 @@ class Cursor:
         at = self._ensure(8, what)
         length = _LENGTH.unpack_from(self._buffer, at)[0]
         if length > limit and length <= self.remaining - 8:
-            raise LimitError(f"{what} of {length} bytes exceeds {limit}", file=self.source.name, offset=start)
+            raise LimitError(f"{what} has {length} bytes; the limit is {limit}", file=self.source.name, offset=start)
         self.offset += 8
         text = utf8(self.take(length, what), what, file=self.source.name, offset=start)
         self.spend(text.__sizeof__(), what)

@@ -16,8 +16,6 @@ from flyweight.foundation.errors import UnsupportedError, nearest
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["DType"]
-
 
 class DType(Enum):
     """An element type: its name, its width in bits, its kind (f float, i signed, u unsigned, b bool, c complex)."""

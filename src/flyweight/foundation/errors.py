@@ -3,19 +3,19 @@
     FlyweightError
     ├── MalformedError          the bytes break a rule of their format          exit 3
     │   ├── TruncatedError      a read runs past the end of the bytes
-    │   └── LimitError          a count or length beyond our hard limits
-    ├── UnsupportedError        well-formed, but not something we can do        exit 4
-    │   └── UnknownFormatError  no container recognises the path
+    │   └── LimitError          a count or length beyond the hard limits
+    ├── UnsupportedError        well-formed, but not supported                  exit 4
+    │   └── UnknownFormatError  no container recognizes the path
     ├── ResourceError           not enough RAM or disk, found before starting   exit 5
     ├── OutputError             the destination exists, is locked, or broke     exit 6
-    ├── InterruptedRunError     stopped half-way; `--resume` continues          exit 7
-    ├── GateError               less accurate than it has to be, or unmeasured  exit 1
-    └── ArgumentError           not a value that an argument takes              exit 2
+    ├── InterruptedRunError     interrupted; `--resume` continues               exit 7
+    ├── GateError               accuracy gate not passed, or not measured       exit 1
+    └── ArgumentError           an invalid argument                             exit 2
                                 (also a ValueError)
 
 Untrusted bytes may raise only this tree. Other mistakes of the caller stay TypeError and
-ValueError, and OSError passes through untouched (exit 6 on the command line). On the command
-line MemoryError is exit 5, and what nobody expected E_INTERNAL, exit 70: `cli/failure.py`.
+ValueError, and OSError passes through unchanged (exit 6 on the command line). On the command
+line MemoryError is exit 5, and any other exception is E_INTERNAL, exit 70: `cli/failure.py`.
 """
 
 from __future__ import annotations
@@ -23,24 +23,6 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
-
-__all__ = [
-    "CUT_SHORT",
-    "ArgumentError",
-    "FlyweightError",
-    "GateError",
-    "InterruptedRunError",
-    "LimitError",
-    "MalformedError",
-    "OutputError",
-    "ResourceError",
-    "TruncatedError",
-    "UnknownFormatError",
-    "UnsupportedError",
-    "as_utf8",
-    "nearest",
-    "printable",
-]
 
 
 def printable(text: str, limit: int = 200) -> str:
@@ -58,7 +40,7 @@ def printable(text: str, limit: int = 200) -> str:
 
 
 def as_utf8(text: str) -> str:
-    """Text that UTF-8 can hold: a byte of a file name that is no UTF-8 becomes `\\xff`, any other lone surrogate `\\ud800`."""
+    """Text that UTF-8 can encode: a byte of a file name that is not UTF-8 becomes `\\xff`, a lone surrogate `\\ud800`."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -134,8 +116,8 @@ class MalformedError(FlyweightError):
     default_code = "E_MALFORMED"
 
 
-CUT_SHORT = "the file seems to be cut short: copy or make it again"
-"""The remedy where a file ends before what it says it holds."""
+CUT_SHORT = "the file seems to be truncated: download or convert it again"
+"""The hint for a file that ends before its stated content."""
 
 
 class TruncatedError(MalformedError):
@@ -186,7 +168,7 @@ class GateError(FlyweightError):
 
 
 class ArgumentError(FlyweightError, ValueError):
-    """An argument or a setting of the caller that means nothing, or names nothing there is."""
+    """An argument or a setting of the caller is invalid, or names something unknown."""
 
     exit_code = 2
     default_code = "E_ARGUMENT"

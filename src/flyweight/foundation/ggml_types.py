@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["GGML_TYPES", "GgmlType", "ggml_types_with"]
-
 
 class GgmlType(NamedTuple):
     id: int

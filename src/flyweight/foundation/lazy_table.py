@@ -1,4 +1,4 @@
-"""A table of things by name, each imported when it is first looked at.
+"""A table of objects by name, each imported when it is first used.
 
     CODECS: Table[type[Codec]] = Table("flyweight.codecs", {"raw": "raw:Raw", "affine": "affine:Affine"})
 
@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, Generic, TypeVar
-
-__all__ = ["Table", "lazy_exports"]
 
 T = TypeVar("T")
 

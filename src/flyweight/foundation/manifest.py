@@ -10,6 +10,7 @@ and an item of either becomes an object when it is asked for.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
@@ -18,8 +19,6 @@ from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
 from flyweight.foundation.tensor import CodecSpec, Layout, TensorSpec
-
-__all__ = ["DRAFT", "NUMBER_CODES", "Digests", "Entries", "Entry", "Extent", "Manifest", "Numbers", "Typed", "kinds_of"]
 
 DRAFT = "draft."
 """How the names of a draft head's tensors begin: they ride beside a model and are no part of it."""
@@ -218,6 +217,11 @@ def kinds_of(entries: Mapping[str, Entry]) -> Iterable[tuple[Entry, int]]:
         first, count = shared.get(key, (entry, 0))
         shared[key] = first, count + 1
     return shared.values()
+
+
+def is_digest(text: object) -> bool:
+    """Whether something is the BLAKE3 of bytes as files record it: 64 hexadecimal digits."""
+    return type(text) is str and re.fullmatch("[0-9a-f]{64}", text) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,9 @@ import re
 from math import isfinite
 from typing import Any, NoReturn
 
-from flyweight.foundation.cursor import Budget, utf8
+from flyweight.foundation.cursor import Budget, Readable, utf8
 from flyweight.foundation.errors import LimitError, MalformedError, UnsupportedError, printable
 from flyweight.foundation.limits import MAX_JSON_BYTES, MAX_JSON_DEPTH, MAX_PARSE_BYTES
-
-__all__ = ["dumps", "loads", "tree_nbytes"]
 
 _TOO_DEEP = f"JSON nested deeper than {MAX_JSON_DEPTH}"
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -87,10 +85,20 @@ def _count(raw: bytes | memoryview) -> tuple[dict[str, int], int]:
     return counts, indentation
 
 
+def load(source: Readable) -> Any:
+    """`loads` of a whole file."""
+    _check_size(source.size, source.name)
+    return loads(source.read(0, source.size), file=source.name)
+
+
+def _check_size(nbytes: int, file: str) -> None:
+    if nbytes > MAX_JSON_BYTES:
+        raise LimitError(f"{nbytes} bytes of JSON exceed the limit of {MAX_JSON_BYTES}", file=file)
+
+
 def loads(raw: bytes | memoryview, *, file: str) -> Any:
     """Parse strictly. Raises MalformedError naming `file`."""
-    if len(raw) > MAX_JSON_BYTES:
-        raise LimitError(f"{len(raw)} bytes of JSON exceed the limit of {MAX_JSON_BYTES}", file=file)
+    _check_size(len(raw), file)
     text = utf8(raw, "the JSON text", file=file)
     if len(raw) > MAX_PARSE_BYTES // _MOST_PER_BYTE:
         Budget().spend(tree_nbytes(raw, text), f"{len(raw)} bytes of JSON", file=file)

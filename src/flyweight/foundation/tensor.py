@@ -17,8 +17,6 @@ from flyweight.foundation.limits import MAX_CODEC_DEPTH, MAX_CODEC_PARAMS, MAX_C
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["RAW", "CodecSpec", "EncodedTensor", "Layout", "Param", "TensorSpec", "has_rows"]
-
 Param = Union[bool, int, float, str, "CodecSpec"]
 
 
@@ -120,7 +118,7 @@ class CodecSpec:
         try:
             return _read(document, count(1), 1)
         except (ValueError, RecursionError) as error:
-            raise MalformedError(f"this describes no codec: {error}", code=code) from None
+            raise MalformedError(f"not a codec: {error}", code=code) from None
 
     @classmethod
     def foreign(cls, method: str, told_by: str) -> CodecSpec:
@@ -142,9 +140,9 @@ class CodecSpec:
             return UnsupportedError(f"no codec named '{self.name}'", code="E_UNKNOWN_CODEC", hint=hint)
         method, told_by = (self.params.get(key, "unknown") for key in ("method", "told_by"))
         return UnsupportedError(
-            f"the weights are quantized by a method that is not read here: {method} (told by '{told_by}')",
+            f"the weights are quantized by an unsupported method: {method} (detected by '{told_by}')",
             code="E_QUANT_METHOD",
-            hint="dequantize the model with the tool that made it; as it is, it can be inspected, and copied to another "
+            hint="dequantize the model with the tool that quantized it; as it is, it can be inspected, and copied to another "
             "Hugging Face directory",
         )
 
@@ -157,12 +155,12 @@ def _read(document: object, counted: Iterator[int], depth: int) -> CodecSpec:
     match document:
         case {"name": str(name), "params": dict(params), **rest} if not rest and _is_short(name):
             return CodecSpec(name, {key: _read_param(key, value, counted, depth) for key, value in params.items()})
-    raise ValueError("it has a name and params, and nothing else")
+    raise ValueError("it must have exactly name and params")
 
 
 def _read_param(key: str, value: object, counted: Iterator[int], depth: int) -> Param:
     if next(counted) > MAX_CODEC_PARAMS or not _is_short(key):
-        raise ValueError(f"there are at most {MAX_CODEC_PARAMS} params, named in {MAX_CODEC_TEXT} bytes")
+        raise ValueError(f"it may have at most {MAX_CODEC_PARAMS} params, with names of at most {MAX_CODEC_TEXT} bytes")
     match value:
         case dict() if depth < MAX_CODEC_DEPTH:
             return _read(value, counted, depth + 1)
@@ -186,7 +184,7 @@ def _is_short(text: str) -> bool:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(unique := dict(pairs)) < len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key appears twice")
     return unique
 
 

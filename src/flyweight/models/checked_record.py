@@ -12,8 +12,6 @@ from typing import Any, NoReturn
 from flyweight.foundation.errors import MalformedError
 from flyweight.foundation.manifest import Numbers
 
-__all__ = ["Record", "shown"]
-
 _MAX_INTEGER = 2**31 - 1
 # Far from where f32 overflows or rounds to zero, so that products of two of them do not either.
 _MIN_NUMBER, _MAX_NUMBER = 1e-18, 1e18

@@ -1,4 +1,4 @@
-"""Mixtures of experts: whether a checkpoint is one, and whose arrangement of the experts it has.
+"""Mixtures of experts: whether a checkpoint is one, and in whose arrangement.
 
     hf    …experts.7.up_proj.weight, a matrix for each expert, or …experts.gate_up_proj, as the family has it
     mlx   …switch_mlp.up_proj.weight, the experts of a layer stacked; in some families under the names of hf
@@ -14,8 +14,6 @@ from flyweight.foundation import strict_json
 from flyweight.foundation.manifest import Manifest
 from flyweight.models.dialects.contract import Read
 from flyweight.models.model_config import CONFIG_JSON
-
-__all__ = ["expert_layout"]
 
 _STACKED = re.compile(r"(^|\.)switch_(mlp|glu)\.")
 _NAMED = re.compile(r"(^|\.)experts\.")

@@ -10,24 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
-__all__ = [
-    "ATTENTION",
-    "ATTENTION_BIASES",
-    "COMMON_FIELDS",
-    "EMBEDDINGS",
-    "MLP",
-    "NORMS",
-    "QK_NORMS",
-    "UNTIED",
-    "Dims",
-    "Family",
-    "Field",
-    "Graph",
-    "TensorRule",
-    "Window",
-    "in_layers",
-]
-
 F = TypeVar("F")
 
 
@@ -56,16 +38,7 @@ class Dims(NamedTuple):
     def size(self, name: str) -> int:
         """The length of a named dimension."""
         q, kv = self.heads * self.head, self.kv_heads * self.head
-        sizes = {
-            "vocab": self.vocab,
-            "hidden": self.hidden,
-            "ffn": self.ffn,
-            "head": self.head,
-            "q": q,
-            "kv": kv,
-            "qkv": q + 2 * kv,
-            "gate+up": 2 * self.ffn,
-        }
+        sizes: dict[str, int] = self._asdict() | {"q": q, "kv": kv, "qkv": q + 2 * kv, "gate+up": 2 * self.ffn}
         return sizes[name]
 
 

@@ -1,4 +1,4 @@
-"""The settings of a model in their canonical form: those of config.json, by its names, checked and made complete.
+"""The settings of a model in canonical form: those of config.json, checked, with defaults filled in.
 
 A dialect brings its settings to these names; `read_config` checks them and derives what a runtime needs. Nothing here depends
 on what another dialect can express: settings that cannot be computed are refused, others are no matter of this module.
@@ -14,8 +14,6 @@ from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.models import rope_scaling
 from flyweight.models.checked_record import Record, shown
 from flyweight.models.family import Dims, Family, Field, Window
-
-__all__ = ["CONFIG_JSON", "FULL", "SLIDING", "Config", "read_config"]
 
 CONFIG_JSON = "config.json"
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -78,7 +76,7 @@ def read_config(record: Record, family: Family, tensors: int) -> Config:
     given = record.integer("head_dim", family.head_dim) if "head_dim" in record or family.head_dim else None
     dims = _dims(values, record.integer("vocab_size"), given, record.file)
     if dims.layers > tensors:
-        raise MalformedError(f"{dims.layers} layers cannot be made of {tensors} tensors", code="E_TENSORS")
+        raise MalformedError(f"{tensors} tensors are too few for {dims.layers} layers", code="E_TENSORS")
     rotary = dims.head
     if family.partial_rotary and "partial_rotary_factor" in record:
         rotary = int(dims.head * record.number("partial_rotary_factor"))

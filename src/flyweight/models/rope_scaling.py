@@ -24,8 +24,6 @@ from flyweight.models.checked_record import Record
 if TYPE_CHECKING:
     from flyweight.models.family import Family
 
-__all__ = ["DIVISORS", "LLAMA3", "LONGROPE_LISTS", "Scaling", "divisors", "longrope_attention", "read"]
-
 Scaling = dict[str, Any]
 
 DIVISORS = "divisors"

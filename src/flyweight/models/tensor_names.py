@@ -1,4 +1,4 @@
-"""Which tensor is which: a family's table applied to the tensors that are really there.
+"""Finding and checking the tensors of a model by its family's table.
 
 Every tensor of a checkpoint has a canonical name, is left out for a stated reason, or is refused; every tensor the family
 requires must be there, with the shape the settings give it.
@@ -16,8 +16,6 @@ from flyweight.models.family import UNTIED, Dims, TensorRule
 from flyweight.models.model_config import Config
 from flyweight.models.transform import Stored
 
-__all__ = ["dense_by_default", "find_tensors"]
-
 
 def find_tensors(dialect: Dialect, config: Config, entries: Mapping[str, Entry]) -> Blueprint:
     """The tensors of the model by their canonical names, and the reason for every tensor that is none."""
@@ -34,7 +32,7 @@ def find_tensors(dialect: Dialect, config: Config, entries: Mapping[str, Entry])
     for switch, present in states.items():
         if len(present) > 1:
             raise UnsupportedError(
-                f"only some of the tensors that '{switch}' stands for are there, and {family.architecture} needs all or none",
+                f"only some of the tensors of '{switch}' exist; {family.architecture} needs all or none",
                 code="E_TENSORS",
             )
     on = {switch: present == {True} for switch, present in states.items()}
@@ -64,7 +62,7 @@ def _check_shape(entry: Entry, rule: TensorRule, dims: Dims) -> None:
     if entry.spec.shape != wanted:
         found = "×".join(map(str, entry.spec.shape))
         expected = "×".join(map(str, wanted))
-        raise MalformedError(f"its shape is {found}, but the settings make it {expected}", code="E_SHAPE", tensor=entry.name)
+        raise MalformedError(f"its shape is {found}, but the settings require {expected}", code="E_SHAPE", tensor=entry.name)
 
 
 _DENSE = re.compile(
@@ -76,5 +74,5 @@ _DENSE = re.compile(
 
 
 def dense_by_default(name: str) -> bool:
-    """Whether a tensor of this name (in any dialect) is best left unquantised: embeddings, output, norms, biases."""
+    """Whether a tensor of this name (in any dialect) is best left unquantized: embeddings, output, norms, biases."""
     return _DENSE.search(name) is not None

@@ -17,8 +17,6 @@ from flyweight.foundation.errors import MalformedError
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Renamed", "Stored", "Transform"]
-
 
 class Transform(NamedTuple):
     """How a target tensor comes from its source tensor: rows moved within each head, a constant added."""

@@ -14,13 +14,11 @@ from flyweight.models.family import Family
 from flyweight.models.tensor_names import find_tensors
 from flyweight.models.transform import Renamed
 
-__all__ = ["blueprint", "dialect_of", "family_of", "rename_tensors", "translate"]
-
 
 def dialect_of(manifest: Manifest) -> Dialect:
     if manifest.dialect not in DIALECTS:
         raise UnsupportedError(
-            "the checkpoint does not follow the tensor names of a known dialect",
+            "the tensor names are neither those of Hugging Face nor of GGUF",
             code="E_DIALECT",
             hint=f"known: {', '.join(DIALECTS.lines)}",
         )

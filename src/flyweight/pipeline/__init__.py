@@ -1,12 +1,13 @@
-"""From a checkpoint to another form, and the proof that it is right: convert, verify, diff, extract."""
+"""Work on whole checkpoints: convert, verify, diff, extract."""
 
+from flyweight.containers.container import Finding
 from flyweight.pipeline.compare import DiffReport, diff
-from flyweight.pipeline.conversion import convert, plan_conversion, target_container
+from flyweight.pipeline.conversion import convert, execute, plan_conversion, target_container
 from flyweight.pipeline.conversion_report import ConversionReport, TensorReport
 from flyweight.pipeline.extraction import ExtractReport, Part, extract, list_parts
-from flyweight.pipeline.plan import Plan, Step, make_plan
+from flyweight.pipeline.plan import Plan, Step
 from flyweight.pipeline.recipe import Recipe, load_recipe, preset
-from flyweight.pipeline.soundness import Finding, VerifyReport, verify
+from flyweight.pipeline.soundness import VerifyReport, verify
 
 __all__ = [
     "ConversionReport",
@@ -21,10 +22,10 @@ __all__ = [
     "VerifyReport",
     "convert",
     "diff",
+    "execute",
     "extract",
     "list_parts",
     "load_recipe",
-    "make_plan",
     "plan_conversion",
     "preset",
     "target_container",

@@ -1,4 +1,4 @@
-"""`convert --add`: another form of a model's tensors beside the one they have, in place.
+"""`convert --add`: a second form of a model's tensors, added in place.
 
     DIR/.DIR.partial-RANDOM/    hidden, so no part of the model; as in `staging`, with the new files in out/
 
@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection
-from contextlib import closing
-from dataclasses import replace
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
@@ -22,37 +21,42 @@ from flyweight.containers.abilities import Addition, AddsForms
 from flyweight.foundation.errors import OutputError, UnsupportedError
 from flyweight.foundation.manifest import Entry, Manifest
 from flyweight.pipeline.arguments import as_count, as_size
-from flyweight.pipeline.conversion import Progress, check_resources, fill_and_publish, fingerprint
 from flyweight.pipeline.conversion_report import ConversionReport
+from flyweight.pipeline.execution import Progress, check_resources, fill_and_publish
+from flyweight.pipeline.inputs import SOURCE, input_of
+from flyweight.pipeline.job import Job
 from flyweight.pipeline.output.staging import Staging
 from flyweight.pipeline.plan import Plan, Step
 from flyweight.pipeline.recipe import Recipe
 from flyweight.writing import Folder, Tree, move
 
-__all__ = ["add_form", "plan_addition"]
 
-
-def plan_addition(checkpoint: Checkpoint, form: str) -> Plan:
+def _plan(checkpoint: Checkpoint, form: str) -> Job:
     """What `add_form` would do; without steps if the form is there already."""
     where, container = checkpoint.bundle.name, checkpoint.container
     if not isinstance(container, AddsForms):
-        message = f"a tensor has one form in {container.name}"
+        message = f"{container.name} stores each tensor only once, so nothing can be added"
         raise UnsupportedError(message, code="E_FORMAT", file=where, hint="convert to a new model instead")
     addition = container.addition(checkpoint.bundle, form)
     codec = codec_for(addition.codec)
-    steps, notes = [], []
+    steps, entries, notes = [], {}, []
     for source in addition.sources:
         if not addition.carried(source.spec, codec.spec):
             notes.append(f"{source.name} stays as it is: {source.spec} cannot be stored as {codec.spec}")
             continue
-        target = Entry(source.name, source.spec, codec.spec, codec.layout(source.spec))
-        steps.append(Step("transcode", source, target, quantizer=codec.quantizer))
+        entries[source.name] = Entry(source.name, source.spec, codec.spec, codec.layout(source.spec))
+        steps.append(Step(source.name, source.spec, codec.spec, "transcode", source.name, quantizer=codec.quantizer))
     if note := addition.note(len(steps)):
         notes.append(note)
-    made = Manifest(addition.name, {step.target.name: step.target for step in steps}, dialect=addition.dialect)
-    placement = addition.place(made, where)
-    placed = tuple(replace(step, target=placement.manifest.entries[step.target.name]) for step in steps)
-    return Plan(checkpoint, addition, Recipe(form), placement, placed, tuple(notes))
+    placement = addition.place(Manifest(addition.name, entries, dialect=addition.dialect), where)
+    plan = Plan(addition, where, {SOURCE: input_of(checkpoint)}, Recipe(form).as_json(), tuple(steps))
+    return Job(plan, checkpoint, placement, notes=tuple(notes))
+
+
+@contextmanager
+def open_addition(directory: Path | str, form: str) -> Iterator[Job]:
+    with open_checkpoint(directory, checks_digests=True) as checkpoint:
+        yield _plan(checkpoint, form)
 
 
 def add_form(
@@ -68,24 +72,22 @@ def add_form(
     started = time.perf_counter()
     directory = Path(os.path.abspath(directory))
     jobs, max_ram = as_count("jobs", jobs), as_size("max_ram", max_ram)
-    with open_checkpoint(directory, checks_digests=True) as checkpoint:
-        plan = plan_addition(checkpoint, form)
-        assert isinstance(plan.container, Addition)
-        workers = check_resources(plan, directory, jobs=jobs, max_ram=max_ram, resume=resume)
-        staging = Inlay(
-            directory, plan.container, plan.placement.images, fingerprint=fingerprint(plan), resume=resume and bool(plan.steps)
-        )
-        done = fill_and_publish(plan, staging, workers, progress)
+    with open_addition(directory, form) as job:
+        assert isinstance(job.container, Addition)
+        workers = check_resources(job, directory, jobs=jobs, max_ram=max_ram, resume=resume)
+        resume = resume and bool(job.plan.steps)
+        staging = Inlay(directory, job.container, job.placement.images, fingerprint=job.fingerprint(), resume=resume)
+        done = fill_and_publish(job, staging, workers, progress)
     return ConversionReport(
         source=str(directory),
         destination=str(directory),
-        format=plan.container.name,
+        format=job.container.name,
         recipe=form,
-        nbytes=plan.nbytes,
+        nbytes=job.nbytes,
         seconds=round(time.perf_counter() - started, 3),
         resumed=done.resumed,
         tensors=done.reports,
-        notes=plan.notes,
+        notes=job.notes,
     )
 
 

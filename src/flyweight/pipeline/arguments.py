@@ -1,4 +1,4 @@
-"""What callers pass to `convert` and its kin, checked before anything is opened: TypeError or ValueError with a sentence."""
+"""Checks of the arguments of `convert` and the other functions, before anything is opened."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from pathlib import Path
 
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.limits import parse_size
-
-__all__ = ["as_count", "as_dtype", "as_path", "as_size", "check_name"]
+from flyweight.sources import local_path
 
 _MOST_JOBS = 1024
 
 
 def as_path(name: str, path: Path | str) -> Path:
-    """A path; bytes would name the same file, but not in a message or a report."""
+    """A path, and no URL; bytes would name the same file, but not in a message or a report."""
     if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
         raise TypeError(f"{name} must be a path, not {type(path).__name__}")
-    return Path(path)
+    return local_path(path)
 
 
 def as_size(name: str, size: int | str | None) -> int | None:

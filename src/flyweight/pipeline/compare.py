@@ -25,8 +25,6 @@ from flyweight.pipeline.conversion_report import Drift
 from flyweight.pipeline.draft import without_draft
 from flyweight.pipeline.rows import decode_rows, read_rows, slabs
 
-__all__ = ["DiffReport", "TensorDiff", "diff"]
-
 
 @dataclass(frozen=True, slots=True)
 class TensorDiff:
@@ -106,9 +104,7 @@ def _compare(name: str, a: Checkpoint, in_a: tuple[str, Renamed], b: Checkpoint,
         for checkpoint, codec in ((a, entry_a.codec), (b, entry_b.codec)):
             if codec.is_foreign and not equal:
                 raise codec.unreadable().at(file=checkpoint.bundle.name, tensor=name)
-        return TensorDiff(
-            name, "identical" if equal else "opaque", weights=weights, detail="" if equal else "no codec to decode it"
-        )
+        return TensorDiff(name, "identical" if equal else "opaque", weights=weights, detail="" if equal else "unknown codec")
     drift = Drift()
     by_rows = has_rows(entry_a.spec, entry_a.parts) and has_rows(entry_b.spec, entry_b.parts)
     try:

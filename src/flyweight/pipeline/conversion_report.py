@@ -1,22 +1,17 @@
-"""What a conversion did and what it cost, tensor by tensor."""
+"""The report of a conversion: what was done to each tensor, and its error."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import inf, isfinite, log10, nan, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from flyweight.codecs import Array
+from flyweight.foundation.manifest import Entry
 from flyweight.foundation.tensor import RAW
-
-if TYPE_CHECKING:
-    from flyweight.pipeline.plan import Step
-
-__all__ = ["ConversionReport", "Drift", "TensorReport"]
-
 
 _RUN = 1 << 14
 
@@ -106,11 +101,10 @@ class TensorReport:
     max_error: float
 
     @classmethod
-    def of(cls, step: Step, drift: Drift | None) -> TensorReport:
-        target = step.target
+    def of(cls, action: str, target: Entry, drift: Drift | None) -> TensorReport:
         return cls(
             name=target.name,
-            action=step.action,
+            action=action,
             codec=target.spec.dtype.label if target.codec == RAW else str(target.codec),
             weights=target.spec.size,
             nbytes=target.nbytes,

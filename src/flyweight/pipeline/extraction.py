@@ -1,4 +1,4 @@
-"""`extract`: what rides along in a model, written out as files of its own.
+"""`extract`: side files, a draft head, a Core ML package or single tensors of a model, written as separate files.
 
     draft     the draft head, as a safetensors file under its own names
     coreml    the Core ML package, as a directory, or as the archive it is stored as
@@ -22,14 +22,15 @@ from flyweight.containers import container_named, mlpackage
 from flyweight.containers.container import Image
 from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
 from flyweight.foundation.manifest import DRAFT, Entry, Extent, Manifest
-from flyweight.pipeline.conversion import Progress, carry_out_plan
+from flyweight.pipeline.arguments import as_path
+from flyweight.pipeline.execution import Progress, carry_out_job
+from flyweight.pipeline.inputs import SOURCE, input_of
+from flyweight.pipeline.job import Job
 from flyweight.pipeline.output.replacing import require_apart
 from flyweight.pipeline.output.staging import Staging
 from flyweight.pipeline.plan import Plan, Step
 from flyweight.pipeline.recipe import Recipe
 from flyweight.pipeline.rows import SLAB_BYTES
-
-__all__ = ["ExtractReport", "Part", "extract", "list_parts"]
 
 Content = tuple[int, Iterator[bytes]]
 """Bytes in all, and the bytes."""
@@ -86,7 +87,7 @@ def extract(
     progress: Progress | None = None,
 ) -> ExtractReport:
     """Write `part` of a model to `destination`. `archived`: a Core ML package as the archive it is."""
-    destination = Path(os.path.abspath(destination))
+    destination = Path(os.path.abspath(as_path("destination", destination)))
     if archived and part != "coreml":
         raise ValueError("only a Core ML package is stored as an archive")
     if force:
@@ -128,10 +129,9 @@ def _write_tensors(
     container = container_named("safetensors")
     entries = {name: replace(entry, name=name, extents={}) for name, entry in tensors.items()}
     placement = container.place(Manifest(container.name, entries), destination.name)
-    steps = tuple(Step("remux", entry, placement.manifest.entries[name]) for name, entry in tensors.items())
-    carry_out_plan(
-        Plan(checkpoint, container, Recipe("keep"), placement, steps, ()), destination, force=force, progress=progress
-    )
+    steps = tuple(Step(name, entry.spec, entry.codec, "remux", entry.name) for name, entry in tensors.items())
+    plan = Plan(container, destination.name, {SOURCE: input_of(checkpoint)}, Recipe("keep").as_json(), steps)
+    carry_out_job(Job(plan, checkpoint, placement), destination, force=force, progress=progress)
     return placement.nbytes
 
 
@@ -143,7 +143,7 @@ def _nbytes(content: Extent | bytes) -> int:
 
 
 def _nothing(what: str) -> dict[str, Any]:
-    raise UnsupportedError(what, code="E_NO_PART", hint="`flyweight extract MODEL --list` says what is there")
+    raise UnsupportedError(what, code="E_NO_PART", hint="`flyweight extract MODEL --list` lists the parts")
 
 
 def _contents(checkpoint: Checkpoint, part: str, name: str, archived: bool) -> dict[str, Content]:
@@ -180,7 +180,7 @@ def _members(checkpoint: Checkpoint) -> list[mlpackage.Member]:
     names = {member.filename for member in members}
     for name in names:
         if any("/".join(name.split("/")[:depth]) in names for depth in range(1, name.count("/") + 1)):
-            raise MalformedError(f"the member {name!r} lies below another", code="E_ZIP_PATH", offset=extent.offset)
+            raise MalformedError(f"the member {name!r} is inside another member", code="E_ZIP_PATH", offset=extent.offset)
     return members
 
 

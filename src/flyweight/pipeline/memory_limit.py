@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from flyweight.foundation.errors import ResourceError
 
-__all__ = ["BASE_RAM", "allowed", "require"]
-
 BASE_RAM = 192 << 20
 """Bytes the process needs beside its tensors."""
 
@@ -21,7 +19,7 @@ def require(need: int, max_ram: int | None, who: str, *, tensor: str | None = No
     """ResourceError unless `need` bytes and the process itself fit."""
     if need + BASE_RAM > (ram := allowed(max_ram)):
         raise ResourceError(
-            f"{who} needs {(need + BASE_RAM) >> 20} MiB of memory and {ram >> 20} MiB are allowed",
+            f"{who} needs {(need + BASE_RAM) >> 20} MiB of memory but {ram >> 20} MiB are allowed",
             code="E_RAM",
             tensor=tensor,
             hint="allow more with --max-ram, or choose a codec that is read row by row, such as q8_0 or int4",

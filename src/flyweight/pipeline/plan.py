@@ -1,397 +1,226 @@
-"""Planning: every step and every refusal before a byte is written.
+"""A plan: everything a conversion has decided, as plain data that can be written to a file and carried out later.
 
-`plan` decides for each tensor how it gets from the source to the target:
+    {"flyweight_plan": 1,                                                       the version of this form
+     "format": "mlx", "name": "model-4bit",                                     the target, and what it is called
+     "inputs": {"source": {"path": "model-hf", "files": {"model.safetensors": {"size": 9, "stamp": "…"}, …}}},
+     "recipe": {"name": "int4", …}, "dtype": null, "shard_bytes": null,
+     "steps": [{"name": "…", "source": "…", "action": "transcode", "codec": {…}, "dtype": "f32", "shape": [64, 64]}, …]}
 
-    remux      the stored bytes are copied (rows may move); no codec is needed
-    repack     the same integers and scales in other bytes; no value changes
-    transcode  decoded and encoded again; the report says what it cost
-    add        a tensor the target needs and the source holds only as configuration
-
-All sizes are known here, so the target is laid out in full and written in one pass.
+It holds names and identities, no open files, and nothing that follows from the rest: offsets, headers, side files and settings
+are worked out again from the same source by the same functions (`planning`). `docs/formats/plan.md` has every field.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+import os
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
 
-import numpy as np
-
-from flyweight.checkpoint import Checkpoint, gated, needs_gate
-from flyweight.codecs import Array, Codec, codec_for, known
-from flyweight.codecs.casts import astype
-from flyweight.containers.abilities import Describes, RecordsGate, adapted
-from flyweight.containers.container import Container, Placement
-from flyweight.foundation.accuracy_gate import INT3, Gate
+from flyweight.containers import OPTIONS, container_named
+from flyweight.containers.container import Container
+from flyweight.containers.options import Extras
+from flyweight.foundation import strict_json
+from flyweight.foundation.accuracy_gate import Gate
+from flyweight.foundation.cursor import check_shape
 from flyweight.foundation.dtypes import DType
-from flyweight.foundation.errors import FlyweightError, MalformedError, ResourceError, UnsupportedError
-from flyweight.foundation.manifest import Entry, Manifest
-from flyweight.foundation.tensor import RAW, TensorSpec, has_rows
-from flyweight.models import Renamed, Transform, Translation, expert_layout, translate
-from flyweight.pipeline import memory_limit
-from flyweight.pipeline.conversion_report import Drift
-from flyweight.pipeline.draft import draft_tensors, without_draft
-from flyweight.pipeline.recipe import SAME_CODES, Choice, Recipe
-from flyweight.pipeline.rows import decode_rows, pruned, read_rows, slabs
-from flyweight.pipeline.side_files import side_files
-from flyweight.quantizers import QUANTIZERS
+from flyweight.foundation.errors import FlyweightError, MalformedError, OutputError, UnsupportedError
+from flyweight.foundation.limits import MAX_SIZE
+from flyweight.foundation.tensor import CodecSpec, TensorSpec
+from flyweight.models import Transform
+from flyweight.pipeline.inputs import SOURCE, Input
+from flyweight.sources import FileSource, Identity, local_path
+from flyweight.writing import Folder
 
-__all__ = ["Action", "Plan", "Step", "make_plan"]
-
+VERSION = 1
 Action = Literal["remux", "repack", "transcode", "add"]
+_CODE = "E_PLAN"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One tensor's way. `target` has extents once the plan is placed."""
+    """One tensor's way: what it becomes, from what, and how."""
 
+    name: str
+    spec: TensorSpec
+    codec: CodecSpec
     action: Action
-    source: Entry | None
-    target: Entry
+    source: str | None
+    """Its name in the source; None for one that the source holds only as settings."""
     transform: Transform | None = None
     quantizer: str = "nearest"
-    array: Array | None = None
-    note: str = ""
     sparsity: float = 0.0
     """The share of blocks set to zero before the target's codec, which drops such blocks, gets the values."""
-    origin: Checkpoint | None = field(default=None, compare=False)
-    """Where the source tensor is, if not in the plan's checkpoint."""
+    note: str = ""
+    draft: bool = False
+    """Whether the source tensor is in the checkpoint of an added draft head."""
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "name": self.target.name,
-            "source": self.source.name if self.source else None,
+            "name": self.name,
+            "source": self.source,
             "action": self.action,
-            "from": str(self.source.codec) if self.source else None,
-            "codec": self.target.codec.as_json(),
-            "dtype": self.target.spec.dtype.label,
-            "shape": list(self.target.spec.shape),
-            "nbytes": self.target.nbytes,
-            "bits_per_weight": round(self.target.bits_per_weight, 4),
-            **({"note": self.note} if self.note else {}),
+            "codec": self.codec.as_json(),
+            "dtype": self.spec.dtype.label,
+            "shape": list(self.spec.shape),
+            **({"transform": self.transform._asdict()} if self.transform else {}),
+            **({"quantizer": self.quantizer} if self.quantizer != "nearest" else {}),
             **({"sparsity": self.sparsity} if self.sparsity else {}),
-            **({"origin": self.origin.bundle.name} if self.origin is not None else {}),
+            **({"note": self.note} if self.note else {}),
+            **({"draft": True} if self.draft else {}),
         }
+
+    @classmethod
+    def read(cls, document: Any) -> Step:
+        match document:
+            case {
+                "name": str(name), "source": str() | None as source, "action": action, "codec": codec, "dtype": str(dtype),
+                "shape": shape, **rest,
+            } if action in get_args(Action):  # fmt: skip
+                spec = TensorSpec(check_shape(shape, tensor=name), DType.parse(dtype))
+                step = cls(name, spec, CodecSpec.read(codec, code=_CODE), action, source, **_optional(rest))
+                if step.as_json() == document:  # and so no default is spelt out
+                    return step
+        raise _malformed("a step has a field that it should not have, or lacks one")
+
+
+def _optional(said: Mapping[Any, Any]) -> dict[str, Any]:
+    """The fields of a step that have a default."""
+    types = {"quantizer": str, "sparsity": float, "note": str, "draft": bool, "transform": dict}
+    if not all(key in types and type(value) is types[key] for key, value in said.items()):
+        raise _malformed("a step has a field that is unknown or of another type")
+    if "transform" not in said:
+        return dict(said)
+    match said["transform"]:
+        case {"heads": int(heads), "inverse": bool(inverse), "add": float(add), **rest} if not rest:
+            return {**said, "transform": Transform(heads, inverse, add)}
+    raise _malformed("a transform is heads, inverse and add")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    checkpoint: Checkpoint
     container: Container
-    recipe: Recipe
-    placement: Placement
+    name: str
+    """What the output is called where the plan is carried out."""
+    inputs: Mapping[str, Input]
+    recipe: Mapping[str, Any]
+    """How codecs were chosen, for people; carrying out takes its `name` and the limits of its `gate`."""
     steps: tuple[Step, ...]
-    notes: tuple[str, ...]
-    draft: Checkpoint | None = None
-    """Where an added draft head comes from."""
-    measured: bool = True
-    """Whether values are compared with what they were, for a report."""
+    dtype: DType | None = None
+    """Of matrices stored dense, if one was asked for."""
+    shard_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        _ = self.limits, self.extras  # what they refuse is refused now
 
     @property
-    def nbytes(self) -> int:
-        return self.placement.nbytes
+    def limits(self) -> Gate | None:
+        """The accuracy gate of the recipe, if it has one."""
+        return Gate.of(self.recipe["gate"]) if "gate" in self.recipe else None
 
     @property
-    def gate(self) -> Gate | None:
-        """What the output may cost: as the recipe says, else as codecs ask for that lose much."""
-        is_model = bool(self.container.dialect)  # else a file of any tensors, which cannot be run
-        lossy = is_model and any(s.action == "transcode" and needs_gate(s.target.codec) for s in self.steps)
-        return self.recipe.gate or (INT3 if lossy or self.gated else None)
+    def extras(self) -> Extras | None:
+        """What is read beside the source, as the options that name it."""
+        paths = {name: Path(given.path) for name, given in self.inputs.items() if name != SOURCE}
+        group = OPTIONS[self.container.name] if paths and self.container.name in OPTIONS else None
+        if group and group.extras and paths.keys() <= {option.name for option in group.options if option.read is Path}:
+            return group.extras(**paths)
+        if paths:
+            raise _malformed(f"{self.container.name} takes no input called {', '.join(map(repr, paths))}")
+        return None
 
-    @property
-    def gated(self) -> list[str]:
-        """The tensors whose gate the output will record."""
-        return gated(self.placement.manifest) if isinstance(self.container, RecordsGate) else []
-
-    @property
-    def checkpoints(self) -> tuple[Checkpoint, ...]:
-        """All that are read from."""
-        return (self.checkpoint,) if self.draft is None else (self.checkpoint, self.draft)
-
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self, folder: Path | str) -> dict[str, Any]:
+        """As it is written to a file in `folder`: what lies below that is named as seen from there."""
         return {
-            "source": self.checkpoint.bundle.name,
-            "source_format": self.checkpoint.manifest.format,
+            "flyweight_plan": VERSION,
             "format": self.container.name,
-            "recipe": self.recipe.as_json(),
-            "nbytes": self.nbytes,
-            **({"gate": self.gate.as_json()} if self.gate else {}),
-            "actions": dict(Counter(step.action for step in self.steps)),
-            "notes": list(self.notes),
-            "tensors": [step.as_json() for step in self.steps],
+            "name": self.name,
+            "inputs": {
+                name: {
+                    "path": _seen_from(os.path.abspath(folder), given.path),
+                    "files": {file: identity._asdict() for file, identity in given.files.items()},
+                }
+                for name, given in self.inputs.items()
+            },
+            "recipe": self.recipe,
+            "dtype": self.dtype.label if self.dtype else None,
+            "shard_bytes": self.shard_bytes,
+            "steps": [step.as_json() for step in self.steps],
         }
 
+    def to_json(self, folder: Path | str) -> bytes:
+        """The text of `as_json`, a line for each step."""
+        document = self.as_json(folder)
+        steps = [strict_json.dumps(step) for step in document["steps"]]
+        head = strict_json.dumps(document | {"steps": []}, indent=2).removesuffix(b"[]\n}")
+        return head + b"[\n    " + b",\n    ".join(steps) + b"\n  ]\n}\n"
 
-def make_plan(
-    checkpoint: Checkpoint,
-    container: Container,
-    name: str,
-    *,
-    recipe: Recipe,
-    dtype: DType | None = None,
-    shard_bytes: int | None = None,
-    max_ram: int | None = None,
-    draft: Checkpoint | None = None,
-    files: Mapping[str, bytes] | None = None,
-    order: Callable[[Entry], int] | None = None,
-) -> Plan:
-    """Decide everything. Raises UnsupportedError listing every tensor that cannot be carried.
-
-    `draft` holds a draft head to add, `files` are side files to add. Tensors lie as in the source, or sorted by `order`.
-    """
-    manifest = without_draft(checkpoint.manifest)
-    dialect = container.dialect or manifest.dialect
-    translation = translate(manifest, dialect, checkpoint.read, dense=dtype)
-    _require_expert_layout(checkpoint, container)
-    wishes = Wishes(recipe, dtype, container.dense.vectors if dialect != manifest.dialect else None, max_ram)
-    notes = [*translation.notes, *(f"{name} is not carried: {why}" for name, why in translation.dropped.items())]
-    as_stored = Wishes(Recipe("keep"), None, None, max_ram)
-    jobs = [(checkpoint, manifest.entries[old], renamed, wishes) for old, renamed in translation.tensors.items()]
-    if order is not None:
-        jobs.sort(key=lambda job: order(job[1]))
-    jobs += [
-        (origin, entry, Renamed(new), as_stored)
-        for new, (origin, entry) in draft_tensors(checkpoint, container, draft, notes).items()
-    ]
-    steps, refusals = [], []
-    for origin, entry, renamed, wanted in jobs:
+    @classmethod
+    def from_json(cls, raw: bytes | memoryview, folder: Path | str, *, file: str = "<plan>") -> Plan:
+        """The plan that was written to a file in `folder`. MalformedError or UnsupportedError for what is none."""
         try:
-            step = _step(origin, entry, renamed, container, wanted)
-            steps.append(step if origin is checkpoint else replace(step, origin=origin))
+            return _read(strict_json.loads(raw, file=file), os.path.abspath(folder))
         except FlyweightError as error:
-            if isinstance(error, ResourceError | MalformedError) or entry.codec.is_foreign:  # no matter of this tensor's type
-                raise error.at(file=origin.bundle.name, tensor=entry.name) from None
-            refusals.append(error.at(tensor=entry.name))
-    if refusals:
-        first = refusals[0]
-        more = f" (and {len(refusals) - 1} more tensors)" if len(refusals) > 1 else ""
-        raise UnsupportedError(
-            first.message + more, code=first.code, tensor=first.tensor, file=checkpoint.bundle.name, hint=first.hint
-        )
-    for extra_name, array in translation.added.items():
-        spec = TensorSpec(array.shape, DType.F32)
-        steps.append(Step("add", None, Entry(extra_name, spec, RAW, {"data": spec}), array=array))
-    translation = translation._replace(files={**translation.files, **(files or {})})
-    placement = container.place(_unplaced(checkpoint, container, translation, dialect, steps, notes), name, shard_bytes)
-    placed = placement.manifest.entries
-    steps = [replace(step, target=placed[step.target.name]) for step in steps]
-    notes += [f"{step.target.name}: {step.note}" for step in steps if step.note]
-    notes += placement.notes
-    return Plan(checkpoint, container, recipe, placement, tuple(steps), tuple(notes), draft)
+            raise error.at(file=file) from None
+
+    def save(self, path: Path | str) -> None:
+        """Write it to a file that is not there yet."""
+        path = Path(os.path.abspath(local_path(path)))
+        content = self.to_json(path.parent)
+        with Folder(path.parent) as folder:
+            if folder.status(path.name) is not None:
+                raise OutputError("already exists", code="E_EXISTS", file=str(path), hint="remove it, or choose another name")
+            folder.replace(path.name, content)
+
+    @classmethod
+    def load(cls, path: Path | str) -> Plan:
+        path = local_path(path)
+        with closing(FileSource(path)) as source:
+            return cls.from_json(source.read(0, source.size), path.parent, file=str(path))
 
 
-def _require_expert_layout(checkpoint: Checkpoint, container: Container) -> None:
-    """A mixture of experts goes only where loaders want its experts as they are arranged."""
-    if not container.expert_layout or checkpoint.container is container:
-        return
-    layout = expert_layout(checkpoint.manifest, checkpoint.read, checkpoint.container.expert_layout or "hf")
-    if layout and layout != container.expert_layout:
-        raise UnsupportedError(
-            f"a mixture of experts, arranged as in {layout} directories: loaders of {container.name} want them otherwise",
-            code="E_EXPERTS",
-            file=checkpoint.bundle.name,
-            hint="experts cannot be rearranged yet; a directory of the same kind or a safetensors file keeps them",
-        )
+def _seen_from(folder: str, path: str) -> str:
+    return os.path.relpath(path, folder) if path.startswith(os.path.join(folder, "")) else path
 
 
-def _unplaced(
-    checkpoint: Checkpoint,
-    container: Container,
-    translation: Translation,
-    dialect: str,
-    steps: list[Step],
-    notes: list[str],
-) -> Manifest:
-    """The manifest of what is to be written, still without extents."""
-    entries = {step.target.name: step.target for step in steps}
-    files = side_files(checkpoint, container, translation.files, entries.values(), notes)
-    metadata = translation.metadata
-    if dialect != checkpoint.manifest.dialect or any(step.action != "remux" for step in steps):
-        metadata = container.describe(entries, metadata) if isinstance(container, Describes) else metadata
-    return Manifest(container.name, entries, metadata, files, dialect)
+def _malformed(message: str) -> MalformedError:
+    return MalformedError(f"not a plan: {message}", code=_CODE)
 
 
-class Wishes(NamedTuple):
-    """What tensors should become."""
-
-    recipe: Recipe
-    dtype: DType | None
-    """Of matrices stored dense; None: the one that loses nothing."""
-    vectors: DType | None
-    """Of vectors stored dense; None: the one they have."""
-    max_ram: int | None
-    """Bytes of memory that may be used; None: what the machine has to spare."""
-
-
-def _step(checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Container, wishes: Wishes) -> Step:
-    """How one tensor gets there."""
-    choice = wishes.recipe.choose(source.spec, source.name, renamed.name)
-    transform = renamed.transform
-    moves_values = transform is not None and transform.add != 0
-    if source.codec.is_foreign and (choice.codec or choice.dtype or wishes.dtype):
-        raise source.codec.unreadable()
-    dense_dtype = _dense_dtype(source, container, choice, wishes)
-    if choice.codec is not None and choice.codec != RAW:
-        return _quantize(checkpoint, source, renamed, container, choice, dense_dtype, wishes.max_ram)
-    narrow = container.dense.exactly.get(dense_dtype)
-    if (
-        narrow
-        and source.codec == RAW
-        and not (moves_values or choice.dtype or wishes.dtype)
-        and _fits(checkpoint, source, narrow)
-    ):
-        dense_dtype = narrow
-    at_home = not container.decodes or checkpoint.container is container or source.codec.is_foreign
-    keeps = source.codec == RAW or (choice.codec is None and at_home)
-    if keeps and not moves_values and (source.codec != RAW or source.spec.dtype is dense_dtype):
-        if container.carried(source.spec, source.codec):
-            _require_rows(source, transform)
-            return Step("remux", source, replace(source, name=renamed.name, extents={}), transform)
-        repacked = _repack_target(source, container)
-        if repacked is not None and _rows_can_move(source, transform):
-            return Step("repack", source, _entry(renamed.name, source.spec, repacked), transform)
-    return _dense(source, renamed, container, dense_dtype)
+def _read(document: Any, folder: str) -> Plan:
+    if not isinstance(document, dict) or type(version := document.get("flyweight_plan")) is not int:
+        raise _malformed("it does not begin with the number of a version, 'flyweight_plan'")
+    if version != VERSION:
+        raise UnsupportedError(f"a plan of version {version}; this Flyweight reads version {VERSION}", code="E_PLAN_VERSION")
+    match document:
+        case {
+            "format": str(form), "name": str(name), "inputs": {"source": _} as inputs, "recipe": {"name": str()} as recipe,
+            "dtype": str() | None as dtype, "shard_bytes": int() | None as shard_bytes, "steps": list(steps), **rest,
+        } if rest.keys() == {"flyweight_plan"} and isinstance(recipe.get("gate", {}), dict):  # fmt: skip
+            if name in ("", ".", "..") or "/" in name or "\0" in name:
+                raise _malformed(f"{name!r} is not the name of a file")
+            read = {key: _read_input(value, folder) for key, value in inputs.items()}
+            if shard_bytes is not None and (shard_bytes is True or not 0 < shard_bytes <= MAX_SIZE):
+                raise _malformed(f"{shard_bytes} is not a number of bytes")
+            element = None if dtype is None else DType.parse(dtype)
+            return Plan(container_named(form), name, read, recipe, tuple(map(Step.read, steps)), element, shard_bytes)
+    raise _malformed("a field is missing, unknown or of another type")
 
 
-def _dense_dtype(source: Entry, container: Container, choice: Choice, wishes: Wishes) -> DType:
-    """The element type this tensor has if stored dense: asked for, or the one that loses nothing."""
-    if not source.spec.dtype.is_float:
-        return source.spec.dtype
-    if container.dense.vectors is not None and len(source.spec.shape) < 2:  # its readers take no other
-        return wishes.vectors or source.spec.dtype
-    return choice.dtype or wishes.dtype or source.spec.dtype
+def _read_input(document: Any, folder: str) -> Input:
+    match document:
+        case {"path": str(path), "files": dict(files), **rest} if path and "\0" not in path and not rest:
+            return Input(
+                os.path.normpath(os.path.join(folder, local_path(path))),
+                {name: _identity(said) for name, said in files.items()},
+            )
+    raise _malformed("an input is a path and files")
 
 
-def _fits(checkpoint: Checkpoint, source: Entry, dtype: DType) -> bool:
-    """Whether no value of a dense tensor changes with its element type; it is read for that, before anything is written."""
-    for start, stop in slabs(source.spec, has_rows(source.spec, source.parts)):
-        values = astype(decode_rows(read_rows(checkpoint, source.name, start, stop, None), None), DType.F32.numpy)
-        if not np.array_equal(astype(astype(values, dtype.numpy), DType.F32.numpy), values):
-            return False
-    return True
-
-
-def _rows_can_move(source: Entry, transform: Transform | None) -> bool:
-    return transform is None or not transform.heads or has_rows(source.spec, source.parts)
-
-
-def _require_rows(source: Entry, transform: Transform | None) -> None:
-    if not _rows_can_move(source, transform):
-        raise UnsupportedError(f"rows of {source.codec} cannot be moved without decoding", tensor=source.name)
-
-
-def _entry(name: str, spec: TensorSpec, codec: Codec) -> Entry:
-    return Entry(name, spec, codec.spec, codec.layout(spec))
-
-
-def _quantize(
-    checkpoint: Checkpoint,
-    source: Entry,
-    renamed: Renamed,
-    container: Container,
-    choice: Choice,
-    dense: DType,
-    max_ram: int | None,
-) -> Step:
-    assert choice.codec is not None
-    codec = codec_for(adapted(container, choice.codec, renamed.name))
-    transform = renamed.transform
-    if source.codec == codec.spec and not choice.sparsity and not (transform and transform.add):
-        _require_rows(source, transform)
-        return Step("remux", source, replace(source, name=renamed.name, extents={}), transform)
-    if choice.quantizer == SAME_CODES or _repacks_exactly(source, transform, container, codec, choice):
-        return Step("repack", source, _entry(renamed.name, source.spec, codec), transform)
-    if not source.spec.dtype.is_float:
-        if codec.exact:
-            return _dense(source, renamed, container, dense)
-        raise UnsupportedError(f"{source.spec.dtype} values cannot be quantised", hint="keep this tensor with a recipe")
-    _require_decodable(source)
-    if choice.floor is not None and (reached := _cosine(checkpoint, source, transform, codec, choice)) < choice.floor.cosine:
-        finer = replace(choice, codec=choice.floor.otherwise, floor=None)
-        step = _quantize(checkpoint, source, renamed, container, finer, dense, max_ram)
-        before, after = codec.spec.params, step.target.codec.params
-        changed = [key for key in after if after[key] != before.get(key)]
-        now, then = (", ".join(f"{key} {params.get(key)}" for key in changed) for params in (after, before))
-        return replace(step, note=f"has {now}, because with {then} its cosine would be {reached:.6f}")
-    spec = TensorSpec(source.spec.shape, dense if codec.exact else codec.decoded_dtype(source.spec.dtype))
-    try:
-        if codec.needs_fit:
-            memory_limit.require(codec.copies_to_fit * 4 * spec.size, max_ram, f"fitting {codec.name}", tensor=source.name)
-            codec = _fitted(checkpoint, source, transform, codec, spec, choice.sparsity)
-        layout = codec.layout(spec)
-        reason = "" if container.carried(spec, codec.spec) else f"{container.name} cannot hold {spec} as {codec.spec}"
-        larger = sum(part.nbytes for part in layout.values()) >= spec.nbytes
-        if larger and codec.exact and not codec.drops_blocks and not reason:  # a mask is asked for in spite of its bytes
-            reason = f"{codec.name} would not make it smaller"
-    except UnsupportedError as error:
-        reason = error.message
-    if reason and container.carried(TensorSpec((256, 256), spec.dtype), codec.spec):  # the codec would do, this shape will not
-        return replace(_dense(source, renamed, container, dense), note=f"stays dense: {reason}")
-    if reason:
-        raise UnsupportedError(
-            f"{container.name} cannot hold {spec} as {codec.spec}",
-            hint=f"`flyweight formats` lists what {container.name} carries",
-        )
-    target = Entry(renamed.name, spec, codec.spec, layout)
-    return Step("transcode", source, target, transform, choice.quantizer or codec.quantizer, sparsity=choice.sparsity)
-
-
-def _repacks_exactly(source: Entry, transform: Transform | None, container: Container, codec: Codec, choice: Choice) -> bool:
-    """Whether the codec wanted holds the source's grid as it is, so that quantizing again would only lose.
-
-    Whoever names a quantizer wants other codes, and gets them.
-    """
-    if choice.quantizer or choice.sparsity or (transform and transform.add) or not known(source.codec):
-        return False
-    grid = codec_for(source.codec).grid_spec
-    exact = grid is not None and codec.holds_grid(grid, source.spec.columns)
-    return exact and _rows_can_move(source, transform) and container.carries(source.spec, codec.spec)
-
-
-def _cosine(checkpoint: Checkpoint, source: Entry, transform: Transform | None, codec: Codec, choice: Choice) -> float:
-    """How near a codec keeps a tensor to its source, for which its values are read once before anything is written."""
-    drift, quantize = Drift(), QUANTIZERS[choice.quantizer or codec.quantizer]
-    for start, stop in slabs(source.spec, has_rows(source.spec, source.parts)):
-        values = astype(decode_rows(read_rows(checkpoint, source.name, start, stop, transform), transform), DType.F32.numpy)
-        if not np.isfinite(values).all():
-            return 1.0  # nothing to measure: carrying it out says what is wrong
-        spec = TensorSpec(values.shape, DType.F32)
-        drift.add(values, codec.decode(spec, quantize(values, codec, spec)))
-    return drift.cosine
-
-
-def _fitted(
-    checkpoint: Checkpoint, source: Entry, transform: Transform | None, codec: Codec, spec: TensorSpec, sparsity: float
-) -> Codec:
-    """The codec with the sizes this tensor needs, for which its values are read once before anything is written."""
-    tensor = read_rows(checkpoint, source.name, 0, source.spec.rows, transform)
-    values = pruned(decode_rows(tensor, transform), codec.spec, sparsity)
-    return codec.fit(spec, values.reshape(spec.shape))
-
-
-def _dense(source: Entry, renamed: Renamed, container: Container, dtype: DType) -> Step:
-    _require_decodable(source)
-    spec = TensorSpec(source.spec.shape, dtype)
-    if not container.carried(spec, RAW):
-        raise UnsupportedError(
-            f"{container.name} cannot hold {source.codec} and cannot hold it dense as {spec}",
-            hint="choose another element type with --dtype",
-        )
-    return Step("transcode", source, Entry(renamed.name, spec, RAW, {"data": spec}), renamed.transform)
-
-
-def _require_decodable(source: Entry) -> None:
-    if not known(source.codec):
-        raise source.codec.unreadable()
-
-
-def _repack_target(source: Entry, container: Container) -> Codec | None:
-    """A codec the container carries that stores the same grid exactly, whatever the values."""
-    if not known(source.codec):
-        return None
-    for candidate in codec_for(source.codec).same_grid:
-        if container.carried(source.spec, own := adapted(container, candidate)):
-            return codec_for(own)
-    return None
+def _identity(document: Any) -> Identity:
+    match document:
+        case {"size": int(size), "stamp": str(stamp), **rest} if not rest and type(size) is int:
+            return Identity(size, stamp)
+    raise _malformed("a file of an input is a size and a stamp")

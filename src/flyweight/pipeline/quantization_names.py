@@ -1,4 +1,4 @@
-"""The recipe that a name of `--quant` stands for: a format may mean something of its own by it."""
+"""The recipe for a name of `--quant`; a format may define names of its own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from flyweight.containers.abilities import HasPresets
 from flyweight.containers.container import Container
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.pipeline.recipe import Masks, Recipe, Rule, choice, preset
-
-__all__ = ["recipe_for"]
 
 
 def recipe_for(container: Container, quant: str, extras: Any = None) -> Recipe:

@@ -1,4 +1,4 @@
-"""Recipes: which tensors become what.
+"""Recipes: rules that choose a codec for each tensor.
 
 A recipe is an ordered list of rules; the first whose pattern matches a tensor's name (in the
 source's or the target's naming) decides. Patterns are shell globs. A rule asks for one of
@@ -55,22 +55,6 @@ from flyweight.foundation.tensor import RAW, CodecSpec, Param, TensorSpec
 from flyweight.models import dense_by_default
 from flyweight.quantizers import QUANTIZERS
 
-__all__ = [
-    "DENSE",
-    "KEEP",
-    "ROW",
-    "SAME_CODES",
-    "ByName",
-    "Choice",
-    "Masks",
-    "Recipe",
-    "Rule",
-    "choice",
-    "load_recipe",
-    "preset",
-    "presets",
-]
-
 ROW = "row"
 """A parameter of this value is the number of a tensor's columns."""
 
@@ -87,6 +71,8 @@ class Choice:
     """The share of blocks set to zero before the codec, which drops such blocks, gets the values."""
     floor: Floor | None = None
     """Another codec for a tensor that would not stay near enough to its source in this one."""
+    decided: bool = False
+    """Whether it was made for this very tensor, so that its values need not be looked at again."""
 
     def for_columns(self, columns: int) -> Choice:
         """The choice for a tensor with rows of this length."""
@@ -225,17 +211,17 @@ def choice(
     """What a rule that says these things asks for."""
     drops_blocks = codec in CODECS and CODECS[codec].drops_blocks
     if sparsity and not (drops_blocks and type(sparsity) is float and 0 < sparsity < 1):
-        raise UnsupportedError("a sparsity is between 0 and 1, and goes with the codec 'masked'", code="E_RECIPE")
+        raise UnsupportedError("sparsity must be between 0 and 1, and needs the codec 'masked'", code="E_RECIPE")
     if codec in ("keep", "dense"):
         if params or quantizer:
             raise UnsupportedError(f"'{codec}' takes no params and no quantizer", code="E_RECIPE")
         return Choice(None if codec == "keep" else DENSE.codec, dtype=DType.parse(dtype) if dtype else None)
     if dtype:
-        raise UnsupportedError(f"dtype goes with 'keep' or 'dense', not with codec '{codec}'", code="E_RECIPE")
+        raise UnsupportedError(f"dtype is only for 'keep' and 'dense', not for codec '{codec}'", code="E_RECIPE")
     wish = _spec(codec, params or {})
     complete = codec_for(_of_columns(wish, 1))
     if not complete.encodes:
-        raise UnsupportedError(f"codec '{codec}' can be read but not written yet", code="E_NO_ENCODER")
+        raise UnsupportedError(f"codec '{codec}' can be decoded but not encoded", code="E_NO_ENCODER")
     if quantizer is not None and quantizer not in QUANTIZERS:
         raise UnsupportedError(
             f"no quantizer named '{quantizer}'", code="E_RECIPE", hint=f"known: {', '.join(QUANTIZERS.lines)}"
@@ -253,7 +239,7 @@ def _floor(spec: CodecSpec, cosine: float | None, otherwise: Mapping[str, Any] |
         return None
     if type(cosine) is not float or not 0 < cosine < 1 or not isinstance(otherwise, Mapping):
         raise UnsupportedError(
-            "a cosine is between 0 and 1, and goes with `otherwise`, the parameters of a tensor that does not reach it",
+            "cosine must be between 0 and 1, and needs `otherwise`, the parameters of a tensor that does not reach it",
             code="E_RECIPE",
         )
     return Floor(cosine, codec_for(_spec(spec.name, spec.as_json()["params"] | dict(otherwise))).spec)

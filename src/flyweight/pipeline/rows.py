@@ -1,4 +1,4 @@
-"""Rows of a stored tensor: read a slab at a time, moved as a model's transform says, and decoded."""
+"""Rows of a stored tensor: read a slab at a time, reordered by the model's transform, and decoded."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from flyweight.codecs import Array, codec_for, take_rows
 from flyweight.foundation.tensor import RAW, CodecSpec, EncodedTensor, TensorSpec, has_rows
 from flyweight.models import Transform
 from flyweight.quantizers import prune
-
-__all__ = ["SLAB_BYTES", "decode_rows", "pruned", "read_rows", "slabs"]
 
 SLAB_BYTES = 8 << 20
 """Decoded bytes worked on at a time: fits a core's share of cache, and amortises the calls."""

@@ -1,4 +1,4 @@
-"""The files beside the weights: which go along, and what config.json says of the weights when they are new.
+"""Side files: which are copied, and how config.json is updated to describe the new weights.
 
 A directory takes every side file as it is. A file that is a whole model (`EmbedsFiles`) embeds those that running the model
 needs, by name; a file of weights alone takes none.
@@ -19,8 +19,6 @@ from flyweight.foundation.errors import LimitError, MalformedError
 from flyweight.foundation.limits import MAX_JSON_BYTES
 from flyweight.foundation.manifest import Entry, Extent
 from flyweight.foundation.tensor import RAW
-
-__all__ = ["RUN_FILES", "side_files"]
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 RUN_FILES = (
@@ -47,7 +45,7 @@ def side_files(
         needed = RUN_FILES if TOKENIZER in files else RUN_FILES + WITHOUT_TOKENIZER
         embeds = {**dict.fromkeys(needed, MAX_JSON_BYTES), **container.embeds}
     kept = {name: content for name, content in files.items() if container.is_directory or name in embeds}
-    notes += [f"side file {name} is not carried" for name in files if name not in kept]
+    notes += [f"side file {name} is not copied" for name in files if name not in kept]
     if CONFIG in kept:
         kept[CONFIG] = _config(checkpoint, container, kept[CONFIG], targets)
     return {name: _read(checkpoint, name, content, embeds[name]) for name, content in kept.items()} if embeds else kept
@@ -56,7 +54,7 @@ def side_files(
 def _read(checkpoint: Checkpoint, name: str, content: Extent | bytes, limit: int) -> bytes:
     nbytes = len(content) if isinstance(content, bytes) else content.nbytes
     if nbytes > limit:
-        raise LimitError(f"{nbytes} bytes of {name} exceed the limit of {limit}", file=checkpoint.bundle.name)
+        raise LimitError(f"{name} has {nbytes} bytes; the limit is {limit}", file=checkpoint.bundle.name)
     return checkpoint.read(content)
 
 

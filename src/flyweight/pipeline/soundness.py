@@ -1,4 +1,4 @@
-"""`verify`: is this checkpoint what it claims to be?
+"""`verify`: check the structure, digests and values of a checkpoint.
 
 Opening already proves the structure: every offset, size, shape and name. A container that audits goes
 on after the first broken rule and checks the digests it holds. Verification then reads every byte and
@@ -27,8 +27,6 @@ from flyweight.foundation.manifest import Entry
 from flyweight.foundation.tensor import has_rows
 from flyweight.pipeline.rows import read_rows, slabs
 from flyweight.sources import open_bundle
-
-__all__ = ["Finding", "VerifyReport", "verify"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ def _look(checkpoint: Checkpoint, entry: Entry) -> list[Finding]:
     if entry.codec.is_foreign:
         return []  # said once, of all
     if not known(entry.codec):
-        return [Finding("warning", "E_UNKNOWN_CODEC", f"codec {entry.codec} is not known here: values not checked", entry.name)]
+        return [Finding("warning", "E_UNKNOWN_CODEC", f"unknown codec {entry.codec}: values not checked", entry.name)]
     codec = codec_for(entry.codec)
     nonzero = False
     for start, stop in slabs(entry.spec, has_rows(entry.spec, entry.parts)):

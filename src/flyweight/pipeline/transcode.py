@@ -18,59 +18,59 @@ from flyweight.codecs import Array, Parts, codec_for
 from flyweight.codecs.casts import astype
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError
+from flyweight.foundation.manifest import Entry
 from flyweight.foundation.tensor import RAW, EncodedTensor, TensorSpec, has_rows
 from flyweight.pipeline.conversion_report import Drift, TensorReport
+from flyweight.pipeline.job import Job
 from flyweight.pipeline.plan import Step
 from flyweight.pipeline.rows import SLAB_BYTES, decode_rows, pruned, read_rows, slabs
 from flyweight.quantizers import QUANTIZERS
-
-__all__ = ["Writer", "carry_out", "step_memory"]
 
 Writer = Callable[[str, int, memoryview], None]
 """write(file, offset, bytes)"""
 
 
-def step_memory(step: Step) -> int:
+def step_memory(job: Job, step: Step) -> int:
     """Bytes one worker needs at once for a step: source slab, its f32 values, the encoded slab and its check."""
-    source = step.source
+    source = job.source(step)
     if source is None or (step.action == "remux" and step.transform is None):
         return SLAB_BYTES
-    if has_rows(source.spec, source.parts) and has_rows(step.target.spec, step.target.parts):
+    if _by_rows(source, job.target(step)):
         row = max(4 * source.spec.columns, 1)
         return 6 * max(SLAB_BYTES, row)
-    return codec_for(step.target.codec).copies_if_whole * 4 * source.spec.size
+    return codec_for(step.codec).copies_if_whole * 4 * source.spec.size
 
 
-def carry_out(
-    checkpoint: Checkpoint, step: Step, write: Writer, *, measured: bool = True
-) -> tuple[TensorReport, dict[str, str]]:
+def _by_rows(source: Entry, target: Entry) -> bool:
+    return has_rows(source.spec, source.parts) and has_rows(target.spec, target.parts)
+
+
+def carry_out(job: Job, step: Step, write: Writer, *, measured: bool = True) -> tuple[TensorReport, dict[str, str]]:
     """Do one step; returns its report, with errors if they are to be measured, and the BLAKE3 of every part written."""
-    checkpoint = checkpoint if step.origin is None else step.origin
-    hashers = {part: blake3() for part in step.target.parts}
+    checkpoint, source, target = job.origin(step), job.source(step), job.target(step)
+    hashers = {part: blake3() for part in target.parts}
     drift = Drift() if measured else None
     try:
-        if step.array is not None:
-            _put(step, 0, codec_for(RAW).encode(step.target.spec, step.array), hashers, write)
+        if source is None:
+            _put(target, 0, codec_for(RAW).encode(step.spec, job.added[step.name]), hashers, write)
         elif step.action == "remux" and not (step.transform and step.transform.heads):
-            _copy(checkpoint, step, hashers, write)
+            _copy(checkpoint, source, target, hashers, write)
         else:
-            assert step.source is not None
-            by_rows = has_rows(step.source.spec, step.source.parts) and has_rows(step.target.spec, step.target.parts)
-            for start, stop in slabs(step.source.spec, by_rows):
+            for start, stop in slabs(source.spec, _by_rows(source, target)):
                 # Nobody but `_turn` holds the slab, so that it can let go of it.
-                parts = _turn(step, read_rows(checkpoint, step.source.name, start, stop, step.transform), drift)
-                _put(step, start, parts, hashers, write)
+                parts = _turn(step, read_rows(checkpoint, source.name, start, stop, step.transform), drift)
+                _put(target, start, parts, hashers, write)
     except FlyweightError as error:
-        raise error.at(file=checkpoint.bundle.name, tensor=step.source.name if step.source else step.target.name) from None
-    return TensorReport.of(step, drift), {part: hasher.hexdigest() for part, hasher in hashers.items()}
+        raise error.at(file=checkpoint.bundle.name, tensor=step.source or step.name) from None
+    return TensorReport.of(step.action, target, drift), {part: hasher.hexdigest() for part, hasher in hashers.items()}
 
 
 def _turn(step: Step, tensor: EncodedTensor, drift: Drift | None) -> Parts:
     """A source slab as the target's parts."""
     if step.action == "remux":
         return tensor.parts
-    source, target = codec_for(tensor.codec), codec_for(step.target.codec)
-    spec = TensorSpec(tensor.spec.shape, step.target.spec.dtype)
+    source, target = codec_for(tensor.codec), codec_for(step.codec)
+    spec = TensorSpec(tensor.spec.shape, step.spec.dtype)
     if step.action == "repack":
         return target.from_grid(spec, source.grid(tensor.spec, tensor.parts))
     if drift is None and spec.dtype is DType.BF16 and (rounded := _rounded(step, tensor)) is not None:
@@ -84,8 +84,8 @@ def _turn(step: Step, tensor: EncodedTensor, drift: Drift | None) -> Parts:
         values = astype(values, DType.F32.numpy)
         if not np.isfinite(values).all():
             raise MalformedError(
-                "holds NaN or infinite values, which no quantised form can express", code="E_NONFINITE",
-                hint="keep this tensor dense with a recipe",
+                "the tensor has NaN or infinite values, which cannot be quantized", code="E_NONFINITE",
+                hint="keep this tensor unquantized with a recipe",
             )  # fmt: skip
         parts = QUANTIZERS[step.quantizer](pruned(values, target.spec, step.sparsity), target, spec)
     unchanged = target.exact and same_type and not step.sparsity and not (step.transform and step.transform.add)
@@ -101,7 +101,7 @@ def _rounded(step: Step, tensor: EncodedTensor) -> Array | None:
     """The values in bf16, where dense ones are wanted that nobody compares, straight from a codec that can; None if it cannot,
     or if there are infinite ones, of which `_cast` knows where they come from."""
     codec = codec_for(tensor.codec)
-    if step.target.codec != RAW or not codec.rounds or (step.transform and step.transform.add):
+    if step.codec != RAW or not codec.rounds or (step.transform and step.transform.add):
         return None
     rounded = np.empty(tensor.spec.shape, DType.BF16.numpy)
     codec.decode(tensor.spec, tensor.parts, rounded)
@@ -116,7 +116,7 @@ def _cast(values: Array, dtype: DType) -> Array:
     if dtype.is_float and _any_infinite(cast) and not _any_infinite(values):
         top = float(np.abs(values[np.isfinite(values)]).max())
         raise MalformedError(
-            f"a value of magnitude {top:.6g} does not fit {dtype}", code="E_OVERFLOW", hint="use --dtype bf16 or f32"
+            f"a value of magnitude {top:.6g} is too large for {dtype}", code="E_OVERFLOW", hint="use --dtype bf16 or f32"
         )
     return cast
 
@@ -144,23 +144,22 @@ def _widened(values: Array) -> Array:
     return astype(values, DType.F32.numpy) if values.itemsize == 2 and values.dtype.kind not in "iu" else values
 
 
-def _put(step: Step, start: int, parts: Parts, hashers: dict[str, blake3], write: Writer) -> None:
+def _put(target: Entry, start: int, parts: Parts, hashers: dict[str, blake3], write: Writer) -> None:
     """Write a slab's parts at their rows."""
-    for name, spec in step.target.parts.items():
-        extent = step.target.extents[name]
+    for name, spec in target.parts.items():
+        extent = target.extents[name]
         width = spec.dtype.nbytes(spec.columns) if spec.shape else 0
         data = np.ascontiguousarray(parts[name]).reshape(-1).view(np.uint8).data
         hashers[name].update(data)
         write(extent.file, extent.offset + start * width, data)
 
 
-def _copy(checkpoint: Checkpoint, step: Step, hashers: dict[str, blake3], write: Writer) -> None:
+def _copy(checkpoint: Checkpoint, entry: Entry, target: Entry, hashers: dict[str, blake3], write: Writer) -> None:
     """Copy stored bytes as they are, a buffer at a time."""
-    assert step.source is not None
-    checkpoint.checked_entry(step.source.name)
-    buffer = memoryview(bytearray(min(SLAB_BYTES, max((e.nbytes for e in step.source.extents.values()), default=0))))
-    for name, origin in step.source.extents.items():
-        source, place = checkpoint.source(origin.file), step.target.extents[name]
+    checkpoint.checked_entry(entry.name)
+    buffer = memoryview(bytearray(min(SLAB_BYTES, max((e.nbytes for e in entry.extents.values()), default=0))))
+    for name, origin in entry.extents.items():
+        source, place = checkpoint.source(origin.file), target.extents[name]
         for done in range(0, origin.nbytes, SLAB_BYTES):
             chunk = buffer[: min(SLAB_BYTES, origin.nbytes - done)]
             source.read_into(origin.offset + done, chunk)

@@ -12,7 +12,7 @@ QUANTIZERS: Table[Quantizer] = Table(
     __name__,
     {
         "nearest": "own_encoder:nearest",
-        "edge": "edge:edge",
+        "anchored": "anchored:anchored",
         "kmeans": "kmeans:kmeans",
         "clip": "clip:clip",
         "hqq": "half_quadratic:hqq",

@@ -1,4 +1,4 @@
-"""`clip`: the affine grid of least square error that a search finds, group by group.
+"""`clip`: scale and offset of least squared error, found by a search in each group.
 
 The extremes of a group are rare; a grid that stops short of them is finer everywhere else. From the grid of `nearest`
 the ends are drawn in towards zero by each of `_SHRINK`; after the best, least squares moves scale and offset to fit its
@@ -19,8 +19,6 @@ from flyweight.codecs.casts import astype
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers.quantizer import Quantizer, chunks, group_columns, stored_or
-
-__all__ = ["clip"]
 
 _SHRINK = tuple(round(1 - 0.04 * i, 2) for i in range(1, 17))
 _REFITS = 3

@@ -31,8 +31,6 @@ from flyweight.codecs.hqq import Hqq
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers.quantizer import Quantizer, chunks, group_columns, stored_or
 
-__all__ = ["hqq"]
-
 F = np.float32
 _BETAS = tuple(accumulate([F(10), *[F(1.01)] * 9], lambda beta, growth: F(beta * growth)))
 _LARGEST = F(2e4)
@@ -84,10 +82,10 @@ def _whole_tensor(array: Array, codec: Hqq, spec: TensorSpec, importance: Array 
     if importance is not None:
         wide = np.broadcast_to(column_weights(importance, spec), (spec.rows, spec.columns))
         by = np.ascontiguousarray(wide).reshape(w.shape)
-    search = _Search.of(w, by, codec.levels)
+    search = _Search.of(w, by, codec.affine.levels)
     low, high = search.extremes()
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        t = np.minimum(F(1) / (high - low) * F(codec.levels), _LARGEST)
+        t = np.minimum(F(1) / (high - low) * F(codec.affine.levels), _LARGEST)
         z = -low * t
     least = np.inf
     for beta in _BETAS if w.size else ():
@@ -96,9 +94,9 @@ def _whole_tensor(array: Array, codec: Hqq, spec: TensorSpec, importance: Array 
             break
         least = mean
     with np.errstate(divide="ignore"):
-        stored = codec.representable(F(1) / t, z)
+        stored = codec.affine.representable(F(1) / t, z)
     codes = np.empty(w.shape, np.uint8)
-    kernels.hqq_codes(w, t, z, codec.levels, codes)
+    kernels.hqq_codes(w, t, z, codec.affine.levels, codes)
     return codec.store(codes, *stored)
 
 

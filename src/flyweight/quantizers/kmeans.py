@@ -29,8 +29,6 @@ from flyweight.foundation.tensor import TensorSpec
 from flyweight.kernels.palettes.kmeans_1d import centres
 from flyweight.quantizers.quantizer import Quantizer
 
-__all__ = ["kmeans", "optimal_centres", "vector_centres"]
-
 _MOST_POINTS = 1 << 16
 _ROUNDS = 40
 _GOLDEN = (5**0.5 - 1) / 2
@@ -56,11 +54,11 @@ kmeans = Quantizer("kmeans", lambda codec: isinstance(codec, Palette), _fill)
 def _weights(importance: Array, spec: TensorSpec) -> Array:
     wide = np.asarray(importance, np.float32)
     if not np.isfinite(wide).all() or (wide < 0).any():
-        raise UnsupportedError("importance weights are finite and not negative", code="E_IMPORTANCE")
+        raise UnsupportedError("importance weights must be finite and not negative", code="E_IMPORTANCE")
     try:
         return np.broadcast_to(wide, spec.shape)
     except ValueError:
-        raise UnsupportedError(f"importance of shape {wide.shape} does not fit {spec}", code="E_IMPORTANCE") from None
+        raise UnsupportedError(f"importance of shape {wide.shape} does not match {spec}", code="E_IMPORTANCE") from None
 
 
 # On a line ------------------------------------------------------------------------------------

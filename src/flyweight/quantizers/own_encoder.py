@@ -11,8 +11,6 @@ from flyweight.codecs import Array, Codec, Parts
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers.quantizer import Quantizer
 
-__all__ = ["nearest"]
-
 
 def _fill(array: Array, codec: Codec, spec: TensorSpec, importance: Array | None) -> Parts:
     return codec.encode_weighted(spec, array, importance)

@@ -1,4 +1,4 @@
-"""`prune`: in each row, the blocks of least energy set to zero; what a mask of blocks then drops.
+"""`prune`: set the blocks of least energy in each row to zero, for the codec `masked` to drop.
 
 The energy of a block is the sum of its squares, in float64 and in order. Of n blocks the ⌊fraction · n⌋ of least energy go, of
 equal ones the first. Rows are judged alone, so that they can be pruned a few at a time.
@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from flyweight.codecs import Array
-
-__all__ = ["prune"]
 
 
 def prune(values: Array, block: int, fraction: float) -> Array:

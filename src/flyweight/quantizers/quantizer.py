@@ -18,8 +18,6 @@ from flyweight.foundation.tensor import TensorSpec
 if TYPE_CHECKING:
     from flyweight.codecs.affine import Affine
 
-__all__ = ["Quantizer", "chunks", "group_columns", "stored_or"]
-
 _CHUNK = 1 << 18  # elements worked on at a time: temporaries stay in a few megabytes
 
 

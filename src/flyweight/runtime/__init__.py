@@ -1,4 +1,4 @@
-"""What we compress also runs: a small decoder over packed weights.
+"""Running models: a decoder that computes directly from stored weights.
 
 from flyweight.runtime import Generation, Sampler, open_model
 

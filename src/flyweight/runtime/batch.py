@@ -17,8 +17,6 @@ import numpy as np
 
 from flyweight.runtime.kv import KeyValues
 
-__all__ = ["Batch"]
-
 Array = np.ndarray[Any, Any]
 
 

@@ -29,8 +29,6 @@ from flyweight.runtime.rotary import Rotary
 from flyweight.runtime.tensors import Tensors
 from flyweight.sources import Uncopied
 
-__all__ = ["BLOCK", "Decoder", "Layer", "Settings"]
-
 Array = np.ndarray[Any, Any]
 
 BLOCK = 256
@@ -186,22 +184,19 @@ class Decoder(Uncopied):
 
     def _block(self, ids: Array, cache: KeyValues, every: bool, out: Array | None) -> Array:
         with self._buffers(len(ids)) as buffers, self.tensors.turn:
-            return self._logits(ids, cache, every, out, buffers)
-
-    def _logits(self, ids: Array, cache: KeyValues, every: bool, out: Array | None, buffers: Buffers) -> Array:
-        x = np.ascontiguousarray(self._embedding[ids])
-        if self._factor is not None:
-            x = x * self._factor
-        for layer in self._layers:
-            layer(x, cache, buffers)
-        cache.advance(len(ids))
-        wanted = x if every else x[-1:]
-        logits = np.empty((len(wanted), self.vocabulary), np.float32) if every or out is None else out
-        for rows, product in self._output:
-            part = logits if product.rows == self.vocabulary else np.empty((len(wanted), product.rows), np.float32)
-            product(wanted, part, gain=self._norm, eps=float(self.config.values["rms_norm_eps"]))
-            if part is not logits:
-                logits[:, rows] = part
-        if self._softcap:
-            kernels.softcap(logits, self._softcap)
-        return logits
+            x = np.ascontiguousarray(self._embedding[ids])
+            if self._factor is not None:
+                x = x * self._factor
+            for layer in self._layers:
+                layer(x, cache, buffers)
+            cache.advance(len(ids))
+            wanted = x if every else x[-1:]
+            logits = np.empty((len(wanted), self.vocabulary), np.float32) if every or out is None else out
+            for rows, product in self._output:
+                part = logits if product.rows == self.vocabulary else np.empty((len(wanted), product.rows), np.float32)
+                product(wanted, part, gain=self._norm, eps=float(self.config.values["rms_norm_eps"]))
+                if part is not logits:
+                    logits[:, rows] = part
+            if self._softcap:
+                kernels.softcap(logits, self._softcap)
+            return logits

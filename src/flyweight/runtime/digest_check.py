@@ -1,4 +1,4 @@
-"""Holding the weights of a model that runs against the digests its files record.
+"""Checking the recorded digests of a model's weights while it runs.
 
 `open_model(verify=True)` does it before anything is computed. Else a thread does it beside the computation: it begins after the
 first token, so that no start waits for it, and has a low priority and a tenth of one processor at most. What it finds ends
@@ -18,8 +18,6 @@ from typing import Any
 from flyweight.foundation.errors import FlyweightError
 from flyweight.runtime.model import Model
 from flyweight.sources import ClosedError
-
-__all__ = ["Checking"]
 
 _REST = 9
 """Seconds of rest for each second of work."""
@@ -73,10 +71,10 @@ class Checking:
         if self.when == "before":
             return "digests: all checked before the first token"
         if not self._extents:
-            return "digests: these weights have none"
+            return "digests: the weights have none"
         checked = self.as_json()["checked"]
-        how = "beside the answer" if self.when == "background" else "as they are too many to read beside it"
-        return f"digests: {checked} of {len(self._extents)} checked, {how}; --verify checks all before it"
+        how = "in the background" if self.when == "background" else "because they are too large for the background"
+        return f"digests: {checked} of {len(self._extents)} checked, {how}; --verify checks all before the first token"
 
     def as_json(self) -> dict[str, Any]:
         checked = sum(map(self._checkpoint.checked, self._extents))

@@ -1,4 +1,4 @@
-"""Which way a file with feature flags runs here, and why not one of the ways before it.
+"""How a file with feature flags runs on this machine, and why the earlier paths do not.
 
     ANE_COREML > ASTC > TCA_TBE > INT2 > INT4 > NumPy
 
@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flyweight import kernels
 from flyweight.codecs import CODECS, Codec
-
-__all__ = ["Augment", "Machine", "Route", "augments", "dispatch", "this_machine"]
 
 
 class Machine(NamedTuple):
@@ -33,24 +30,16 @@ def this_machine() -> Machine:
     return Machine(platform.system(), platform.machine(), find_spec("coremltools") is not None, kernels.active())
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     path: str
     chosen: bool
     reason: str
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
-
-@dataclass(frozen=True, slots=True)
-class Augment:
+class Augment(NamedTuple):
     flag: str
     present: bool
     reason: str
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def _core_ml(machine: Machine) -> str | None:
@@ -58,15 +47,15 @@ def _core_ml(machine: Machine) -> str | None:
         return f"needs macOS on Apple silicon; this is {machine.system} on {machine.processor}"
     if not machine.has_coremltools:
         return "needs coremltools, which is not installed"
-    return "nothing here runs Core ML itself: `flyweight extract` writes the package for coremltools"
+    return "Flyweight does not run Core ML: `flyweight extract` writes the package for coremltools"
 
 
 def _textures(machine: Machine) -> str | None:
-    return f"nothing here drives texture hardware: blocks are decoded in software ({machine.kernels})"
+    return f"Flyweight does not use texture hardware: blocks are decoded in software ({machine.kernels})"
 
 
 def _native(machine: Machine) -> str | None:
-    return "the native kernels are not built or not chosen" if machine.kernels == "reference" else None
+    return "the native kernels are not built or not selected" if machine.kernels == "reference" else None
 
 
 class _Way(NamedTuple):
@@ -103,14 +92,14 @@ def dispatch(flags: Collection[str], machine: Machine | None = None) -> list[Rou
             multiplied = CODECS[way.codec].product is not Codec.product
             how = "multiplied as stored" if multiplied else "decoded a few rows at a time"
             routes.append(Route(way.name, True, f"{how} with the {machine.kernels} kernels"))
-    reason = f"{taken} comes first" if taken else f"what every file has, with the {machine.kernels} kernels"
+    reason = f"{taken} comes first" if taken else f"works for every file, with the {machine.kernels} kernels"
     return [*routes, Route(_FALLBACK, not taken, reason)]
 
 
 def augments(flags: Collection[str]) -> list[Augment]:
     """What adds to the way chosen."""
     said = {
-        "SPARSE": "dropped blocks are stored as zeros, so that any way may ignore the masks",
-        "EAGLE": "a draft head rides along; answers are those of the model alone",
+        "SPARSE": "dropped blocks are stored as zeros, so every path may ignore the masks",
+        "EAGLE": "there is a draft head; answers are those of the model alone",
     }
     return [Augment(flag, flag in flags, text if flag in flags else "the file does not have it") for flag, text in said.items()]

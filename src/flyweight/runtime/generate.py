@@ -1,4 +1,4 @@
-"""Tokens, one after the other, and what they cost."""
+"""Generating tokens one after the other, with times and speeds."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from flyweight.runtime.kv import KeyValues
 from flyweight.runtime.model import Model
 from flyweight.runtime.sample import Sampler
 from flyweight.runtime.text.token_text import TextStream
-
-__all__ = ["Generation", "peak_rss"]
 
 
 def peak_rss() -> int:
@@ -70,7 +68,7 @@ class Generation:
         cache = self.cache or self.model.cache()
         if len(self.prompt) + cache.length > self.model.context:
             raise ResourceError(
-                f"{len(self.prompt)} tokens of prompt do not fit a context of {self.model.context}",
+                f"the prompt has {len(self.prompt)} tokens; the context has {self.model.context}",
                 code="E_CONTEXT",
                 hint="shorten the prompt, or raise --context as far as the model allows",
             )

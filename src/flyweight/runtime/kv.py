@@ -51,7 +51,7 @@ def _parts(kind: str, head: int) -> tuple[Part, ...]:
             ("value_grid", np.float32, 1, (2,)),
             ("tail", np.float32, 0, (head,)),
         )
-    raise ValueError(f"a cache holds f32, f16 or int8, not {kind}")
+    raise ValueError(f"the type of a cache must be f32, f16 or int8, not {kind}")
 
 
 def _shapes(parts: Sequence[Part], kv_heads: int, context: int) -> list[tuple[int, ...]]:
@@ -79,7 +79,7 @@ def _reserve(nbytes: int) -> mmap.mmap:
         memory = mmap.mmap(-1, nbytes, flags=flags)
     except (OSError, OverflowError) as error:
         raise ResourceError(
-            f"no address space for a cache of {nbytes} bytes", code="E_CONTEXT", hint="ask for a shorter context"
+            f"cannot reserve {nbytes} bytes for the KV cache", code="E_CONTEXT", hint="use a shorter context"
         ) from error
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
         memory.madvise(mmap.MADV_NOHUGEPAGE)
@@ -92,7 +92,7 @@ class KeyValues(Uncopied):
     One conversation, so one thread at a time; `copy.deepcopy` makes a second that goes its own way from here.
     """
 
-    remedy = "holds memory of its own; copy.deepcopy makes another with the same tokens"
+    remedy = "has its own memory; copy.deepcopy makes another with the same tokens"
 
     def __init__(
         self, layers: int, kv_heads: int, head: int, context: int, kind: str = "f16", windows: Sequence[int] | None = None
@@ -127,7 +127,7 @@ class KeyValues(Uncopied):
     def in_use(self) -> Iterator[None]:
         """While tokens join it nobody else may touch it."""
         if not self._used.acquire(blocking=False):
-            raise ValueError("this cache is in use by another thread: give every thread a cache of its own")
+            raise ValueError("the cache is in use by another thread: use one cache per thread")
         try:
             yield
         finally:
@@ -192,31 +192,28 @@ class KeyValues(Uncopied):
     def truncate(self, length: int) -> None:
         """Forget the tokens from `length` on. Keys an int8 cache has on a grid come back as the grid has them."""
         with self.in_use():
-            self._truncate(length)
-
-    def _truncate(self, length: int) -> None:
-        if not 0 <= length <= self.length:
-            raise ValueError(f"a cache of {self.length} tokens cannot be cut to {length}")
-        for window, forgotten in zip(self.windows, self._forgotten, strict=True):
-            if length and window and max(0, length + 1 - window) < forgotten:
-                raise ResourceError(
-                    f"the tokens a window of {window} sees at {length} are no longer held from {forgotten} on",
-                    code="E_CONTEXT",
-                    hint="truncate to 0 and give the tokens again",
-                )
-        if not length:
-            self._forgotten = [0] * len(self.windows)
-        group = (length - 1) // GROUP
-        if self.kind == "int8" and length and group < (self.length - 1) // GROUP:
-            for keys, _, key_grid, _, tail in self._layers:
-                low, step = key_grid[:, group, :1], key_grid[:, group, 1:]
-                tail[...] = low + step * keys[:, group * GROUP : (group + 1) * GROUP].astype(np.float32)
-        self.length = length
+            if not 0 <= length <= self.length:
+                raise ValueError(f"a cache of {self.length} tokens cannot be truncated to {length}")
+            for window, forgotten in zip(self.windows, self._forgotten, strict=True):
+                if length and window and max(0, length + 1 - window) < forgotten:
+                    raise ResourceError(
+                        f"cannot truncate to {length}: a window of {window} needs tokens before {forgotten}, which are gone",
+                        code="E_CONTEXT",
+                        hint="truncate to 0 and give the tokens again",
+                    )
+            if not length:
+                self._forgotten = [0] * len(self.windows)
+            group = (length - 1) // GROUP
+            if self.kind == "int8" and length and group < (self.length - 1) // GROUP:
+                for keys, _, key_grid, _, tail in self._layers:
+                    low, step = key_grid[:, group, :1], key_grid[:, group, 1:]
+                    tail[...] = low + step * keys[:, group * GROUP : (group + 1) * GROUP].astype(np.float32)
+            self.length = length
 
     def _require(self, count: int) -> None:
         if self.length + count > self.context:
             raise ResourceError(
-                f"{count} tokens after {self.length} do not fit a context of {self.context}",
+                f"{count} more tokens after {self.length} exceed the context of {self.context}",
                 code="E_CONTEXT",
                 hint="truncate the cache, or open it with a longer context",
             )

@@ -16,8 +16,6 @@ from flyweight.codecs import codec_for, take_rows
 from flyweight.foundation.tensor import EncodedTensor, has_rows
 from flyweight.kernels.products.activations import ACTIVATIONS, normalize
 
-__all__ = ["DecodedRows", "Gated", "Linear", "form_of"]
-
 Array = np.ndarray[Any, Any]
 
 _SLAB = 1 << 20  # weights decoded at a time: 4 MB of f32, which stay in the last cache

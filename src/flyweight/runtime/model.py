@@ -1,4 +1,4 @@
-"""A model opened to be run: its weights, its words, its manners.
+"""A model opened to be run: weights, tokenizer and chat template.
 
 Opening decides about memory before any is taken: weights stay in their files unless `max_ram` is too little to hold them, and
 then come layer by layer.
@@ -24,8 +24,6 @@ from flyweight.sources import Uncopied
 
 if TYPE_CHECKING:
     from flyweight.runtime.text.chat_template import Renderer
-
-__all__ = ["DEFAULT_CONTEXT", "Model", "open_model", "usable_cores"]
 
 DEFAULT_CONTEXT = 4096
 _BASE_RAM = 96 << 20
@@ -91,12 +89,16 @@ class Model(Uncopied):
                 rendering.close()
         literal = bool(stands_for) or (not raw_special and words.reads_special(strings_of(messages)))
         tokens = words.encode(text, special=False, room=self.context, stands_for=stands_for if literal else None)
-        return _some(tokens, "the chat template makes no tokens of these messages", "give the prompt as plain text with --raw")
+        return _some(
+            tokens,
+            "the chat template and tokenizer give no tokens for these messages",
+            "give the prompt as plain text with --raw",
+        )
 
     def raw_prompt(self, text: str) -> list[int]:
         """A text as tokens, to be continued as it is: special tokens written in it are those tokens."""
         tokens = self.tokenizer.encode(text, room=self.context)
-        return _some(tokens, "the tokenizer makes no tokens of this prompt", "give it other text")
+        return _some(tokens, "the tokenizer gives no tokens for this prompt", "use another prompt")
 
     def close(self) -> None:
         self.checkpoint.close()
@@ -140,9 +142,9 @@ def open_model(
         longest = tensors.blueprint.config.context
         if context is not None and context > longest:
             raise ResourceError(
-                f"a context of {context} tokens is longer than the {longest} the model was made for",
+                f"a context of {context} tokens exceeds the model's {longest}",
                 code="E_CONTEXT",
-                hint=f"ask for at most {longest}",
+                hint=f"use at most {longest}",
             )
         length = context or min(longest, DEFAULT_CONTEXT)
         if max_ram is not None:

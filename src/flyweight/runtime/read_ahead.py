@@ -1,4 +1,4 @@
-"""Reading ahead: the weights of a model that is going to run, brought in before they are needed.
+"""Read-ahead: weights are read into memory before the decoder needs them.
 
 Mapped weights come by page faults, and at each of them the computation waits for the disk. One token needs every weight once,
 in an order that is known when the model is opened, so a thread brings them in that order: layer 0, layer 1, … (within a layer
@@ -25,8 +25,6 @@ from flyweight.checkpoint import Checkpoint
 from flyweight.foundation.errors import FlyweightError
 from flyweight.foundation.manifest import Extent
 from flyweight.sources import ClosedError, FileSource
-
-__all__ = ["Ahead", "Front", "joined", "windows"]
 
 _GAP = 1 << 16
 _WINDOW = 16 << 20

@@ -20,8 +20,6 @@ from flyweight.foundation.errors import UnsupportedError
 from flyweight.models import Config
 from flyweight.models.rope_scaling import DIVISORS, divisors, longrope_attention
 
-__all__ = ["Rotary"]
-
 Array = np.ndarray[Any, Any]
 
 
@@ -64,7 +62,7 @@ def _yarn(plain: Array, scaling: Mapping[str, Any], theta: float) -> tuple[Array
     factor, original = float(scaling["factor"]), int(scaling["original_max_position_embeddings"])
     size = 2 * len(plain)
     if theta <= 1:
-        raise UnsupportedError(f"a RoPE base of {theta:g} cannot be stretched by yarn, which needs one above 1", code="E_ROPE")
+        raise UnsupportedError(f"yarn needs a RoPE base above 1, not {theta:g}", code="E_ROPE")
 
     def pair_that_turns(times: float) -> float:
         return size * log(original / (times * 2 * pi)) / (2 * log(theta))

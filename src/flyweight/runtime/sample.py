@@ -26,8 +26,6 @@ import numpy as np
 
 from flyweight.foundation.errors import MalformedError
 
-__all__ = ["Sampler"]
-
 Logits = np.ndarray[Any, np.dtype[np.float32]]
 _Weights = np.ndarray[Any, np.dtype[np.float64]]
 _Ids = np.ndarray[Any, np.dtype[np.int64]]
@@ -49,17 +47,17 @@ class Sampler:
         seed: int = 0,
     ) -> None:
         if not (isfinite(temperature) and temperature >= 0):
-            raise ValueError("temperature is a number of 0 or more")
+            raise ValueError("temperature must be 0 or more")
         if top_k < 0:
-            raise ValueError("top_k is 0 or more")
+            raise ValueError("top_k must be 0 or more")
         if not 0 < top_p <= 1:
-            raise ValueError("top_p is more than 0 and at most 1")
+            raise ValueError("top_p must be above 0 and at most 1")
         if not 0 <= min_p <= 1:
-            raise ValueError("min_p is from 0 to 1")
+            raise ValueError("min_p must be from 0 to 1")
         if not (isfinite(repetition_penalty) and repetition_penalty > 0):
-            raise ValueError("repetition_penalty is a number above 0")
+            raise ValueError("repetition_penalty must be above 0")
         if not 0 <= seed < 2**64:
-            raise ValueError("a seed is a 64-bit number")
+            raise ValueError("seed must be an unsigned 64-bit integer")
         self.temperature, self.top_k, self.top_p, self.min_p = temperature, top_k, top_p, min_p
         self.repetition_penalty = repetition_penalty
         self.seed = seed
@@ -72,7 +70,7 @@ class Sampler:
     def __call__(self, logits: Logits, history: Sequence[int] = ()) -> int:
         """The next token's id; `history` are the tokens the penalty is for."""
         if logits.ndim != 1 or logits.dtype != np.float32 or not len(logits):
-            raise ValueError("logits are one row of f32")
+            raise ValueError("logits must be one row of f32")
         if self.repetition_penalty != 1.0 and len(history):
             logits = self._penalized(logits, history)
         best = int(logits.argmax())  # the first of equals; a NaN before anything else
@@ -81,7 +79,7 @@ class Sampler:
             raise MalformedError(
                 f"the logit of token {best} is {peak}",
                 code="E_LOGITS",
-                hint="the weights are damaged or overflow; verify the checkpoint",
+                hint="the weights are damaged or overflow; run `flyweight verify`",
             )
         if self.temperature == 0.0:
             return best
@@ -91,7 +89,7 @@ class Sampler:
     def _penalized(self, logits: Logits, history: Sequence[int]) -> Logits:
         seen = np.unique(np.asarray(history, np.int64))
         if seen[0] < 0 or seen[-1] >= len(logits):
-            raise ValueError("the history has a token that the logits have not")
+            raise ValueError("the history has a token beyond the logits")
         penalized = logits.copy()
         rate, old = np.float32(self.repetition_penalty), logits[seen]
         penalized[seen] = np.where(old > 0, old / rate, old * rate)

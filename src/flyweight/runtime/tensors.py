@@ -26,8 +26,6 @@ from flyweight.models import Blueprint, blueprint
 from flyweight.runtime.read_ahead import Ahead
 from flyweight.sources import Uncopied
 
-__all__ = ["Streamed", "Tensors"]
-
 Array = np.ndarray[Any, Any]
 L = TypeVar("L")
 Held = Mapping[str, EncodedTensor]

@@ -6,21 +6,23 @@ Names inside a model (shard names, side files) are looked up in the bundle's lis
 that climbs out of the directory is simply not there. What was closed is a ClosedError for every use.
 """
 
-from flyweight.sources.bundle import Bundle, MemoryBundle, PathBundle, open_bundle
+from flyweight.sources.bundle import Bundle, MemoryBundle, PathBundle, local_path, open_bundle
 from flyweight.sources.file import FileSource
 from flyweight.sources.memory import MemorySource
 from flyweight.sources.opened import ClosedError, Opened, Uncopied
-from flyweight.sources.source import Source
+from flyweight.sources.source import Identity, Source
 
 __all__ = [
     "Bundle",
     "ClosedError",
     "FileSource",
+    "Identity",
     "MemoryBundle",
     "MemorySource",
     "Opened",
     "PathBundle",
     "Source",
     "Uncopied",
+    "local_path",
     "open_bundle",
 ]

@@ -12,13 +12,12 @@ from pathlib import Path
 
 from flyweight.foundation.errors import LimitError, MalformedError, OutputError, UnsupportedError
 from flyweight.foundation.limits import MAX_SHARDS
-from flyweight.sources.file import FileSource, Identity
+from flyweight.sources.file import FileSource
 from flyweight.sources.memory import MemorySource
 from flyweight.sources.opened import Opened
-from flyweight.sources.source import Source
+from flyweight.sources.source import Identity, Source
 
-__all__ = ["Bundle", "MemoryBundle", "PathBundle", "open_bundle"]
-
+_URL = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
 _MAX_DEPTH = 8
 _MAX_OPEN = 128
 
@@ -173,29 +172,27 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _missing(path: Path) -> Exception:
-    """Why there is nothing at a path, where it was meant as something else. `Path` has made one slash of two."""
-    scheme, _, place = str(path).partition(":/")
-    if place and re.fullmatch("[a-z][a-z0-9+.-]+", scheme):
-        return UnsupportedError(
-            "only files and directories of this machine can be opened, nothing remote yet", code="E_REMOTE",
-            file=f"{scheme}://{place}", hint="download the model and give its path",
-        )  # fmt: skip
-    if str(path) == "-":
-        return UnsupportedError(
-            "a model cannot be read from standard input", code="E_STREAM", file="-",
-            hint="save it as a file and give its path",
-        )  # fmt: skip
-    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+def local_path(place: Path | str) -> Path:
+    """A place as a path of this machine. A URL is refused here, for a path would have one slash where it has two."""
+    if isinstance(place, str) and _URL.match(place):
+        raise UnsupportedError(
+            "remote sources are not supported yet", code="E_REMOTE", file=place, hint="download the file and pass its path"
+        )
+    return Path(place)
 
 
 def open_bundle(path: Path | str) -> Bundle:
     """The bundle at a path. A missing path is an ordinary FileNotFoundError."""
-    path = Path(path)
+    path = local_path(path)
     if path.is_dir():
         return _directory(path)
     if not path.exists():
-        raise _missing(path)
+        if str(path) == "-":
+            raise UnsupportedError(
+                "a model cannot be read from standard input", code="E_STREAM", file="-",
+                hint="save it as a file and give its path",
+            )  # fmt: skip
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     if not path.is_file():  # a socket cannot even be opened
         raise MalformedError("neither a file nor a directory", code="E_NOT_A_FILE", file=str(path))
     return PathBundle(path.parent, [path.name], name=str(path), is_directory=False)

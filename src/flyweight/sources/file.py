@@ -17,12 +17,7 @@ from weakref import ref
 
 from flyweight.foundation.errors import MalformedError, TruncatedError
 from flyweight.sources.opened import ClosedError, Uncopied
-from flyweight.sources.source import Source
-
-__all__ = ["FileSource", "Identity"]
-
-Identity = tuple[int, int, int, int, int]
-"""Device, inode, size, modification and change time: what tells a changed file. The last of them cannot be set back."""
+from flyweight.sources.source import Identity, Source
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _MAP_FROM = 1 << 16
@@ -55,7 +50,11 @@ class FileSource(Source):
             raise MalformedError("not a regular file", code="E_NOT_A_FILE", file=self.name)
         self.size = status.st_size
         self._last: tuple[int, Callable[[], mmap.mmap | None]] = (0, lambda: None)
-        self.identity = _identity(status)
+        self._identity = Identity.of_file(status)
+
+    @property
+    def identity(self) -> Identity:
+        return self._identity
 
     @property
     def _fd(self) -> _Descriptor:
@@ -130,9 +129,4 @@ class FileSource(Source):
             return not advise(ctypes.c_void_p(address), ctypes.c_size_t(len(window)), _MADV_POPULATE_READ)
 
     def unchanged(self) -> bool:
-        """Whether the file is still, as far as its inode tells, what was opened."""
-        return self.identity == _identity(os.fstat(self._fd))
-
-
-def _identity(status: os.stat_result) -> Identity:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        return self._identity == Identity.of_file(os.fstat(self._fd))

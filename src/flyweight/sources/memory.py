@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from flyweight.sources.source import Source
 
-__all__ = ["MemorySource"]
-
 
 class MemorySource(Source):
     remedy = "is a view of bytes; make it again from them"

@@ -1,4 +1,4 @@
-"""What holds open files: closed once, for good, and never copied.
+"""Base of objects with open files: closed once and never copied.
 
 Closing drops the holder's own reference. Whoever is in the middle of a read holds another until that read is done, and views
 already handed out hold their mappings: nobody ever reads through a number that meanwhile means another file.
@@ -7,8 +7,6 @@ already handed out hold their mappings: nobody ever reads through a number that 
 from __future__ import annotations
 
 from typing import ClassVar, NoReturn, SupportsIndex
-
-__all__ = ["ClosedError", "Opened", "Uncopied"]
 
 
 class ClosedError(ValueError):

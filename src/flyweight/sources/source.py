@@ -1,22 +1,49 @@
-"""The contract of a source."""
+"""What a source is: bytes with random access."""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import NamedTuple
 
 from flyweight.foundation.errors import TruncatedError
 from flyweight.sources.opened import Opened
 
-__all__ = ["Source"]
-
 _PIECE = 1 << 20
 
 
-class Source(Opened, ABC):
-    """Bytes with random access, until it is closed."""
+class Identity(NamedTuple):
+    """Which bytes a source holds, two that are equal are of the same bytes. A file's is known without reading it."""
 
     size: int
+    stamp: str
+    """What changes with the content: the times and the inode of a file, else the digest."""
+
+    @property
+    def is_digest(self) -> bool:
+        return "." not in self.stamp
+
+    @classmethod
+    def of_file(cls, status: os.stat_result) -> Identity:
+        """The second time, of the last change of anything, cannot be set back by a program."""
+        return cls(status.st_size, f"{status.st_mtime_ns}.{status.st_ctime_ns}.{status.st_ino}")
+
+
+class Source(Opened, ABC):
+    """Bytes with random access, until it is closed. `name` says where they are."""
+
+    size: int
+
+    @property
+    def identity(self) -> Identity:
+        """Which bytes these were when the source was opened; by their digest where nothing tells without reading them."""
+        return Identity(self.size, self.digest())
+
+    def unchanged(self) -> bool:
+        """Whether they still are, as far as can be told without reading them."""
+        self.check_open()
+        return True
 
     @abstractmethod
     def read(self, offset: int, length: int) -> memoryview:
@@ -56,7 +83,7 @@ class Source(Opened, ABC):
             self.check_open()
         if offset < 0 or length < 0 or offset + length > self.size:
             raise TruncatedError(
-                f"bytes {offset}..{offset + length} lie outside the {self.size} bytes there are",
+                f"bytes {offset}..{offset + length} are outside the file of {self.size} bytes",
                 file=self.name,
                 offset=offset,
             )

@@ -1,4 +1,4 @@
-"""Files compressed whole with zstd, read as what they hold.
+"""Files compressed with zstd, read as their uncompressed bytes.
 
 One frame a file, whose header says how much it holds. Its bytes are inflated in order, a piece at a time; what lies ahead is
 reached by inflating up to it, what lies behind by starting over. So memory is bounded by what is asked for, opening costs
@@ -17,9 +17,7 @@ from typing import Any
 
 from flyweight.foundation.errors import MalformedError, TruncatedError, UnsupportedError
 from flyweight.sources.bundle import Bundle
-from flyweight.sources.source import Source
-
-__all__ = ["InflatedBundle", "ZstdSource"]
+from flyweight.sources.source import Identity, Source
 
 _PIECE = 1 << 18
 _HEAD = 18
@@ -49,6 +47,14 @@ class ZstdSource(Source):
         self._restart()
         self.size = self._claimed()
 
+    @property
+    def identity(self) -> Identity:
+        """That of the compressed file."""
+        return self._stored.identity
+
+    def unchanged(self) -> bool:
+        return self._stored.unchanged()
+
     def _claimed(self) -> int:
         head = bytes(self._stored.read(0, min(_HEAD, self._stored.size)))
         try:
@@ -56,13 +62,13 @@ class ZstdSource(Source):
         except self._zstd.ZstdError as error:
             raise self._malformed(str(error)) from None
         if size is None:
-            raise self._malformed("its frame does not say how much it holds")
+            raise self._malformed("its frame does not state its size")
         if size > self._stored.size * _MOST:
-            raise self._malformed(f"{self._stored.size} bytes cannot hold the {size} they claim")
+            raise self._malformed(f"{self._stored.size} bytes cannot decompress to the {size} they claim")
         return int(size)
 
     def _malformed(self, message: str) -> MalformedError:
-        return MalformedError(f"not a sound zstd file: {message}", code="E_ZSTD", file=self.name)
+        return MalformedError(f"not a valid zstd file: {message}", code="E_ZSTD", file=self.name)
 
     def _restart(self) -> None:
         self._inflater = self._zstd.ZstdDecompressor()
@@ -75,7 +81,7 @@ class ZstdSource(Source):
             if self._inflater.needs_input:
                 piece = bytes(self._stored.read(self._taken, min(_PIECE, self._stored.size - self._taken)))
                 if not piece:
-                    raise TruncatedError("the zstd frame is cut short", file=self.name, offset=self._taken)
+                    raise TruncatedError("the zstd frame is truncated", file=self.name, offset=self._taken)
                 self._taken += len(piece)
             try:
                 made: bytes = self._inflater.decompress(piece, most)
@@ -85,7 +91,7 @@ class ZstdSource(Source):
                 self._at += len(made)
                 return made
         if self._inflater.unused_data or self._taken < self._stored.size:
-            raise self._malformed("something follows its frame")
+            raise self._malformed("there are bytes after its frame")
         return b""
 
     def _pieces(self, offset: int, length: int) -> Iterator[bytes]:
@@ -95,14 +101,14 @@ class ZstdSource(Source):
         while length:
             made = self._inflate(min(_PIECE, offset + length - self._at))
             if not made:
-                raise self._malformed(f"it holds {self._at} bytes, not {self.size}")
+                raise self._malformed(f"it has {self._at} bytes, not {self.size}")
             skipped = max(offset - (self._at - len(made)), 0)
             if skipped < len(made):
                 yield made[skipped:]
                 length -= len(made) - skipped
                 offset += len(made) - skipped
         if self._at == self.size and self._inflate(1):
-            raise self._malformed(f"it holds more than {self.size} bytes")
+            raise self._malformed(f"it has more than {self.size} bytes")
 
     def read(self, offset: int, length: int) -> memoryview:
         self.check_range(offset, length)

@@ -1,4 +1,4 @@
-"""Compressed at rest, ready at run time: what is decoded or arranged once and mapped ever after.
+"""Tiers: decoded or repacked copies of an npy-dir, built once and mapped at every later start.
 
     from flyweight.tiers import build, open_model_from
 

@@ -1,4 +1,4 @@
-"""The arrays of one model directory, and what the user's index says of them.
+"""The arrays of one npy-dir, and their entry in the user's index.
 
     $XDG_CACHE_HOME/flyweight/sources/<BLAKE3 of the real path>.json
     {"path": "/models/llama-npy", "digest": BLAKE3 of the arrays, "stamps": BLAKE3 of their stamps,
@@ -25,8 +25,6 @@ from flyweight.tiers import store
 from flyweight.tiers.digests import Stamps, fingerprint, source_digest, source_stamps
 from flyweight.tiers.tier_table import Home
 from flyweight.writing import Folder
-
-__all__ = ["Arrays", "indexed"]
 
 _SOURCES, _SUFFIX = "sources", ".json"
 _MOST_BYTES = 1 << 20
@@ -66,7 +64,7 @@ class Arrays:
 
     @property
     def nbytes(self) -> int:
-        return sum(stamp[0] for stamp in self.stamps.values())
+        return sum(stamp.size for stamp in self.stamps.values())
 
     @property
     def recorded(self) -> str:

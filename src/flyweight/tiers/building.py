@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint, require_passed
+from flyweight.codecs import codec_for
 from flyweight.containers import container_named
 from flyweight.containers.npy_dir.finalized import Finalized
 from flyweight.containers.npy_dir.npy_reading import read_keys
@@ -25,9 +25,10 @@ from flyweight.foundation.accuracy_gate import Measure
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, GateError, OutputError, ResourceError
 from flyweight.foundation.manifest import Entry
-from flyweight.foundation.tensor import RAW, CodecSpec
-from flyweight.pipeline.conversion import Outcome, Progress, carry_out_plan
-from flyweight.pipeline.plan import Plan, make_plan
+from flyweight.foundation.tensor import RAW
+from flyweight.pipeline.execution import Outcome, Progress, carry_out_job
+from flyweight.pipeline.job import Job
+from flyweight.pipeline.planning import make_job
 from flyweight.pipeline.recipe import SAME_CODES, ByName, Choice, Recipe, preset
 from flyweight.runtime.linear import form_of
 from flyweight.runtime.tensors import Tensors
@@ -48,8 +49,6 @@ from flyweight.tiers.state import state_in
 from flyweight.tiers.tier_table import Home, Tier, require_tiers, tier_named
 from flyweight.writing import Folder
 
-__all__ = ["Built", "build", "build_from", "plan_tier"]
-
 
 class Built(NamedTuple):
     tier: str
@@ -61,48 +60,28 @@ class Built(NamedTuple):
     already: bool = False
     """Whether it was there before, or someone else had built it meanwhile."""
 
-    def as_json(self) -> dict[str, Any]:
-        return self._asdict()
-
 
 def build(
-    path: Path | str,
-    tier: str,
+    model: Path | str | Arrays,
+    name: str,
     *,
     in_place: bool = False,
     force: bool = False,
-    jobs: int | None = None,
     max_ram: int | None = None,
     allow_ungated: bool = False,
-    progress: Progress | None = None,
     tell: Callable[[str], object] = lambda _: None,
+    jobs: int | None = None,
+    progress: Progress | None = None,
     measure: Measure | None = None,
 ) -> Built:
-    """Build a tier unless it is ready, in the user's cache or beside the arrays (`in_place`).
+    """Build the tier of this name unless it is ready, in the user's cache or beside the arrays (`in_place`).
 
     ResourceError, before anything is written, if memory, disk or the bound of the cache do not suffice. GateError if weights of
     three bits, in the arrays or the tier, have not passed their accuracy gate, unless `allow_ungated`.
     """
-    return build_from(
-        Arrays(require_tiers(path)), tier_named(tier), in_place=in_place, force=force, max_ram=max_ram,
-        allow_ungated=allow_ungated, tell=tell, jobs=jobs, progress=progress, measure=measure,
-    )  # fmt: skip
-
-
-def build_from(
-    arrays: Arrays,
-    tier: Tier,
-    *,
-    in_place: bool = False,
-    force: bool = False,
-    max_ram: int | None = None,
-    allow_ungated: bool = False,
-    tell: Callable[[str], object],
-    **options: Any,
-) -> Built:
-    """`build` of arrays that were looked at already."""
     began = time.perf_counter()
-    with store.locked(arrays.key, lambda: tell(f"waiting: another process is at work on the tiers of {arrays.root}")):
+    arrays, tier = model if isinstance(model, Arrays) else Arrays(require_tiers(model)), tier_named(name)
+    with store.locked(arrays.key, lambda: tell(f"waiting: another process is building tiers of {arrays.root}")):
         arrays.reread()
         home = Home(arrays.root, arrays.root) if in_place else arrays.home()
         state = state_in(home, tier, arrays)
@@ -116,11 +95,16 @@ def build_from(
         before = arrays.stamps
         with open_checkpoint(arrays.root) as checkpoint:
             ungated = _complaint(checkpoint, allow_ungated)
-            plan = plan_tier(checkpoint, tier, max_ram)
-            with ThreadPoolExecutor(1, thread_name_prefix="arrays") as beside, _workplace(arrays, tier, plan, in_place) as work:
+            job = plan_tier(checkpoint, tier, max_ram)
+            with (
+                ThreadPoolExecutor(1, thread_name_prefix="arrays") as beside,
+                _workplace(arrays, tier, job.nbytes, in_place) as work,
+            ):
                 source = beside.submit(source_digest, arrays.root)  # the disk is busy with writing
-                options |= {"max_ram": max_ram, "allow_ungated": allow_ungated, "approve": source.result}
-                outcome = _carry_out(plan, work.path / tier.place, **options)
+                outcome = _carry_out(
+                    job, work.path / tier.place, jobs=jobs, max_ram=max_ram, allow_ungated=allow_ungated, progress=progress,
+                    measure=measure, approve=source.result, measured=False,
+                )  # fmt: skip
                 digest = source.result()
                 if source_stamps(arrays.root) != before:
                     work.remove_tree(tier.place)
@@ -130,7 +114,7 @@ def build_from(
                 arrays.remember(digest, before)
 
                 def vouch(path: Path) -> None:
-                    _vouch(Home(arrays.root, path), tier, arrays, plan, outcome, Sentinel(tier.name, digest, "", ungated))
+                    _vouch(Home(arrays.root, path), tier, arrays, job, outcome, Sentinel(tier.name, digest, "", ungated))
 
                 if in_place:
                     vouch(arrays.root)
@@ -140,8 +124,8 @@ def build_from(
     place = _place(Home(arrays.root, arrays.root) if in_place else arrays.home(), tier)
     if not in_place:
         with suppress(ResourceError):  # others may have built meanwhile
-            keeping.make_room(plan.nbytes, place)
-    return Built(tier.name, plan.nbytes, time.perf_counter() - began, str(place), outcome.resumed)
+            keeping.make_room(job.nbytes, place)
+    return Built(tier.name, job.nbytes, time.perf_counter() - began, str(place), outcome.resumed)
 
 
 def _place(home: Home | None, tier: Tier) -> Path:
@@ -150,7 +134,7 @@ def _place(home: Home | None, tier: Tier) -> Path:
 
 
 @contextmanager
-def _workplace(arrays: Arrays, tier: Tier, plan: Plan, in_place: bool) -> Iterator[Folder]:
+def _workplace(arrays: Arrays, tier: Tier, nbytes: int, in_place: bool) -> Iterator[Folder]:
     """Where the weights are staged and appear: a folder of the user's cache, where nothing is in their way; or the model's."""
     if in_place:
         arrays.begin(tier.name)
@@ -159,19 +143,19 @@ def _workplace(arrays: Arrays, tier: Tier, plan: Plan, in_place: bool) -> Iterat
         arrays.end(tier.name)
         return
     with store.work_folder(arrays.key) as folder:
-        keeping.make_room(plan.nbytes, folder.path)
+        keeping.make_room(nbytes, folder.path)
         folder.remove_tree(tier.place)  # of a build that was stopped before it could be put in its home
         yield folder
 
 
-def _vouch(home: Home, tier: Tier, arrays: Arrays, plan: Plan, outcome: Outcome, sentinel: Sentinel) -> None:
+def _vouch(home: Home, tier: Tier, arrays: Arrays, job: Job, outcome: Outcome, sentinel: Sentinel) -> None:
     """Write the sentinel of weights that are in their home."""
     found = weights_stamps(home.path, tier)
     files: dict[str, str] = {}
     if tier.is_model:
         with open_tier(home, tier) as made:
             files = files_without_weights(made)
-    tensors = described(plan.placement.manifest.entries.values(), outcome.parts)
+    tensors = described(job.placement.manifest.entries.values(), outcome.parts)
     sentinel = sentinel._replace(weights=content_digest(tensors, files))
     if home.in_place:
         write_sentinel(home, tier, sentinel.signed())
@@ -191,36 +175,40 @@ def _complaint(checkpoint: Checkpoint, allow_ungated: bool) -> str:
     return ""
 
 
-def _carry_out(plan: Plan, destination: Path, **options: Any) -> Outcome:
+def _carry_out(job: Job, destination: Path, **options: Any) -> Outcome:
     """Go on where a killed build of the same stopped; of another it is no use."""
     begun = any(name.startswith(f".{destination.name}.partial") for name in os.listdir(destination.parent))
     try:
-        return carry_out_plan(plan, destination, resume=begun, force=True, **options)
+        return carry_out_job(job, destination, resume=begun, force=True, **options)
     except OutputError as error:
         if error.code != "E_RESUME":
             raise
-        return carry_out_plan(plan, destination, resume=False, force=True, **options)
+        return carry_out_job(job, destination, resume=False, force=True, **options)
 
 
 # What each tier is made of ----------------------------------------------------------------------
 
 
-def plan_tier(checkpoint: Checkpoint, tier: Tier, max_ram: int | None = None) -> Plan:
-    """What building would do: a whole model is quantised again, other tiers are decoded, or keep the arrays' values."""
+def plan_tier(checkpoint: Checkpoint, tier: Tier, max_ram: int | None = None) -> Job:
+    """What building would do: a whole model is quantized again, other tiers are decoded, or keep the arrays' values."""
     if tier.holds == "model":
-        plan = make_plan(checkpoint, container_named("mlx"), tier.place, recipe=preset(tier.name), max_ram=max_ram)
-    else:
-        container = Safetensors() if tier.holds == "file" else Finalized(read_keys(checkpoint.bundle))
-        recipe = preset("dense") if tier.dtype else _packed(tier.name, checkpoint)
-        order = _order(checkpoint) if tier.holds == "file" else None
-        plan = make_plan(
-            checkpoint, container, tier.place, recipe=recipe, dtype=tier.dtype, max_ram=max_ram, order=order
-        )  # fmt: skip
-    return replace(plan, measured=False)
+        return make_job(checkpoint, container_named("mlx"), tier.place, recipe=preset(tier.name), max_ram=max_ram)
+    container = Safetensors() if tier.holds == "file" else Finalized(read_keys(checkpoint.bundle))
+    recipe = preset("dense") if tier.dtype else _packed(tier.name, checkpoint)
+    order = _order(checkpoint) if tier.holds == "file" else None
+    return make_job(
+        checkpoint,
+        container,
+        tier.place,
+        recipe=recipe,
+        dtype=DType.parse(tier.dtype) if tier.dtype else None,
+        max_ram=max_ram,
+        order=order,
+    )
 
 
 def _packed(name: str, checkpoint: Checkpoint) -> Recipe:
-    """Every matrix as a product takes it: as it is; else with the same codes on a grid that has one; else decoded."""
+    """Every matrix as a product takes it: as it is; else its codes in a codec that has one; else decoded."""
     choices = {tensor: choice for tensor in checkpoint if (choice := _packed_choice(checkpoint, tensor)) is not None}
     return ByName(name, choices=choices)
 
@@ -229,11 +217,8 @@ def _packed_choice(checkpoint: Checkpoint, name: str) -> Choice | None:
     tensor = checkpoint.encoded(name)
     if tensor.codec == RAW or form_of(tensor) is not None:
         return None
-    columns = tensor.spec.columns
-    group = tensor.codec.integer("group", 0) or columns
-    if tensor.codec.name == "excess" and tensor.codec.integer("bits") <= 4 and columns % group == group % 32 == 0:
-        return Choice(CodecSpec("affine", {"bits": 4, "group": group, "scale": "f32"}), SAME_CODES)
-    return Choice(RAW, dtype=DType.BF16)
+    codec = codec_for(tensor.codec).product_codec(tensor.spec)
+    return Choice(codec, SAME_CODES) if codec is not None else Choice(RAW, dtype=DType.BF16)
 
 
 def _order(checkpoint: Checkpoint) -> Callable[[Entry], int] | None:

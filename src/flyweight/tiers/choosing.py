@@ -1,4 +1,4 @@
-"""Which tier a model is run from: the best that may be used, and why none of those before it.
+"""Choosing the tier a model is run from: the best usable one, and why the ones before it are not.
 
     packed > int4 > int3 > cache > finalized > the arrays themselves
 
@@ -9,24 +9,19 @@ can be run, are. A decoded tier that is larger than the memory is passed over: e
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
-from flyweight.containers.npy_dir.forms import form_name
 from flyweight.foundation.accuracy_gate import Measure
 from flyweight.foundation.errors import UnsupportedError
-from flyweight.foundation.manifest import Manifest
 from flyweight.runtime.model import Model, open_model
 from flyweight.tiers.tier_table import ARRAYS, AUTO, NATIVE, has_tiers
 
 if TYPE_CHECKING:
     from flyweight.tiers.state import State
-
-__all__ = ["Choice", "Tell", "at_rest", "open_best", "open_model_from"]
 
 Tell = Callable[[str], object]
 
@@ -43,15 +38,6 @@ class Choice:
 
     def as_json(self) -> dict[str, Any]:
         return {"name": self.tier, "why": self.why, "built": self.built, "considered": [s.as_json() for s in self.considered]}
-
-
-def at_rest(manifest: Manifest) -> str:
-    """What the arrays of an npy-dir are called: by the form that most of the quantised weights have."""
-    sizes = Counter[str]()
-    for entry in manifest.entries.values():
-        if form := form_name(entry):
-            sizes[form] += entry.spec.size
-    return sizes.most_common(1)[0][0] if sizes else "dense"
 
 
 def open_model_from(

@@ -1,26 +1,27 @@
-"""Going through the tiers of one model, best first: of each the one in the user's cache, then the one beside the arrays."""
+"""The decision for one model: its tiers, best first; of each, the one in the user's cache, then the one beside the arrays."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
 from flyweight.checkpoint import Checkpoint, gated, open_checkpoint, require_passed
+from flyweight.containers.npy_dir.forms import form_name
 from flyweight.foundation.accuracy_gate import OVERRIDE, Measure
 from flyweight.foundation.errors import FlyweightError, GateError, MalformedError, OutputError, ResourceError, UnsupportedError
+from flyweight.foundation.manifest import Manifest
 from flyweight.runtime.read_ahead import Front
 from flyweight.tiers import store
 from flyweight.tiers.arrays import Arrays
-from flyweight.tiers.choosing import Choice, Tell, at_rest
+from flyweight.tiers.choosing import Choice, Tell
 from flyweight.tiers.digests import weights_stamps
 from flyweight.tiers.opening import open_tier
 from flyweight.tiers.sentinel import read_sentinel
 from flyweight.tiers.state import State, state_in, tier_digest
 from flyweight.tiers.tier_table import ARRAYS, TIERS, Home, Tier
-
-__all__ = ["Decision"]
 
 _TRIES = 3
 """How often a tier may be replaced under our eyes."""
@@ -56,7 +57,7 @@ class Decision:
                     return taken
         if self.build:
             packed = TIERS[0]
-            self.tell(f"building the tier {packed.name}, which later starts will map")
+            self.tell(f"building the tier {packed.name}; later starts use it")
             state, built = self._built(packed, self.states[0])
             if state.standing == "ready" and (taken := self._open(self.own, packed, state, built)):
                 return taken
@@ -71,9 +72,9 @@ class Decision:
             state, built = self._built(tier, state)
             home = self.own
         if state.standing == "ready" and tier.dtype and state.nbytes > self.memory:
-            state = state._replace(reason=f"{state.nbytes} bytes would not stay in {self.memory} of memory")
+            state = state._replace(reason=f"its {state.nbytes} bytes do not fit in {self.memory} bytes of memory")
         elif self._is_barred(state):
-            state = state._replace(reason=f"has not passed its gate: {state.ungated}")
+            state = state._replace(reason=f"has not passed its accuracy gate: {state.ungated}")
         elif state.standing == "ready" and (taken := self._open(home, tier, state, built)):
             return taken
         if state.standing != "absent" or not state.in_place:
@@ -147,7 +148,7 @@ class Decision:
         state = state._replace(standing="ready", reason="was not built by you", ungated=ungated)
         if self._is_barred(state):
             raise GateError(ungated, file=str(self.root), hint=OVERRIDE)
-        self.tell(f"the tier {tier.name} was not built by you: it is run because --tier names it; `flyweight verify` checks it")
+        self.tell(f"the tier {tier.name} was not built by you; it runs because --tier names it. `flyweight verify` checks it")
         return self._open(self.beside, tier, state, False)
 
     def _built(self, tier: Tier, state: State) -> tuple[State, bool]:
@@ -165,13 +166,13 @@ class Decision:
         return state._replace(reason=f"not built: {reason}"), False
 
     def _build(self, tier: Tier) -> tuple[State, bool]:
-        from flyweight.tiers.building import build_from  # whoever only starts a model needs nothing of it
+        from flyweight.tiers.building import build  # whoever only starts a model needs nothing of it
 
-        made = build_from(
-            self.arrays, tier, max_ram=self.max_ram, allow_ungated=self.allow_ungated, tell=self.tell, measure=self.measure
+        built = build(
+            self.arrays, tier.name, max_ram=self.max_ram, allow_ungated=self.allow_ungated, tell=self.tell, measure=self.measure
         )
         self.__dict__.pop("own", None)
-        return state_in(self.own, tier, self.arrays), not made.already
+        return state_in(self.own, tier, self.arrays), not built.already
 
     def _is_barred(self, state: State) -> bool:
         return state.standing == "ready" and bool(state.ungated) and not self.allow_ungated
@@ -197,4 +198,13 @@ class Decision:
 
     def _arrays(self, why: str) -> Opened:
         checkpoint = open_checkpoint(self.root)
-        return checkpoint, Choice(at_rest(checkpoint.manifest), f"its arrays as they are: {why}", tuple(self.states))
+        return checkpoint, Choice(_form_at_rest(checkpoint.manifest), f"the arrays as they are: {why}", tuple(self.states))
+
+
+def _form_at_rest(manifest: Manifest) -> str:
+    """What the arrays of an npy-dir are called: by the form that most of the quantized weights have."""
+    sizes = Counter[str]()
+    for entry in manifest.entries.values():
+        if form := form_name(entry):
+            sizes[form] += entry.spec.size
+    return sizes.most_common(1)[0][0] if sizes else "dense"

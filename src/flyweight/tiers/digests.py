@@ -1,14 +1,12 @@
-"""What files are, at a glance and to the last byte.
+"""Stamps (size, times, inode) and digests of files.
 
-A stamp is a file's size, its two times of change and its inode. While no stamp has changed nothing is read; where one has, the
-digest is taken again. No program can set the second time (ctime), so a file that was written into is noticed; a bit that rots
-changes no stamp.
+A stamp is a file's `Identity`: its size, its two times of change and its inode. While no stamp has changed nothing is read;
+where one has, the digest is taken again. A bit that rots changes no stamp.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
@@ -18,30 +16,11 @@ from flyweight.checkpoint import Checkpoint
 from flyweight.containers.npy_dir.tier_places import DECIDING, FOLDER, RECORD
 from flyweight.foundation import strict_json
 from flyweight.foundation.errors import MalformedError
-from flyweight.foundation.limits import MAX_JSON_BYTES
 from flyweight.foundation.manifest import Entry
-from flyweight.sources import Bundle, open_bundle
+from flyweight.sources import Bundle, Identity, open_bundle
 from flyweight.tiers.tier_table import Tier
 
-__all__ = [
-    "Stamp",
-    "Stamps",
-    "content",
-    "content_digest",
-    "described",
-    "digest_of",
-    "files_without_weights",
-    "fingerprint",
-    "is_digest",
-    "source_digest",
-    "source_stamps",
-    "stamps",
-    "weights_stamps",
-]
-
-Stamp = tuple[int, int, int, int]
-"""Size, times of the last change of content and of anything, inode."""
-Stamps = Mapping[str, Stamp]
+Stamps = Mapping[str, Identity]
 
 _MAX_DEPTH = 8
 """As deep as a model's directory is looked into."""
@@ -50,7 +29,7 @@ _MAX_DEPTH = 8
 # Stamps -----------------------------------------------------------------------------------------
 
 
-def stamps(root: Path, place: str, depth: int = 0) -> dict[str, Stamp]:
+def stamps(root: Path, place: str, depth: int = 0) -> dict[str, Identity]:
     """The stamps of a file, or of every file in a folder and those below it; empty if it is not there."""
     try:
         folder = os.open(root / place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -58,9 +37,9 @@ def stamps(root: Path, place: str, depth: int = 0) -> dict[str, Stamp]:
         return {}
     except OSError:  # not a directory, or a link
         with suppress(FileNotFoundError):
-            return {place: _stamp(os.stat(root / place))}
+            return {place: Identity.of_file(os.stat(root / place))}
         return {}
-    found: dict[str, Stamp] = {}
+    found: dict[str, Identity] = {}
     try:
         with os.scandir(folder) as entries:  # by its descriptor: a thousand paths need not be walked
             for entry in entries:
@@ -69,25 +48,21 @@ def stamps(root: Path, place: str, depth: int = 0) -> dict[str, Stamp]:
                         found |= stamps(root, f"{place}/{entry.name}", depth + 1)
                     continue
                 with suppress(OSError):  # a link to nothing, or to itself
-                    found[f"{place}/{entry.name}"] = _stamp(entry.stat())
+                    found[f"{place}/{entry.name}"] = Identity.of_file(entry.stat())
     finally:
         os.close(folder)
     return found
 
 
-def _stamp(status: os.stat_result) -> Stamp:
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
-
-
-def source_stamps(root: Path) -> dict[str, Stamp]:
+def source_stamps(root: Path) -> dict[str, Identity]:
     """The stamps of everything that decides which values the arrays have."""
-    found: dict[str, Stamp] = {}
+    found: dict[str, Identity] = {}
     for place in (*DECIDING, FOLDER.rstrip("/")):
         found |= stamps(root, place)
     return found
 
 
-def weights_stamps(home: Path, tier: Tier) -> dict[str, Stamp]:
+def weights_stamps(home: Path, tier: Tier) -> dict[str, Identity]:
     return {file: stamp for file, stamp in stamps(home, tier.place).items() if file != tier.sentinel}
 
 
@@ -95,18 +70,10 @@ def fingerprint(found: Stamps) -> str:
     """Many stamps as one word, which is the same while none of them changes."""
     from blake3 import blake3
 
-    return blake3(repr(sorted(found.items())).encode("utf-8", "surrogateescape")).hexdigest()
+    return blake3(repr(sorted((file, *stamp) for file, stamp in found.items())).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 # Digests ----------------------------------------------------------------------------------------
-
-
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-
-
-def is_digest(text: str) -> bool:
-    """Whether a text is the BLAKE3 of something."""
-    return _DIGEST.fullmatch(text) is not None
 
 
 def digest_of(lines: Iterable[object]) -> str:
@@ -134,7 +101,7 @@ def source_digest(root: Path) -> str:
         for file, digest in _recorded(bundle).items():
             if found.get(file, digest) != digest:
                 raise MalformedError(
-                    f"its bytes are not those {RECORD} has the digest of", code="E_DIGEST", file=bundle[file].name,
+                    f"the bytes do not match the digest in {RECORD}", code="E_DIGEST", file=bundle[file].name,
                     hint="`flyweight verify` names every damaged array; convert the model again",
                 )  # fmt: skip
     return digest_of([_written(file), digest] for file, digest in found.items())
@@ -148,10 +115,7 @@ def _written(file: str) -> str:
 def _recorded(bundle: Bundle) -> Mapping[str, str]:
     from flyweight.containers.npy_dir.flyweight_json import read_record
 
-    if RECORD not in bundle or bundle[RECORD].size > MAX_JSON_BYTES:
-        return {}
-    source = bundle[RECORD]
-    return read_record(source.read(0, source.size), source.name).files
+    return read_record(bundle[RECORD], only_files=True).files if RECORD in bundle else {}
 
 
 def described(entries: Iterable[Entry], parts: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is in the user's cache of tiers: put there, listed, removed, and bounded.
+"""The user's cache of tiers: adding, listing, removing, and its size limit.
 
 Together the tiers take no more than FLYWEIGHT_CACHE_SIZE (`40G`): by default 32 GiB, or a quarter of the file system if that is
 less. What was not used for longest goes first, before a build and after it. A sentinel's mtime is when its tier was last used.
@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from flyweight.foundation.errors import ResourceError, UnsupportedError
 from flyweight.foundation.limits import parse_size
-from flyweight.tiers.digests import is_digest, weights_stamps
+from flyweight.foundation.manifest import is_digest
+from flyweight.tiers.digests import weights_stamps
 from flyweight.tiers.store import (
     ABOUT,
     BUILDING,
@@ -31,21 +32,7 @@ from flyweight.tiers.store import (
     placing,
 )
 from flyweight.tiers.tier_table import TIERS, Tier
-from flyweight.writing import Folder, move, own_cache
-
-__all__ = [
-    "Kept",
-    "Leftover",
-    "adopt",
-    "allocated",
-    "cache_limit",
-    "kept",
-    "leftovers",
-    "make_room",
-    "place_of",
-    "remove",
-    "remove_leftover",
-]
+from flyweight.writing import Folder, Tree, move, own_cache
 
 _VARIABLE = "FLYWEIGHT_CACHE_SIZE"
 _MOST, _SHARE = 32 << 30, 4
@@ -65,6 +52,21 @@ class Kept(NamedTuple):
     path: str
     """The model it was built for."""
 
+    @property
+    def place(self) -> Path:
+        return own_cache() / TIERS_FOLDER / self.digest / self.tier.place
+
+    def remove(self) -> bool:
+        """False if some process runs from it."""
+        with placing() as entries, made(TIERS_FOLDER, self.digest) as folder:
+            with flocked(folder, LOCK, None) as alone:
+                if not alone:
+                    return False
+                _clear(folder, self.tier)
+            if set(folder.names()) <= {ABOUT, LOCK}:
+                entries.remove_tree(self.digest)
+        return True
+
 
 class Leftover(NamedTuple):
     """A build that was stopped."""
@@ -72,6 +74,18 @@ class Leftover(NamedTuple):
     key: str
     nbytes: int
     used: float
+
+    @property
+    def place(self) -> Path:
+        return own_cache() / TIERS_FOLDER / BUILDING / self.key
+
+    def remove(self) -> bool:
+        """False if it is under way."""
+        with locked(self.key, None) as alone:
+            if alone:
+                with made(TIERS_FOLDER, BUILDING) as folder:
+                    folder.remove_tree(self.key)
+            return alone
 
 
 def kept() -> list[Kept]:
@@ -88,7 +102,7 @@ def kept() -> list[Kept]:
             for named in (tier.place, tier.sentinel):  # one without a sentinel was never used
                 with suppress(FileNotFoundError):
                     used = os.lstat(home / named).st_mtime
-            found.append(Kept(digest, tier, sum(stamp[0] for stamp in weights.values()), used, str(path)))
+            found.append(Kept(digest, tier, sum(stamp.size for stamp in weights.values()), used, str(path)))
     return sorted(found, key=lambda item: item.used)
 
 
@@ -103,12 +117,6 @@ def leftovers() -> list[Leftover]:
                 if os.listdir(folder.path / key):
                     found.append(Leftover(key, allocated(folder.path / key), os.stat(folder.path / key).st_mtime))
     return found
-
-
-def place_of(item: Kept | Leftover) -> Path:
-    if isinstance(item, Kept):
-        return own_cache() / TIERS_FOLDER / item.digest / item.tier.place
-    return own_cache() / TIERS_FOLDER / BUILDING / item.key
 
 
 def allocated(path: Path) -> int:
@@ -132,33 +140,9 @@ def adopt(work: Folder, digest: str, tier: Tier, said: Mapping[str, Any], vouch:
 
 def _clear(folder: Folder, tier: Tier) -> None:
     """Remove a tier of an entry: its sentinel first, so that what is left of a removal that was killed is not run."""
-    if "/" not in tier.sentinel:
-        folder.remove_tree(tier.sentinel)
-    elif folder.status(tier.place) is not None:
-        with folder.folder(tier.place) as inner:
-            inner.remove_tree(tier.sentinel.rpartition("/")[2])
+    with suppress(FileNotFoundError), closing(Tree(folder)) as tree, tree.at(tier.sentinel) as (inner, name):
+        inner.remove_tree(name)
     folder.remove_tree(tier.place)
-
-
-def remove(item: Kept) -> bool:
-    """Remove a tier from the user's cache; False if some process runs from it."""
-    with placing() as entries, made(TIERS_FOLDER, item.digest) as folder:
-        with flocked(folder, LOCK, None) as alone:
-            if not alone:
-                return False
-            _clear(folder, item.tier)
-        if set(folder.names()) <= {ABOUT, LOCK}:
-            entries.remove_tree(item.digest)
-    return True
-
-
-def remove_leftover(item: Leftover) -> bool:
-    """Remove a build that was stopped; False if it is under way."""
-    with locked(item.key, None) as alone:
-        if alone:
-            with made(TIERS_FOLDER, BUILDING) as folder:
-                folder.remove_tree(item.key)
-        return alone
 
 
 # The bound --------------------------------------------------------------------------------------
@@ -183,16 +167,16 @@ def make_room(nbytes: int, place: Path) -> None:
     """
     limit = cache_limit()
     found: list[Kept | Leftover] = [*kept(), *leftovers()] if nbytes <= limit else []
-    others = [item for item in found if place_of(item) != place]
+    others = [item for item in found if item.place != place]
     total = nbytes + sum(item.nbytes for item in others)
     for item in sorted(others, key=lambda item: item.used):
         if total <= limit:
             return
-        if remove(item) if isinstance(item, Kept) else remove_leftover(item):
+        if item.remove():
             total -= item.nbytes
     if total > limit:
         in_use = f", of which {(total - nbytes) >> 20} MiB are in use" if total > nbytes else ""
         raise ResourceError(
-            f"takes {nbytes >> 20} MiB, and the tiers in your cache may take {limit >> 20} MiB together{in_use}",
+            f"the tier needs {nbytes >> 20} MiB, but all tiers in your cache may take {limit >> 20} MiB together{in_use}",
             code="E_CACHE_SIZE", hint=f"set {_VARIABLE} higher, or `flyweight cache build --in-place`",
         )  # fmt: skip

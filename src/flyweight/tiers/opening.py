@@ -12,7 +12,7 @@ from flyweight.checkpoint import Checkpoint, open_checkpoint, read_checkpoint
 from flyweight.containers.container import Container
 from flyweight.containers.npy_dir.finalized import Finalized
 from flyweight.containers.npy_dir.flyweight_json import Record, read_record
-from flyweight.containers.npy_dir.npy_reading import read_json, read_keys
+from flyweight.containers.npy_dir.npy_reading import read_keys
 from flyweight.containers.npy_dir.tier_places import MANIFEST, RECORD, is_own
 from flyweight.containers.safetensors import Safetensors
 from flyweight.foundation.errors import MalformedError
@@ -20,8 +20,6 @@ from flyweight.foundation.manifest import Extent
 from flyweight.sources import Bundle, PathBundle, Source
 from flyweight.tiers.store import held
 from flyweight.tiers.tier_table import Home, Tier
-
-__all__ = ["open_tier"]
 
 
 def open_tier(home: Home, tier: Tier) -> Checkpoint:
@@ -79,7 +77,7 @@ def _bundle(home: Home, names: list[str]) -> Bundle:
 def _opened(bundle: Bundle, container: Container) -> Checkpoint:
     checkpoint = read_checkpoint(bundle, container)
     files = {name: Extent(name, 0, bundle[name].size) for name in bundle if not is_own(name)}
-    record = read_record(read_json(bundle, RECORD), bundle[RECORD].name, only_files=True) if RECORD in bundle else Record()
+    record = read_record(bundle[RECORD], only_files=True) if RECORD in bundle else Record()
     digests = record.digests({}, files.values())
     return Checkpoint(bundle, container, replace(checkpoint.manifest, files=files, digests=digests))
 

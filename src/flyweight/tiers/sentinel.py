@@ -24,12 +24,10 @@ from typing import NamedTuple
 from flyweight import __version__
 from flyweight.foundation import strict_json
 from flyweight.foundation.errors import FlyweightError
+from flyweight.foundation.manifest import is_digest
 from flyweight.sources import FileSource
-from flyweight.tiers.digests import is_digest
 from flyweight.tiers.tier_table import Home, Tier
-from flyweight.writing import Folder, signature
-
-__all__ = ["Sentinel", "read_sentinel", "write_sentinel"]
+from flyweight.writing import Folder, Tree, signature
 
 _FORMAT, _VERSION = "flyweight tier", 2
 _MOST_BYTES = 1 << 16
@@ -82,10 +80,5 @@ def read_sentinel(home: Path, tier: Tier) -> Sentinel | None:
 
 def write_sentinel(home: Home, tier: Tier, sentinel: Sentinel) -> None:
     """Put the sentinel there in one step, after everything it vouches for is on disk."""
-    folder, _, name = tier.sentinel.rpartition("/")
-    with Folder(home.path) as top:
-        if not folder:
-            top.replace(name, sentinel.text())
-            return
-        with top.folder(folder) as inner:
-            inner.replace(name, sentinel.text())
+    with Folder(home.path) as top, closing(Tree(top)) as tree, tree.at(tier.sentinel) as (folder, name):
+        folder.replace(name, sentinel.text())

@@ -21,8 +21,6 @@ from flyweight.tiers.opening import open_tier
 from flyweight.tiers.sentinel import Sentinel, read_sentinel, write_sentinel
 from flyweight.tiers.tier_table import Home, Tier
 
-__all__ = ["Standing", "State", "state_in", "tier_digest"]
-
 Standing = Literal["ready", "absent", "foreign", "unfinished", "stale", "damaged"]
 
 
@@ -39,7 +37,7 @@ class State(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return sum(stamp[0] for stamp in self.files.values())
+        return sum(stamp.size for stamp in self.files.values())
 
     def as_json(self) -> dict[str, Any]:
         where = "beside the arrays" if self.in_place else "cache"

@@ -1,4 +1,4 @@
-"""The user's own cache, which `run` builds tiers into and nobody else can write: its places and locks.
+"""Paths and locks of the user's cache of tiers, which nobody else can write.
 
     $XDG_CACHE_HOME/flyweight/
         sources/<BLAKE3 of the real path of a model>.json     what its arrays were last found to be (`arrays`)
@@ -23,29 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from flyweight.foundation.errors import OutputError
-from flyweight.tiers.digests import is_digest
+from flyweight.foundation.manifest import is_digest
 from flyweight.tiers.tier_table import Home, Tier
 from flyweight.writing import Folder, own_cache, own_folder
-
-__all__ = [
-    "ABOUT",
-    "BUILDING",
-    "LOCK",
-    "TIERS_FOLDER",
-    "about",
-    "digests_kept",
-    "flocked",
-    "held",
-    "home_of",
-    "lock_file",
-    "locked",
-    "made",
-    "may_hold",
-    "own",
-    "placing",
-    "touch",
-    "work_folder",
-]
 
 TIERS_FOLDER, BUILDING, ABOUT, LOCK = "tiers", "building", "about.json", "lock"
 

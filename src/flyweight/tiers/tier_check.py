@@ -1,4 +1,4 @@
-"""`verify` and `diff` with an eye on the tiers that lie beside arrays, which other programs, and `run --tier`, would use.
+"""`verify` and `diff` of npy-dirs, which also check the tiers beside the arrays.
 
 A sentinel proves nothing about a tier that someone else built: whoever writes weights can write their digests. The arrays do.
 Every tier beside them is made again, without being written, and compared with what is there.
@@ -24,16 +24,15 @@ from flyweight import pipeline
 from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.containers.container import Finding, Image
 from flyweight.foundation.errors import FlyweightError
-from flyweight.pipeline import DiffReport, Plan, VerifyReport
-from flyweight.pipeline.conversion import check_resources
+from flyweight.pipeline import DiffReport, VerifyReport
+from flyweight.pipeline.execution import check_resources
+from flyweight.pipeline.job import Job
 from flyweight.pipeline.transcode import carry_out
 from flyweight.tiers.building import plan_tier
 from flyweight.tiers.digests import content, described, files_without_weights, source_digest
 from flyweight.tiers.opening import open_tier
 from flyweight.tiers.sentinel import read_sentinel
 from flyweight.tiers.tier_table import TIERS, Home, Tier, has_tiers
-
-__all__ = ["audit", "diff", "verify"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -76,7 +75,7 @@ def _audit(arrays: Checkpoint, home: Home, tier: Tier) -> Iterator[Finding]:
         problem = error.message
     except OSError as error:
         problem = str(error.strerror)
-    message = f"the tier {tier.name} ({tier.place}) is not what these arrays give: {problem}"
+    message = f"the tier {tier.name} ({tier.place}) does not match the arrays: {problem}"
     if sentinel is None:
         yield Finding("warning", "E_TIER_FOREIGN", f"{message}; it is never run", tensor)
     else:
@@ -110,24 +109,25 @@ def _found(home: Home, tier: Tier) -> _Content:
 
 def _expected(arrays: Checkpoint, tier: Tier) -> _Content:
     """What building the tier would give: every step carried out, and nothing kept but digests."""
-    plan = plan_tier(arrays, tier)
-    workers = check_resources(plan, Path(arrays.bundle.name), jobs=None, max_ram=None, resume=True)
+    job = plan_tier(arrays, tier)
+    steps = job.plan.steps
+    workers = check_resources(job, Path(arrays.bundle.name), jobs=None, max_ram=None, resume=True)
 
     def parts(index: int) -> dict[str, str]:
-        return carry_out(plan.checkpoint, plan.steps[index], lambda _file, _offset, _bytes: None, measured=False)[1]
+        return carry_out(job, steps[index], lambda _file, _offset, _bytes: None, measured=False)[1]
 
     with ThreadPoolExecutor(workers, thread_name_prefix="flyweight") as pool:
-        made = dict(zip((s.target.name for s in plan.steps), pool.map(parts, range(len(plan.steps))), strict=True))
-    return _Content(described(plan.placement.manifest.entries.values(), made), _files(plan) if tier.is_model else {})
+        made = dict(zip((s.name for s in steps), pool.map(parts, range(len(steps))), strict=True))
+    return _Content(described(job.placement.manifest.entries.values(), made), _files(job) if tier.is_model else {})
 
 
-def _files(plan: Plan) -> dict[str, str]:
+def _files(job: Job) -> dict[str, str]:
     """The digest of each planned file that no tensor lies in."""
-    placed = plan.placement
+    placed = job.placement
     weights = {extent.file for entry in placed.manifest.entries.values() for extent in entry.extents.values()}
     found = {name: blake3(_bytes(image)).hexdigest() for name, image in placed.images.items() if name not in weights}
     for name, extent in placed.copies.items():
-        found[name] = plan.checkpoint.source(extent.file).digest(extent.offset, extent.nbytes)
+        found[name] = job.checkpoint.source(extent.file).digest(extent.offset, extent.nbytes)
     return dict(sorted(found.items()))
 
 

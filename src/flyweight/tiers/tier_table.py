@@ -1,4 +1,4 @@
-"""Which model has tiers, and where they lie. `containers.npy_dir.tier_places` has the table of them.
+"""Which models have tiers, and where (`containers.npy_dir.tier_places` has the table).
 
 What no tier replaces are the arrays themselves, called by their form (int8, int4, int3 …), and a model of any other format,
 which is `native`.
@@ -44,7 +44,9 @@ def tier_named(name: str) -> Tier:
 
 def require_tiers(path: Path | str) -> Path:
     """The directory of a model that can have tiers; UnsupportedError if it is of another format."""
-    root = Path(path)
+    from flyweight.sources import local_path  # which help does without
+
+    root = local_path(path)
     if not has_tiers(root):
         raise UnsupportedError("only an npy-dir has tiers", code="E_TIER", file=str(path), hint="convert it with --to npy-dir")
     return root

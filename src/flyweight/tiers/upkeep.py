@@ -1,10 +1,11 @@
-"""Keeping tiers: what there is, whether it still holds, and removing it."""
+"""Listing, checking and removing tiers."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,9 +14,7 @@ from flyweight.tiers import keeping, store
 from flyweight.tiers.arrays import Arrays, indexed
 from flyweight.tiers.state import State, state_in
 from flyweight.tiers.tier_table import TIERS, Home, Tier, has_tiers, require_tiers, tier_named
-from flyweight.writing import Folder
-
-__all__ = ["Entry", "Listing", "entries", "listing", "models_below", "prune", "prune_cache", "state_of"]
+from flyweight.writing import Folder, Tree
 
 Told = Callable[[str, int], object]
 """told(path, bytes) of each thing that is, or would be, removed."""
@@ -91,7 +90,7 @@ def prune(
     arrays = Arrays(require_tiers(path))
     with store.locked(arrays.key, None) as alone:
         if not alone:
-            raise OutputError("another process is at work on its tiers", code="E_LOCKED", file=str(arrays.root))
+            raise OutputError("another process is building or removing its tiers", code="E_LOCKED", file=str(arrays.root))
         freed = _prune_beside(arrays, chosen, only_unusable, foreign, dry_run, told)
     own = _own(arrays)
     unusable = {t for t in chosen if state_in(own, t, arrays).standing in ("unfinished", "stale", "damaged")}
@@ -123,14 +122,10 @@ def _prune_beside(arrays: Arrays, tiers: Iterable[Tier], only_unusable: bool, fo
 
 def _remove_beside(root: Path, place: str) -> None:
     """Remove a name of the layout; what is a link is removed, and not what it leads to."""
-    folder, _, name = place.rpartition("/")
-    with Folder(root) as top:
-        status = top.status(folder) if folder else None
-        if not folder:
-            top.remove_tree(name)
-        elif status is not None and not os.path.islink(root / folder):
-            with top.folder(folder) as inner:
-                inner.remove_tree(name)
+    if "/" in place and os.path.islink(os.path.dirname(root / place)):
+        return
+    with suppress(FileNotFoundError), Folder(root) as top, closing(Tree(top)) as tree, tree.at(place) as (folder, name):
+        folder.remove_tree(name)
 
 
 # Of the user's cache --------------------------------------------------------------------------------
@@ -164,7 +159,7 @@ def entries(*, deep: bool = False, forget: bool = False) -> list[Entry]:
     """What is in the user's cache, the longest unused first. With `forget` models that are gone are forgotten."""
     models = indexed(forget=forget)
     found = [_entry(item, models.get(item.digest, []), deep) for item in keeping.kept()]
-    return found + [Entry(item, "", "unfinished", "its build was stopped") for item in keeping.leftovers()]
+    return found + [Entry(item, "", "unfinished", "its build was interrupted") for item in keeping.leftovers()]
 
 
 def _entry(item: keeping.Kept, models: list[str], deep: bool) -> Entry:
@@ -174,7 +169,7 @@ def _entry(item: keeping.Kept, models: list[str], deep: bool) -> Entry:
             if arrays.recorded == item.digest:
                 state = state_in(home, item.tier, arrays, deep=deep)
                 return Entry(item, path, state.standing, state.reason)
-    return Entry(item, item.path, "orphaned", "no model that is still there has these arrays")
+    return Entry(item, item.path, "orphaned", "its model no longer exists")
 
 
 def prune_cache(
@@ -197,8 +192,7 @@ def _remove(items: Iterable[keeping.Kept | keeping.Leftover], dry_run: bool, tol
     """Remove what nobody uses; returns the bytes freed."""
     freed = 0
     for item in items:
-        if not dry_run and not (keeping.remove(item) if isinstance(item, keeping.Kept) else keeping.remove_leftover(item)):
-            continue
-        told(str(keeping.place_of(item)), item.nbytes)
-        freed += item.nbytes
+        if dry_run or item.remove():
+            told(str(item.place), item.nbytes)
+            freed += item.nbytes
     return freed

@@ -1,4 +1,4 @@
-"""A directory held open, and what may be done in it.
+"""An open directory, relative to which files are created, renamed and removed.
 
 A directory may have been filled by a stranger, who chose every name in it, the hidden and the temporary ones included. So:
 
@@ -22,8 +22,6 @@ from pathlib import Path
 from types import TracebackType
 
 from flyweight.foundation.errors import OutputError
-
-__all__ = ["Folder", "exchange", "move", "move_exclusive"]
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -85,7 +83,7 @@ class Folder:
         os.close(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise self._foreign(name, "a file")
-        problem = "has another name too (a hard link)" if status.st_nlink != 1 else "belongs to another user"
+        problem = "has another name (a hard link)" if status.st_nlink != 1 else "belongs to another user"
         raise OutputError(problem, code="E_FOREIGN", file=str(self.path / name), hint=_ASIDE)
 
     def require_own_file(self, name: str) -> None:
@@ -174,7 +172,7 @@ class Folder:
         self.close()
 
 
-_ASIDE = "it was not made here: move it away, or write elsewhere"
+_ASIDE = "Flyweight did not create it: move it away, or write elsewhere"
 
 
 def _single(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Places that are the user's own, whatever lies in the model directories: a cache, and a key to know our own work by.
+"""The user's own cache and state directories, and the key that signs this user's work.
 
     $XDG_CACHE_HOME/flyweight      what can be made again           [~/.cache/flyweight]
     $XDG_STATE_HOME/flyweight      a key, reports of faults         [~/.local/state/flyweight]
@@ -16,8 +16,6 @@ from pathlib import Path
 
 from flyweight.foundation.errors import OutputError
 from flyweight.writing.folder import Folder, move_exclusive
-
-__all__ = ["is_temporary", "own_cache", "own_folder", "own_state", "signature", "temporary_name"]
 
 _NAME, _KEY, _KEY_BYTES = "flyweight", "key", 32
 _WRITABLE_BY_OTHERS = 0o022
@@ -49,7 +47,7 @@ def own_folder(path: Path) -> Folder:
         found = parent.folder(path.name)
     if os.fstat(found.descriptor).st_mode & _WRITABLE_BY_OTHERS:
         found.close()
-        raise OutputError("others can write here", code="E_FOREIGN", file=str(path), hint=f"chmod go-w {path}")
+        raise OutputError("other users can write here", code="E_FOREIGN", file=str(path), hint=f"chmod go-w {path}")
     return found
 
 
@@ -101,5 +99,5 @@ def _kept_key(folder: Folder) -> bytes:
     finally:
         os.close(descriptor)
     if len(kept) != _KEY_BYTES:
-        raise OutputError("is not a key", code="E_FOREIGN", file=str(folder.path / _KEY), hint="remove it")
+        raise OutputError("is not a valid key", code="E_FOREIGN", file=str(folder.path / _KEY), hint="remove it")
     return kept

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from flyweight.writing.folder import Folder
 
-__all__ = ["Content", "Tree", "content", "remove_listed"]
-
 _KEPT_OPEN = 128
 _MAX_DEPTH = 16
 

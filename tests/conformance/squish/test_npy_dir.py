@@ -20,7 +20,7 @@ from squish.quant.compressed_loader import _dequantize_npy_dir, compress_npy_dir
 
 import flyweight
 from flyweight.pipeline.adding import add_form
-from toys import llama_tensors, write_toy_llama
+from support.toys import llama_tensors, write_toy_llama
 
 TOOL = Path(sys.executable).parent / "squish-convert"
 SOURCE = {name: values.astype(np.float32) for name, values in llama_tensors(dtype=np.float32).items()}

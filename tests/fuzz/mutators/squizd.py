@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from fuzz.mutators import json_text, plain
 from fuzz.mutators.values import packed
-from squizd_files import directory_of, edited, patched, redigested, resealed
+from support.squizd_files import directory_of, edited, patched, redigested, resealed
 
 __all__ = ["mutate"]
 

@@ -14,10 +14,10 @@ import pytest
 
 import flyweight.pipeline
 import flyweight.tiers
-from command_line import flyweight as command
 from flyweight.cli.failure import INTERNAL
 from flyweight.foundation.errors import ArgumentError, MalformedError
-from toys import write_toy_llama
+from support.command_line import flyweight as command
+from support.toys import write_toy_llama
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import flyweight
-from command_line import flyweight as run_verb
-from toys import write_toy_llama
+from support.command_line import flyweight as run_verb
+from support.toys import write_toy_llama
 
 DEPTH = 1200
 VERBS = {

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import flyweight
-from toys import write_toy_llama
+from support.toys import write_toy_llama
 
 HERE = Path(__file__).parent
 LEAST = 1024

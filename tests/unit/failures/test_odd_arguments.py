@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import flyweight
-from command_line import flyweight as command
-from command_line import invocations
 from flyweight.foundation.limits import MAX_SIZE, parse_size
-from toys import write_toy_llama
+from support.command_line import flyweight as command
+from support.command_line import invocations
+from support.toys import write_toy_llama
 
 
 def _archive(path: Path, member: str) -> None:
@@ -43,8 +43,10 @@ PLACES: dict[str, tuple[Callable[[Path], object], int, str]] = {
     "/dev/null": (lambda _: None, 3, "neither a file nor a directory"),
     "/dev/zero": (lambda _: None, 3, "neither a file nor a directory"),
     "-": (lambda _: None, 4, "standard input"),
-    "https://huggingface.co/a/b": (lambda _: None, 4, "https://huggingface.co/a/b: only files"),
-    "hf://a/b": (lambda _: None, 4, "hf://a/b: only files"),
+    "https://huggingface.co/a/b": (lambda _: None, 4, "https://huggingface.co/a/b: remote sources"),
+    "hf://a/b": (lambda _: None, 4, "hf://a/b: remote sources"),
+    "s3://a/b.gguf": (lambda _: None, 4, "s3://a/b.gguf: remote sources are not supported yet (download the file"),
+    "file:///a.gguf": (lambda _: None, 4, "file:///a.gguf: remote sources"),
     "missing": (lambda _: None, 6, "missing: No such file"),
 }
 
@@ -111,3 +113,25 @@ def test_sizes_are_read_alike_from_python_and_the_command_line() -> None:
         MAX_SIZE: MAX_SIZE,
     }
     assert {size: parse_size(size) for size in sizes} == sizes
+
+
+@pytest.mark.parametrize("url", ["https://example.org/m.gguf", "HF://a/b", "s3://a/b", "file:///m.gguf"])
+def test_a_url_is_refused_by_name(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    toy = write_toy_llama(tmp_path / "toy", layers=1)
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: flyweight.open(url),
+        lambda: flyweight.verify(url),
+        lambda: flyweight.diff(toy, url),
+        lambda: flyweight.convert(url, "out.gguf"),
+        lambda: flyweight.convert(toy, url, to="hf"),
+        lambda: flyweight.extract(toy, "files", url),
+    )
+    for call in calls:
+        with pytest.raises(flyweight.FlyweightError, match="remote sources are not supported yet") as caught:
+            call()
+        assert (caught.value.code, caught.value.file) == ("E_REMOTE", url)
+    for arguments in (("convert", toy, url), ("cache", "build", url), ("run", url, "x"), ("extract", toy, "files", url)):
+        done = command(*arguments, "--json")
+        assert (done.code, done.error()["code"], done.error()["file"]) == (4, "E_REMOTE", url)
+    assert [path.name for path in tmp_path.iterdir()] == ["toy"]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import flyweight
-from command_line import Done, invocations
-from command_line import flyweight as command
 from flyweight.containers import CONTAINERS
-from toys import write_toy_llama
+from support.command_line import Done, invocations
+from support.command_line import flyweight as command
+from support.toys import write_toy_llama
 
 NAMES = {
     "bytes that are no UTF-8": b"m\xffd",

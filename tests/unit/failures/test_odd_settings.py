@@ -25,10 +25,11 @@ from flyweight.models.checked_record import Record
 from flyweight.pipeline import convert
 from flyweight.runtime import open_model
 from flyweight.sources import MemoryBundle
-from toys import write_toy_llama
+from support import GOLDEN
+from support.toys import write_toy_llama
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "decoders"
-FAMILIES = sorted(path.name for path in GOLDEN.iterdir())
+DECODERS = GOLDEN / "decoders"
+FAMILIES = sorted(path.name for path in DECODERS.iterdir())
 DEEP: Any = 0
 for _ in range(60):
     DEEP = [DEEP]
@@ -60,7 +61,7 @@ METADATA: tuple[Any, ...] = (
 
 
 def settings_of(family: str) -> dict[str, Any]:
-    settings: dict[str, Any] = json.loads((GOLDEN / family / "config.json").read_text())
+    settings: dict[str, Any] = json.loads((DECODERS / family / "config.json").read_text())
     return settings
 
 
@@ -121,7 +122,7 @@ def fault(checkpoint: Checkpoint) -> str:
 
 
 def with_settings(family: str, settings: Mapping[str, Any]) -> Checkpoint:
-    return base_of(GOLDEN / family).checkpoint(files={"config.json": json.dumps(settings).encode()})
+    return base_of(DECODERS / family).checkpoint(files={"config.json": json.dumps(settings).encode()})
 
 
 def with_metadata(base: Base, key: str, value: Any) -> Checkpoint:
@@ -156,7 +157,7 @@ def test_every_setting_with_every_odd_value(family: str) -> None:
 
 @pytest.mark.parametrize(("family", "place"), [*((family, "rope_scaling") for family in SCALED), ("llama", "rope_parameters")])
 def test_every_setting_of_rotary_embeddings_with_every_odd_value(family: str, place: str) -> None:
-    base, checkpoint = settings_of(family), base_of(GOLDEN / family).checkpoint()
+    base, checkpoint = settings_of(family), base_of(DECODERS / family).checkpoint()
     pairs = models.blueprint(checkpoint.manifest, checkpoint.read).config.rotary // 2
     for kind, scaling in SCALINGS.items():
         valid = {"rope_type": kind.split(",")[0]} | {k: v * pairs if k in LISTS else v for k, v in scaling.items()}
@@ -182,5 +183,5 @@ def test_every_key_of_metadata_with_every_odd_value(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_key_of_a_familys_metadata_with_every_odd_value(family: str, tmp_path: Path) -> None:
-    convert(GOLDEN / family, tmp_path / "model.gguf")
+    convert(DECODERS / family, tmp_path / "model.gguf")
     assert odd_metadata(base_of(tmp_path / "model.gguf"), but=("tokenizer.", "general.")) == {}

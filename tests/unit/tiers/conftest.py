@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import flyweight
-from tier_models import FORMS, become
-from toys import CONFIG, toy_llama_files, write_files
+from support.tier_models import FORMS, become
+from support.toys import CONFIG, toy_llama_files, write_files
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A toy in every form."""
+    """A toy in every form. Tests work on copies of it."""
     root = tmp_path_factory.mktemp("tiers")
     settings = json.dumps({**CONFIG, "num_hidden_layers": 2}).encode()
     write_files(root / "toy", toy_llama_files(layers=2) | {"config.json": settings})

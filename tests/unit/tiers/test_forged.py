@@ -14,7 +14,7 @@ from flyweight.tiers import audit, build, open_best, prune, state_of, tier_named
 from flyweight.tiers.digests import source_digest
 from flyweight.tiers.sentinel import Sentinel, read_sentinel
 from flyweight.writing import own
-from tier_models import Q, arrays, become, command, equal, everything, other_model, values
+from support.tier_models import Q, arrays, become, command, equal, everything, other_model, values
 
 KINDS = ("sealed", "unsigned", "replayed", "stale", "squish", "bare", "old")
 SAYS_SO = ("sealed", "unsigned", "replayed")

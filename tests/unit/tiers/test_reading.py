@@ -16,7 +16,7 @@ import pytest
 import flyweight
 from flyweight.foundation.errors import FlyweightError
 from flyweight.tiers import TIERS, Tier, build, listing, prune
-from tier_models import everything, values
+from support.tier_models import everything, values
 
 VERBS = {
     "run": ["run", "MODEL", "abc", "--max-tokens", "1"],

@@ -23,8 +23,8 @@ from flyweight.runtime.linear import form_of
 from flyweight.runtime.tensors import Tensors
 from flyweight.tiers import build, listing, open_best, open_model_from, prune, state_of
 from flyweight.tiers.keeping import leftovers
-from tier_models import FORMS, Q, arrays, command, equal, everything, home_of, values
-from toys import CONFIG, safetensors_bytes, toy_llama_files, write_files
+from support.tier_models import FORMS, Q, arrays, command, equal, everything, home_of, values
+from support.toys import CONFIG, safetensors_bytes, toy_llama_files, write_files
 
 
 @pytest.mark.parametrize("ask", [listing, lambda path: prune(path, tiers=["cache"]), lambda path: build(path, "cache")])
@@ -113,7 +113,7 @@ def test_int4_is_an_mlx_directory(model: Path, made: Path, tmp_path: Path) -> No
     assert values(eight)[0].tier == "int4", "before cache and finalized, as Squish has it"
     build(eight, "packed")
     assert values(eight)[0].tier == "packed", "before all"
-    assert values(model, tier="int4")[0].why == "its arrays as they are: asked for", "these have four bits already"
+    assert values(model, tier="int4")[0].why == "the arrays as they are: asked for", "these have four bits already"
 
 
 def test_every_tier_runs_and_says_the_same_to_the_last_bit_where_values_are_the_same(model: Path) -> None:
@@ -139,7 +139,7 @@ def test_what_f16_cannot_hold_is_no_finalized_tier(made: Path, tmp_path: Path) -
     raw[at : at + entry.spec.dtype.itemsize] = np.array([1e6], entry.spec.dtype.numpy).tobytes()
     (source / entry.extents["data"].file).write_bytes(raw)
     flyweight.convert(source, tmp_path / "model", to="npy_dir", quant="none")
-    with pytest.raises(MalformedError, match="does not fit") as caught:
+    with pytest.raises(MalformedError, match="too large for") as caught:
         build(tmp_path / "model", "finalized")
     assert caught.value.code == "E_OVERFLOW"
     assert state_of(tmp_path / "model", "finalized").standing == "absent"
@@ -152,7 +152,7 @@ def test_what_bf16_cannot_hold_is_no_cache(tmp_path: Path) -> None:
     values[3, 5] = 3.4e38  # beyond bf16, which ends at 3.39e38
     source = write_files(tmp_path / "m", {"config.json": b"{}", "model.safetensors": safetensors_bytes({"w": values})})
     flyweight.convert(source, tmp_path / "model", to="npy_dir", quant="int4")
-    with pytest.raises(MalformedError, match="does not fit bf16") as caught:
+    with pytest.raises(MalformedError, match="too large for bf16") as caught:
         build(tmp_path / "model", "cache")
     assert (caught.value.code, caught.value.tensor) == ("E_OVERFLOW", "w")
     assert caught.value.hint
@@ -206,7 +206,7 @@ def test_a_decoded_tier_larger_than_the_memory_is_passed_over(model: Path) -> No
     nbytes = state_of(model, "cache").nbytes
     choice, _ = values(model, build=False, max_ram=nbytes - 1)
     assert choice.tier == "int4"
-    assert any("would not stay in" in state.reason for state in choice.considered)
+    assert any("do not fit in" in state.reason for state in choice.considered)
 
 
 def test_no_room_is_said_and_the_arrays_are_run(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,12 +19,12 @@ from flyweight.containers import container_named
 from flyweight.foundation.accuracy_gate import Gate
 from flyweight.foundation.errors import FlyweightError, GateError, MalformedError
 from flyweight.measuring import measure
-from flyweight.pipeline import plan
+from flyweight.pipeline import job
 from flyweight.pipeline.quantization_names import recipe_for
 from flyweight.tiers import TIERS, build, digests, open_best, open_model_from, state_of, tier_named
 from flyweight.tiers.keeping import leftovers
 from flyweight.tiers.sentinel import read_sentinel
-from tier_models import Q, arrays, command, equal, everything, home_of, other_model, values
+from support.tier_models import Q, arrays, command, equal, everything, home_of, other_model, values
 
 # What may not be run ------------------------------------------------------------------------------
 
@@ -286,7 +286,7 @@ def test_three_bits_from_eight_are_measured_before_they_appear(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = shutil.copytree(made / "int8", tmp_path / "model")
-    monkeypatch.setattr(plan, "INT3", STRICT)
+    monkeypatch.setattr(job, "INT3", STRICT)
     with pytest.raises(GateError, match="KL divergence"):
         build(model, "int3", measure=measure)
     assert state_of(model, "int3").standing == "absent"
@@ -295,7 +295,7 @@ def test_three_bits_from_eight_are_measured_before_they_appear(
     assert "KL divergence" in state_of(model, "int3").ungated
     choice, _ = values(model, build=False)
     assert choice.tier == "int8"
-    assert any("has not passed its gate" in state.reason for state in choice.considered)
+    assert any("has not passed its accuracy gate" in state.reason for state in choice.considered)
     assert values(model, build=False, allow_ungated=True)[0].tier == "int3"
     damaged = next((home_of(model) / "squish_3bit").glob("*.safetensors"))
     damaged.write_bytes(b"")

@@ -67,7 +67,7 @@ def test_an_own_folder_is_no_link_and_not_shared(home: Path) -> None:
     with own_folder(home / "cache" / "mine") as folder:
         assert os.fstat(folder.descriptor).st_mode & 0o777 == 0o700
     (home / "cache" / "mine").chmod(0o770)
-    with pytest.raises(OutputError, match="others can write"):
+    with pytest.raises(OutputError, match="other users can write"):
         own_folder(home / "cache" / "mine")
     (home / "cache" / "link").symlink_to(home)
     with pytest.raises(OutputError, match="symbolic link"):

@@ -10,7 +10,7 @@ import pytest
 
 from flyweight.foundation.errors import OutputError
 from flyweight.writing import Folder, Tree, content, remove_listed, tree
-from toys import write_files
+from support.toys import write_files
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Four bits beside eight: what is added to a directory that is already there.
+"""Four-bit weights added to an int8 npy-dir in place.
 
 The arrays of four bits are files of their own, and beside another form they count only with `.squish_int4_ready`. So that
 empty file is the one step that turns the directory, and everything else is in place before it:
@@ -18,17 +18,15 @@ from dataclasses import replace
 
 from flyweight.containers.abilities import Addition
 from flyweight.containers.container import Chunks, Image, Placement, require_carried
-from flyweight.containers.npy_dir.forms import FORMS, INT4, arrange
-from flyweight.containers.npy_dir.npy_directory import NpyDirectory, array_image, digests_of, image_of, part_extents
-from flyweight.containers.npy_dir.npy_options import ADDABLE, PRESETS
+from flyweight.containers.npy_dir.forms import FORMS, INT4, PRESETS, arrange
+from flyweight.containers.npy_dir.npy_directory import NpyDirectory, digests_of, place_arrays
+from flyweight.containers.npy_dir.npy_options import ADDABLE
 from flyweight.containers.npy_dir.npy_reading import array_files, labels, read
 from flyweight.containers.npy_dir.tier_places import ARRAY, COMPRESSED, FOLDER, INT4_READY, RECORD
 from flyweight.foundation.errors import OutputError, UnsupportedError
 from flyweight.foundation.manifest import Entry, Extent, Manifest
 from flyweight.foundation.tensor import CodecSpec
 from flyweight.sources import Bundle
-
-__all__ = ["FourBits"]
 
 _SUFFIXES = [suffix for label in INT4 for suffix in FORMS[label].files.values()]
 
@@ -58,12 +56,12 @@ class FourBits(NpyDirectory, Addition):
         # Codecs may differ: a lone group may be told as 0.
         same = all(arrange(entry.spec, entry.codec) == arrange(entry.spec, self.codec) for entry in counting)
         if counting and same and not added:
-            return f"{self.form} is there already"
+            return f"the model already has {self.form} weights"
         if counting:
-            message = "four bits of another form, or of some tensors, count already"
+            message = "the model already has four-bit weights of another form, or of some tensors"
             raise OutputError(message, code="E_EXISTS", file=self._where, hint="convert to a new directory instead")
         if not added:
-            message = "no tensor is in eight bits"
+            message = "the model has no int8 tensor"
             raise UnsupportedError(message, code="E_NOTHING", file=self._where, hint="convert --quant int8 first")
         return ""
 
@@ -80,15 +78,12 @@ class FourBits(NpyDirectory, Addition):
         digests: dict[str, Extent] = {}
         entries: dict[str, Entry] = {}
         for tensor, entry in manifest.entries.items():
-            stored = arrange(entry.spec, entry.codec) or {}
-            places = {part: f"{FOLDER}{self._keys[tensor]}{s.suffix}{ARRAY}" for part, s in stored.items()}
-            made = {places[part]: array_image(s.array) for part, s in reversed(stored.items())}
-            digests |= {f"{tensor}\0{file}": Extent(file, 0, image.nbytes) for file, image in made.items()}
-            images |= made
-            entries[tensor] = replace(entry, extents=part_extents(stored, places, made))
+            arrays, entries[tensor] = place_arrays(entry, self._keys[tensor])
+            digests |= {f"{tensor}\0{file}": Extent(file, 0, image.nbytes) for file, image in arrays.items()}
+            images |= reversed(arrays.items())  # of each tensor the codes last
         placement = Placement(replace(manifest, entries=entries), images, digests=digests)
         if images:
-            images |= {file: image_of(text) for file, text in self._heads(placement, {}).items()}
+            images |= {file: Image.of(text) for file, text in self._heads(placement, {}).items()}
         return placement
 
     def finish(self, placement: Placement, digests: Mapping[str, str], read: Callable[[Extent], bytes]) -> Mapping[str, Chunks]:

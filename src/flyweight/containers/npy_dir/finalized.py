@@ -18,8 +18,6 @@ from flyweight.foundation.manifest import Entry, Extent, Manifest
 from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import Bundle
 
-__all__ = ["Finalized"]
-
 
 class Finalized(Container):
     name = "finalized"

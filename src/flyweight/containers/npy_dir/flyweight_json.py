@@ -1,4 +1,4 @@
-"""flyweight.json: what the arrays alone do not say, of a directory written here.
+"""flyweight.json: codecs, metadata, digests and accuracy gate of an npy-dir that Flyweight wrote.
 
     {"format": "flyweight npy-dir", "version": 1,
      "metadata": typed metadata as text (`typed_json`),
@@ -13,30 +13,25 @@ is as good; one with it is checked against it. `added` is there where four bits 
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flyweight.containers import typed_json
 from flyweight.containers.npy_dir.tier_places import RECORD
-from flyweight.foundation import strict_json
+from flyweight.foundation import strict_json, typed_json
 from flyweight.foundation.accuracy_gate import Verdict
 from flyweight.foundation.cursor import check_shape
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
-from flyweight.foundation.manifest import Digests, Entry, Extent, Typed
+from flyweight.foundation.manifest import Digests, Entry, Extent, Typed, is_digest
 from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.sources import Source
 
-__all__ = ["NO_DIGEST", "Record", "read_record"]
-
 VERSION = 1
 NO_DIGEST = "0" * 64
-REMEDY = f"get it again: it is damaged; if the change is yours, remove {RECORD}, without which the arrays read the same"
+REMEDY = f"the file is damaged: download or convert it again; if you changed it on purpose, remove {RECORD}"
 _FORMAT = "flyweight npy-dir"
 _COMPRESSED = ".zst"
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +61,7 @@ class Record:
         digest = self.digest(file)
         if digest is not None and source.digest() != digest:
             raise MalformedError(
-                f"{file.removesuffix(_COMPRESSED)} does not have the digest that {RECORD} says", code="E_DIGEST",
+                f"{file.removesuffix(_COMPRESSED)} does not match the digest in {RECORD}", code="E_DIGEST",
                 file=source.name, hint=REMEDY,
             )  # fmt: skip
 
@@ -94,12 +89,12 @@ class Record:
         return strict_json.dumps(document, indent=1) + b"\n"
 
 
-def read_record(raw: memoryview, file: str, *, only_files: bool = False) -> Record:
+def read_record(source: Source, *, only_files: bool = False) -> Record:
     """The record, or with `only_files` what it says of files: a start from a tier needs no more."""
-    document = strict_json.loads(raw, file=file)
+    document, file = strict_json.load(source), source.name
     match document:
         case {"format": str(form), "version": int(version)} if form == _FORMAT and version != VERSION:
-            raise UnsupportedError(f"version {version} of {RECORD} is unknown", code="E_RECORD_VERSION", file=file)
+            raise UnsupportedError(f"unknown version {version} of {RECORD}", code="E_RECORD_VERSION", file=file)
         case {
             "format": str(form), "version": int(), "metadata": str(metadata), "tensors": dict(tensors), "files": dict(files)
         } if form == _FORMAT:  # fmt: skip
@@ -107,7 +102,7 @@ def read_record(raw: memoryview, file: str, *, only_files: bool = False) -> Reco
         case _:
             raise _malformed(f"not a {_FORMAT} record", file)
     for name, digest in files.items():
-        if type(digest) is not str or not _DIGEST.fullmatch(digest):
+        if not is_digest(digest):
             raise _malformed(f"the digest of '{name}' is not 64 hexadecimal digits", file)
     if only_files:
         return Record(files=files)
@@ -126,7 +121,7 @@ def _tensor(about: Any, file: str, name: str) -> tuple[TensorSpec, CodecSpec]:
         case {"shape": list(shape), "dtype": str(dtype), "codec": dict(codec)}:
             spec = TensorSpec(check_shape(shape, file=file, tensor=name), DType.parse(dtype))
             return spec, _codec(codec, file, name)
-    raise _malformed("it is not described by a shape, a dtype and a codec", file, name)
+    raise _malformed("its description needs a shape, a dtype and a codec", file, name)
 
 
 def _codec(about: object, file: str, name: str) -> CodecSpec:

@@ -20,13 +20,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from flyweight.containers.carried import Carried
+from flyweight.containers.named_quantizations import Floor, Preset, PresetRule
 from flyweight.containers.npy_dir.npy_header import DESCRS
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.manifest import Entry
 from flyweight.foundation.tensor import RAW, CodecSpec, Param, TensorSpec
-
-__all__ = ["CARRIED", "DENSE", "FORMS", "INT4", "SHAPE", "SUFFIXES", "Form", "Stored", "arrange", "form_name", "identify"]
 
 
 class Stored(NamedTuple):
@@ -81,6 +80,19 @@ FORMS = {
     ),
 }  # fmt: skip
 """In the order in which they are preferred."""
+
+
+def _everywhere(codec: CodecSpec, floor: Floor | None = None) -> Preset:
+    return Preset((PresetRule(("*",), codec, floor),))
+
+
+PRESETS = {
+    "int8": _everywhere(FORMS["int8"].spec(0), Floor(0.99995, FORMS["int8"].spec(64))),
+    **{f"int8-g{group}": _everywhere(FORMS["int8"].spec(group)) for group in (32, 64, 128)},
+    **{label: _everywhere(FORMS[label].preset()) for label in ("int4", "int4-legacy", "int3")},
+    "int4-g64": _everywhere(FORMS["int4"].preset(DType.F16)),
+}
+"""What the quantizations of `npy_options.QUANTS` are."""
 _SCALED = [(form, scale) for form in FORMS.values() for scale in form.usual]
 INT4 = ("int4", "int4-legacy")
 CORRECTION = {"left": "__lra", "right": "__lrb"}
@@ -212,14 +224,14 @@ def identify(label: str, shape: tuple[int, ...], arrays: Mapping[str, TensorSpec
     form, spec = FORMS[label], TensorSpec(shape, DType.F32)
     codes, scale = (arrays[form.files[part]] for part in ("codes", "scale"))
     if not spec.size:
-        raise UnsupportedError(f"an empty tensor is not quantised, but {form.files['codes']} is there", code="E_SPEC")
+        raise UnsupportedError(f"an empty tensor cannot be quantized, but it has {form.files['codes']}", code="E_SPEC")
     stored = scale.dtype if scale.dtype in form.usual else DType.F32
     if form.flat:
         found = _group(form.usual[stored], spec.size, scale.size)
     else:
         found = _group(form.usual[stored], spec.columns, scale.shape[1] if len(scale.shape) == 2 else 1)
     if found is None or found > _MAX_GROUP:
-        raise MalformedError(f"{codes} and {scale} do not cut {spec} into groups", code="E_GROUP")
+        raise MalformedError(f"the group length of {spec} cannot be found from {codes} and {scale}", code="E_GROUP")
     codec = form.spec(found, stored)
     if CORRECTION["left"] in arrays:
         rank = arrays[CORRECTION["left"]].shape[-1:] or (0,)

@@ -15,8 +15,6 @@ from blake3 import blake3
 
 from flyweight.foundation.errors import MalformedError
 
-__all__ = ["check_keys", "safe_keys"]
-
 MAX_KEY_BYTES = 200
 """A file name has at most 255, and a key gets a suffix."""
 
@@ -34,11 +32,11 @@ def check_keys(keys: Mapping[str, str], file: str) -> None:
     owners: dict[str, str] = {}
     for name, key in keys.items():
         if not key or _FORBIDDEN.search(key) or len(key.encode()) > MAX_KEY_BYTES or key == ".":
-            raise MalformedError(f"'{key}' is no piece of a file name", code="E_SAFE_KEY", file=file, tensor=name)
+            raise MalformedError(f"the key '{key}' cannot be part of a file name", code="E_SAFE_KEY", file=file, tensor=name)
         other = owners.setdefault(_folded(key), name)
         if other != name:
             raise MalformedError(
-                f"its key '{key}' is that of tensor '{other}' too", code="E_KEY_COLLISION", file=file, tensor=name
+                f"its key '{key}' is also the key of tensor '{other}'", code="E_KEY_COLLISION", file=file, tensor=name
             )
 
 

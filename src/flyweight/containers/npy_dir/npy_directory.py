@@ -26,11 +26,11 @@ from flyweight.containers.container import Chunks, Container, DenseTypes, Findin
 from flyweight.containers.hf import place_side_files
 from flyweight.containers.named_quantizations import Preset
 from flyweight.containers.npy_dir.flyweight_json import NO_DIGEST, Record, read_record
-from flyweight.containers.npy_dir.forms import CARRIED, FORMS, SHAPE, Stored, arrange
+from flyweight.containers.npy_dir.forms import CARRIED, FORMS, PRESETS, SHAPE, arrange
 from flyweight.containers.npy_dir.keys import safe_keys
 from flyweight.containers.npy_dir.npy_header import build_header
-from flyweight.containers.npy_dir.npy_options import PRESETS
-from flyweight.containers.npy_dir.npy_reading import Reading, read, read_json, recorded_digests
+from flyweight.containers.npy_dir.npy_options import QUANTS
+from flyweight.containers.npy_dir.npy_reading import Reading, read, recorded_digests
 from flyweight.containers.npy_dir.tier_places import (
     ARRAY,
     COMPRESSED,
@@ -48,10 +48,8 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, UnsupportedError
 from flyweight.foundation.manifest import Entry, Extent, Manifest
 from flyweight.foundation.tensor import CodecSpec, Param, TensorSpec
-from flyweight.sources import Bundle
+from flyweight.sources import Bundle, MemorySource
 from flyweight.sources.zstd import InflatedBundle
-
-__all__ = ["NpyDirectory", "array_image", "digests_of", "image_of", "part_extents"]
 
 _AFFINE: dict[str, Param] = {"form": "scale_bias", "axis": -1, "scale": "f32", "packing": "little", "word": "u8"}
 _THREE_BITS = tuple(FORMS["int3"].files["codes"] + ending for ending in (ARRAY, COMPRESSED))
@@ -66,7 +64,7 @@ class NpyDirectory(Container):
     dense = DenseTypes(exactly={DType.BF16: DType.F16})
     codecs = CARRIED
     own_files = OWN_FILES
-    quants = tuple(PRESETS)
+    quants = QUANTS
 
     def probe(self, bundle: Bundle) -> bool:
         return bundle.is_directory and (
@@ -96,10 +94,10 @@ class NpyDirectory(Container):
         return {"gate": verdict.as_json()}
 
     def verdict(self, bundle: Bundle) -> Verdict | None:
-        return read_record(read_json(bundle, RECORD), bundle[RECORD].name).gate if RECORD in bundle else None
+        return read_record(bundle[RECORD]).gate if RECORD in bundle else None
 
     def certify(self, placement: Placement, verdict: Verdict, read: Callable[[Extent], bytes]) -> Mapping[str, bytes]:
-        record = read_record(memoryview(read(Extent(RECORD, 0, placement.images[RECORD].nbytes))), RECORD)
+        record = read_record(MemorySource(read(Extent(RECORD, 0, placement.images[RECORD].nbytes)), RECORD))
         return {RECORD: replace(record, gate=verdict).text()}
 
     def audit(self, bundle: Bundle) -> Iterator[Finding]:
@@ -144,20 +142,17 @@ class NpyDirectory(Container):
         digests: dict[str, Extent] = {}
         entries: dict[str, Entry] = {}
         for tensor, entry in manifest.entries.items():
-            stored = arrange(entry.spec, entry.codec) or {}
-            places = {part: f"{FOLDER}{keys[tensor]}{s.suffix}{ARRAY}" for part, s in stored.items()}
-            made = {places[part]: array_image(s.array) for part, s in stored.items()}
-            digests |= {f"{tensor}\0{file}": Extent(file, 0, image.nbytes) for file, image in made.items()}
-            images |= made
+            arrays, entries[tensor] = place_arrays(entry, keys[tensor])
+            digests |= {f"{tensor}\0{file}": Extent(file, 0, image.nbytes) for file, image in arrays.items()}
+            images |= arrays
             images[f"{FOLDER}{keys[tensor]}{SHAPE}{ARRAY}"] = _shape_image(entry.spec.shape)
-            entries[tensor] = replace(entry, extents=part_extents(stored, places, made))
         new, copies = place_side_files(manifest.files)
-        images |= new | {MANIFEST: image_of(strict_json.dumps(keys, indent=2) + b"\n"), READY: image_of(b"")}
+        images |= new | {MANIFEST: Image.of(strict_json.dumps(keys, indent=2) + b"\n"), READY: Image.of(b"")}
         if any(file.endswith("__q4.npy") for file in images):
-            images[INT4_READY] = image_of(b"")
+            images[INT4_READY] = Image.of(b"")
         digests |= {f"\0{file}": Extent(file, 0, extent.nbytes) for file, extent in copies.items()}
         record = Record.of(entries, manifest.metadata, digests_of(images, digests, {}))
-        images[RECORD] = image_of(record.text())
+        images[RECORD] = Image.of(record.text())
         placed = Manifest(self.name, entries, manifest.metadata, dict(manifest.files), self.dialect)
         return Placement(placed, images, copies, digests)
 
@@ -179,27 +174,23 @@ def _foreign_gate(found: Reading) -> Iterator[Finding]:
         gated = [entry for entry in found.entries.values() if _is_gated(entry)]
         files = {extent.file.removesuffix(".zst") for entry in gated for extent in entry.extents.values()}
         if record.gate.subject != subject_of({file: record.files.get(file, NO_DIGEST) for file in files}):
-            yield Finding("error", "E_GATE", f"the gate in {RECORD} is of other arrays")
+            yield Finding("error", "E_GATE", f"the accuracy gate in {RECORD} was passed by other arrays")
 
 
-def image_of(data: bytes) -> Image:
-    return Image(len(data), ((0, data),) if data else ())
-
-
-def array_image(spec: TensorSpec) -> Image:
-    head = build_header(spec)
-    return Image(len(head) + spec.nbytes, ((0, head),))
+def place_arrays(entry: Entry, key: str) -> tuple[dict[str, Image], Entry]:
+    """The files of a tensor's arrays, the codes first, and the tensor as it lies in them."""
+    images: dict[str, Image] = {}
+    extents: dict[str, Extent] = {}
+    for part, stored in (arrange(entry.spec, entry.codec) or {}).items():
+        file, head = f"{FOLDER}{key}{stored.suffix}{ARRAY}", build_header(stored.array)
+        images[file] = Image(len(head) + stored.array.nbytes, ((0, head),))
+        extents[part] = Extent(file, len(head), stored.part.nbytes)
+    return images, replace(entry, extents=extents)
 
 
 def _shape_image(shape: tuple[int, ...]) -> Image:
     head = build_header(TensorSpec((len(shape),), DType.I64))
-    return image_of(head + b"".join(dim.to_bytes(8, "little") for dim in shape))
-
-
-def part_extents(stored: Mapping[str, Stored], places: Mapping[str, str], images: Mapping[str, Image]) -> dict[str, Extent]:
-    return {
-        part: Extent(places[part], images[places[part]].nbytes - s.array.nbytes, s.part.nbytes) for part, s in stored.items()
-    }
+    return Image.of(head + b"".join(dim.to_bytes(8, "little") for dim in shape))
 
 
 def digests_of(images: Mapping[str, Image], later: Mapping[str, Extent], known: Mapping[str, str]) -> dict[str, str]:
@@ -224,6 +215,6 @@ def _wrong_digests(found: Reading) -> Iterator[Finding]:
             if stored not in found.bundle:
                 yield Finding("error", "E_MISSING", f"{file} is missing", tensor)
             elif found.bundle[stored].digest() != digest:
-                yield Finding("error", "E_DIGEST", f"{file} does not have the digest that {RECORD} says", tensor)
+                yield Finding("error", "E_DIGEST", f"{file} does not match the digest in {RECORD}", tensor)
         except FlyweightError as error:
             yield Finding("error", error.code, error.message, tensor, error.offset)

@@ -22,8 +22,6 @@ from flyweight.foundation.errors import CUT_SHORT, FlyweightError, LimitError, M
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.sources import Source
 
-__all__ = ["DESCRS", "Header", "build_header", "read_header"]
-
 MAGIC = b"\x93NUMPY"
 DESCRS = {
     "<f2": DType.F16, "<f4": DType.F32, "<f8": DType.F64, "|b1": DType.BOOL,
@@ -65,8 +63,8 @@ def read_header(source: Source) -> Header:
     here, there = offset + spec.nbytes, source.size
     if here > there:
         raise MalformedError(
-            f"{spec} needs {spec.nbytes} bytes but {there - offset} follow", code="E_PAST_END", file=source.name, offset=offset,
-            hint=CUT_SHORT,
+            f"{spec} needs {spec.nbytes} bytes but {there - offset} are left",
+            code="E_PAST_END", file=source.name, offset=offset, hint=CUT_SHORT,
         )  # fmt: skip
     if here < there:
         raise MalformedError(f"{there - here} bytes after the array", code="E_TRAILING", file=source.name, offset=here)
@@ -80,7 +78,7 @@ def _text(source: Source) -> tuple[bytes, int]:
         raise MalformedError("not a .npy file", code="E_NPY_MAGIC", file=source.name, offset=0)
     major, minor = cursor.u8("the version"), cursor.u8("the version")
     if major not in (1, 2, 3) or minor:
-        raise MalformedError(f"version {major}.{minor} of .npy is unknown", code="E_NPY_VERSION", file=source.name, offset=6)
+        raise MalformedError(f"unknown .npy version {major}.{minor}", code="E_NPY_VERSION", file=source.name, offset=6)
     length = int(cursor.scalar("u16" if major == 1 else "u32", "the length of the header"))
     if length > MAX_HEADER:
         raise LimitError(f"a header of {length} bytes exceeds {MAX_HEADER}", code="E_NPY_HEADER", file=source.name, offset=8)
@@ -104,7 +102,7 @@ def _parse(raw: bytes) -> TensorSpec:
         key = item["key"]
         value = item[{"descr": "descr", "fortran_order": "flag", "shape": "shape"}[key]]
         if value is None:
-            raise malformed(f"'{key}' is of another kind")
+            raise malformed(f"'{key}' has the wrong type")
         found[key] = value
         at, end = item.end(), item["end"]
     if len(found) != 3 or text[at:].strip():
@@ -112,7 +110,7 @@ def _parse(raw: bytes) -> TensorSpec:
     if found["descr"] not in DESCRS:
         raise malformed(f"elements of type '{found['descr']}' are not allowed here", "E_DTYPE")
     if found["fortran_order"] == "True":
-        raise malformed("the array is stored column by column", "E_FORTRAN")
+        raise malformed("the array is in Fortran (column) order", "E_FORTRAN")
     dims = [dim.strip() for dim in found["shape"].split(",")]
     if len(dims) > 1 and not dims[-1]:  # the comma after the last
         dims.pop()

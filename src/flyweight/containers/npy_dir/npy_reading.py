@@ -1,4 +1,4 @@
-"""Reading a directory: its manifest, its arrays, its record. Whatever is wrong is collected, tensor by tensor.
+"""Reading an npy-dir: its manifest, its arrays, its flyweight.json. All errors are collected, tensor by tensor.
 
 manifest.json says which tensors there are and what each is called on disk. Where a tensor has several forms, four bits count
 only once `.squish_int4_ready` says that all of them are there, or if there is nothing else.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flyweight.containers.npy_dir.flyweight_json import Record, read_record
 from flyweight.containers.npy_dir.forms import (
@@ -31,12 +31,10 @@ from flyweight.foundation import strict_json
 from flyweight.foundation.cursor import check_name, check_shape
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
-from flyweight.foundation.limits import MAX_JSON_BYTES, MAX_RANK, MAX_TENSORS
+from flyweight.foundation.limits import MAX_RANK, MAX_TENSORS
 from flyweight.foundation.manifest import Digests, Entry, Extent
 from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.sources import Bundle
-
-__all__ = ["Reading", "array_files", "labels", "read", "read_json", "read_keys", "recorded_digests"]
 
 
 @dataclass
@@ -61,7 +59,7 @@ def read(bundle: Bundle) -> Reading:
     try:
         found.keys = keys = read_keys(bundle)
         if RECORD in bundle:
-            found.record = read_record(read_json(bundle, RECORD), bundle[RECORD].name)
+            found.record = read_record(bundle[RECORD])
             _same_names(keys, found.record, bundle[RECORD].name)
             found.record.check(MANIFEST, bundle[MANIFEST])
     except FlyweightError as error:
@@ -82,19 +80,12 @@ def read(bundle: Bundle) -> Reading:
     return found
 
 
-def read_json(bundle: Bundle, name: str) -> memoryview:
-    source = bundle[name]
-    if source.size > MAX_JSON_BYTES:
-        raise LimitError(f"{source.size} bytes of JSON exceed the limit of {MAX_JSON_BYTES}", file=source.name)
-    return source.read(0, source.size)
-
-
 def read_keys(bundle: Bundle) -> dict[str, str]:
     """manifest.json: tensor → key."""
     if MANIFEST not in bundle:
-        raise MalformedError(f"arrays without a {MANIFEST}", code="E_NO_MANIFEST", file=bundle.name)
+        raise MalformedError(f"there are arrays but no {MANIFEST}", code="E_NO_MANIFEST", file=bundle.name)
     file = bundle[MANIFEST].name
-    keys = strict_json.loads(read_json(bundle, MANIFEST), file=file)
+    keys = strict_json.load(bundle[MANIFEST])
     if not isinstance(keys, dict) or any(type(key) is not str for key in keys.values()):
         raise MalformedError("the manifest is not an object of names and keys", code="E_MANIFEST", file=file)
     if len(keys) > MAX_TENSORS:
@@ -108,7 +99,7 @@ def read_keys(bundle: Bundle) -> dict[str, str]:
 def _same_names(keys: Mapping[str, str], record: Record, file: str) -> None:
     for name in keys.keys() ^ record.tensors.keys():
         where = MANIFEST if name in keys else RECORD
-        raise MalformedError(f"only {where} knows this tensor", code="E_RECORD", file=file, tensor=name)
+        raise MalformedError(f"only {where} has this tensor", code="E_RECORD", file=file, tensor=name)
 
 
 def array_files(bundle: Bundle) -> dict[str, dict[str, str]]:
@@ -182,7 +173,7 @@ def _recorded(
     if four and len(forms) == 1 and said is None and all(suffixes <= files.keys() for suffixes in known):
         return kind
     spec, codec = forms[0]
-    raise MalformedError(f"{RECORD} says {spec} as {codec}, its arrays {kind.spec} as {kind.codec}", code="E_RECORD")
+    raise MalformedError(f"{RECORD} says {spec} as {codec}, but the arrays are {kind.spec} as {kind.codec}", code="E_RECORD")
 
 
 def labels(files: Mapping[str, str]) -> list[str]:
@@ -199,8 +190,10 @@ def _forms(found: Reading, files: Mapping[str, str]) -> list[str]:
     if present:
         return present
     if PICKLE in files:
-        raise UnsupportedError("DFloat11 is a pickle, which nothing here opens", code="E_PICKLE", file=files[PICKLE])
-    raise MalformedError("none of its arrays is there", code="E_PART_MISSING", hint="the directory may be half written")
+        raise UnsupportedError(
+            "DFloat11 arrays are Python pickles, which Flyweight never loads", code="E_PICKLE", file=files[PICKLE]
+        )
+    raise MalformedError("none of its arrays exists", code="E_PART_MISSING", hint="the directory may be incomplete")
 
 
 def _wanted(label: str, files: Mapping[str, str]) -> Iterator[str]:
@@ -257,22 +250,23 @@ def _completeness(found: Reading) -> None:
             reason = f"{RECORD} is there"
         elif stray:
             reason = f"{len(stray)} arrays belong to no tensor, such as {stray[0]}"
-        elif PROGRESS in bundle and not _all_shards(read_json(bundle, PROGRESS)):
-            reason = f"{PROGRESS} counts shards that are not done"
+        elif PROGRESS in bundle and not _all_shards(strict_json.load(bundle[PROGRESS])):
+            reason = f"{PROGRESS} lists unfinished shards"
         if reason:
             found.problems.append(
-                MalformedError(f"half written: no {READY}, and {reason}", code="E_UNFINISHED", file=bundle.name)
+                MalformedError(
+                    f"the directory is incomplete: there is no {READY}, and {reason}", code="E_UNFINISHED", file=bundle.name
+                )
             )
-        found.warnings.append(("E_UNFINISHED", f"no {READY}: the writer did not say that it finished"))
+        found.warnings.append(("E_UNFINISHED", f"no {READY}: the conversion may not have finished"))
     if found.waiting:
-        message = f"{found.waiting} tensors have four bits that do not count, as there is no {INT4_READY}"
+        message = f"{found.waiting} tensors have four-bit weights that are not used, because there is no {INT4_READY}"
         found.warnings.append(("E_UNREADY", message))
     if READY in bundle and stray:
         found.warnings.append(("E_STRAY", f"{len(stray)} arrays belong to no tensor, such as {stray[0]}"))
 
 
-def _all_shards(raw: memoryview) -> bool:
-    progress: Any = strict_json.loads(raw, file=PROGRESS)
+def _all_shards(progress: object) -> bool:
     match progress:
         case {"completed_shards": list(done), "total_shards": int(total)}:
             return len(done) >= total

@@ -1,4 +1,4 @@
-"""What lies where in an npy-dir: the names of its files, its folders, and the tiers that are built from its arrays.
+"""File and folder names of an npy-dir, and of the tiers built from its arrays.
 
     tier        where                          sentinel                   what
     packed      flyweight_packed.safetensors   .flyweight_packed_ready    the arrays as the products take them
@@ -15,13 +15,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from flyweight.foundation.dtypes import DType
-
-__all__ = [
-    "ARRAY", "COMPRESSED", "DECIDING", "FOLDER", "INT4_READY", "MANIFEST", "OWN_FILES", "PROGRESS", "READY", "RECORD", "TIERS",
-    "Tier", "is_own", "looks_like",
-]  # fmt: skip
-
 MANIFEST, RECORD, FOLDER = "manifest.json", "flyweight.json", "tensors/"
 READY, INT4_READY = f"{FOLDER}.manifest_ready", ".squish_int4_ready"
 ARRAY, COMPRESSED = ".npy", ".npy.zst"
@@ -37,8 +30,8 @@ class Tier(NamedTuple):
     sentinel: str
     holds: Literal["file", "arrays", "model"]
     """One safetensors file, a folder of single arrays, or a whole model with a config and a tokenizer of its own."""
-    dtype: DType | None
-    """What everything is decoded to; None where weights stay quantised."""
+    dtype: str
+    """What everything is decoded to; empty where weights stay quantized."""
     about: str
 
     @property
@@ -47,11 +40,11 @@ class Tier(NamedTuple):
 
 
 TIERS = (
-    Tier("packed", "flyweight_packed.safetensors", ".flyweight_packed_ready", "file", None, "as the products take them"),
-    Tier("int4", "squish_4bit", ".squish_4bit_ready", "model", None, "an MLX directory of 4 bits"),
-    Tier("int3", "squish_3bit", ".squish_3bit_ready", "model", None, "an MLX directory of 3 bits"),
-    Tier("cache", "squish_weights.safetensors", ".squish_ready", "file", DType.BF16, "decoded, one file of bf16"),
-    Tier("finalized", "finalized", "finalized/.ready", "arrays", DType.F16, "decoded, a file of f16 for each tensor"),
+    Tier("packed", "flyweight_packed.safetensors", ".flyweight_packed_ready", "file", "", "in a form that runs directly"),
+    Tier("int4", "squish_4bit", ".squish_4bit_ready", "model", "", "4-bit MLX directory"),
+    Tier("int3", "squish_3bit", ".squish_3bit_ready", "model", "", "3-bit MLX directory"),
+    Tier("cache", "squish_weights.safetensors", ".squish_ready", "file", "bf16", "decoded, one bf16 file"),
+    Tier("finalized", "finalized", "finalized/.ready", "arrays", "f16", "decoded, one f16 file per tensor"),
 )
 _LOCK = ".flyweight_tiers.lock"
 _OWN = {MANIFEST, RECORD, INT4_READY, PROGRESS, "stats.json", _LOCK, ".flyweight_tiers.new"}

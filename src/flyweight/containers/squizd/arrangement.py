@@ -17,7 +17,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from flyweight.containers import mlpackage, typed_json
+from flyweight.containers import mlpackage
 from flyweight.containers.squizd.blocks import (
     ENTRY_BYTES,
     Block,
@@ -41,15 +41,13 @@ from flyweight.containers.squizd.squizd_header import (
     build_header,
     build_index,
 )
-from flyweight.foundation import strict_json
+from flyweight.foundation import strict_json, typed_json
 from flyweight.foundation.cursor import check_name
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.limits import MAX_JSON_BYTES
 from flyweight.foundation.manifest import DRAFT, Entry, Extent, Manifest, Typed
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.sources import MemorySource
-
-__all__ = ["APPENDIX", "Arrangement", "Table", "is_file_name", "layer_of", "metadata_text"]
 
 APPENDIX = mlpackage.NAME
 """The side file that is the CoreML appendix."""
@@ -90,7 +88,7 @@ class Table:
     section: Section
     offset: int
     tensors: tuple[tuple[int, bool], ...]
-    """Id of each quantised tensor, and whether its pair is stored here (else its sub-blocks have their own)."""
+    """Id of each quantized tensor, and whether its pair is stored here (else its sub-blocks have their own)."""
     sub_blocks: int
     has_second: bool
 
@@ -155,39 +153,39 @@ class Arrangement:
 
     def _check(self) -> None:
         if len(self._layer_numbers()) > 0xFFFF:
-            raise UnsupportedError("SQUIZD holds at most 65535 layers", code="E_LAYER_COUNT")
+            raise UnsupportedError("SQUIZD allows at most 65535 layers", code="E_LAYER_COUNT")
         self._check_files()
         ids: dict[int, str] = {}
         for name, entry in self.manifest.entries.items():
             check_name(name)
             own = tensor_id(layer_of(name), name)
             if ids.setdefault(own, name) != name:
-                raise UnsupportedError(f"its id is that of '{ids[own]}'", code="E_TENSOR_ID", tensor=name)
+                raise UnsupportedError(f"its id equals that of '{ids[own]}'", code="E_TENSOR_ID", tensor=name)
             inner, _ = unmasked(entry.codec)
             if inner.params.get("id", own) != own:
                 raise UnsupportedError(
-                    f"its scales carry the id {inner.params['id']}, not {own}", code="E_TENSOR_ID", tensor=name
+                    f"its scales have the id {inner.params['id']}, not {own}", code="E_TENSOR_ID", tensor=name
                 )
         if len(primaries := self.primaries()) > 1:
             raise UnsupportedError(
-                f"weights cannot be {' and '.join(primaries)} in one file", code="E_PRIMARY", hint="choose one encoding"
+                f"one file cannot have both {' and '.join(primaries)} weights", code="E_PRIMARY", hint="choose one encoding"
             )
         if len(blocks := set(self._mask_blocks().values())) > 1:
-            raise UnsupportedError(f"masks of one file have one block size, not {sorted(blocks)}", code="E_SPARSITY")
+            raise UnsupportedError(f"all masks of a file must have one block size, not {sorted(blocks)}", code="E_SPARSITY")
         draft = [
             n for n, e in self.manifest.entries.items() if n.startswith(DRAFT) and self._encoding(e) not in ("INT4", "NPCL")
         ]
         if draft:
-            raise UnsupportedError("a draft head holds INT4 and plain tensors", code="E_ENCODING", tensor=draft[0])
+            raise UnsupportedError("a draft head can have only INT4 and plain tensors", code="E_ENCODING", tensor=draft[0])
 
     def _check_files(self) -> None:
         """What a reader would refuse is not written."""
         folded = set[str]()
         for name, content in self.manifest.files.items():
             if not is_file_name(name):
-                raise UnsupportedError(f"SQUIZD holds no file called {name!r}", code="E_FILE_NAME")
+                raise UnsupportedError(f"SQUIZD cannot embed a file called {name!r}", code="E_FILE_NAME")
             if name.casefold() in folded:
-                raise UnsupportedError(f"two files are called {name!r} where case is not told apart", code="E_DUPLICATE")
+                raise UnsupportedError(f"two files are called {name!r}, ignoring case", code="E_DUPLICATE")
             folded.add(name.casefold())
             if name == APPENDIX:
                 archive = _content(content, name)
@@ -202,14 +200,10 @@ class Arrangement:
 
     def primaries(self) -> list[str]:
         """The flags of the encodings there are. INT4 blocks may stand beside INT2 ones."""
-        found = set[str]()
-        for name, entry in self.manifest.entries.items():
-            encoding = encoding_of(unmasked(entry.codec)[0])
-            if encoding and encoding.flag and not name.startswith(DRAFT):
-                found.add(encoding.flag)
-        if "INT2" in found:
-            found.discard("INT4")
-        return [flag for flag in PRIMARY if flag in found]
+        own = (entry for name, entry in self.manifest.entries.items() if not name.startswith(DRAFT))
+        flags = {encoding.flag for entry in own if (encoding := encoding_of(unmasked(entry.codec)[0]))}
+        flags -= {"INT4"} if "INT2" in flags else set()
+        return [flag for flag in PRIMARY if flag in flags]
 
     # Where it goes --------------------------------------------------------------------------------
 
@@ -253,20 +247,20 @@ class Arrangement:
         return (begin, end), end
 
     def _put_table(self, section: Section, names: Sequence[str], at: int) -> int:
-        quantised = [name for name in names if self._shapes[name].table]
-        pairs = {name: self._shapes[name].table.endswith("pair") for name in quantised}
-        nbytes = {name: self.manifest.entries[name].parts[self._shapes[name].table].nbytes for name in quantised}
-        sub_blocks = sum(nbytes[name] // ENTRY_BYTES for name in quantised if not pairs[name])
-        has_second = any(self._encoding(self.manifest.entries[name]) in ("INT4", "INT2") for name in quantised)
-        ids = tuple((tensor_id(layer_of(name), name), pairs[name]) for name in quantised)
+        quantized = [name for name in names if self._shapes[name].table]
+        pairs = {name: self._shapes[name].table.endswith("pair") for name in quantized}
+        nbytes = {name: self.manifest.entries[name].parts[self._shapes[name].table].nbytes for name in quantized}
+        sub_blocks = sum(nbytes[name] // ENTRY_BYTES for name in quantized if not pairs[name])
+        has_second = any(self._encoding(self.manifest.entries[name]) in ("INT4", "INT2") for name in quantized)
+        ids = tuple((tensor_id(layer_of(name), name), pairs[name]) for name in quantized)
         table = Table(section, aligned(at), ids, sub_blocks, has_second)
-        if section not in (None, "draft") or quantised:
+        if section not in (None, "draft") or quantized:
             self.tables.append(table)
             self.chunks += table.chunks()
         else:
             return at
         second = table.second_offset + 8
-        for k, name in enumerate(quantised):
+        for k, name in enumerate(quantized):
             where = table.offset + 8 + ENTRY_BYTES * k if pairs[name] else second
             self.extents[name][self._shapes[name].table] = Extent(self.file, where, nbytes[name])
             second += 0 if pairs[name] else nbytes[name]

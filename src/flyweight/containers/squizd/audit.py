@@ -1,4 +1,4 @@
-"""Everything that is wrong with a SQUIZD file: structure, heads, digests, tables, masks' place, padding and the appendix."""
+"""`verify` of a SQUIZD file: structure, block headers, digests, tables of scales, masks, padding and appendix."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from flyweight.containers.squizd.walk import read_tables
 from flyweight.foundation.errors import FlyweightError
 from flyweight.foundation.manifest import Entry, Extent
 from flyweight.sources import Source
-
-__all__ = ["audit"]
 
 _ENTRY = np.dtype([("id", "<u8"), ("pair", "<f4", 2)])
 
@@ -83,24 +81,30 @@ def _check_sparsity(found: Reading, report: Report) -> None:
     masked = [entry for entry in found.entries.values() if "mask" in entry.extents]
     said, layers = found.header.sparsity, {section_of(entry.name) for entry in masked} - {None, "draft"}
     report.require(
-        said.n_sparse_layers == len(layers), "E_SPARSITY", f"{len(layers)} layers have masks, not {said.n_sparse_layers}", 136
+        said.n_sparse_layers == len(layers),
+        "E_SPARSITY",
+        f"{len(layers)} layers have masks, but the header says {said.n_sparse_layers}",
+        136,
     )
     masks = [(entry, bytes(found.source.read(*entry.extents["mask"][1:]))) for entry in masked]
     mean = fmean(dropped(entry.spec, said.block_size, mask) for entry, mask in masks) if masks else 0.0
     report.require(
-        abs(mean - said.mean_sparsity) < 1e-6, "E_SPARSITY", f"the masks drop {mean:.6f}, not {said.mean_sparsity}", 140
+        abs(mean - said.mean_sparsity) < 1e-6,
+        "E_SPARSITY",
+        f"the masks drop {mean:.6f} of the blocks, but the header says {said.mean_sparsity}",
+        140,
     )
 
 
 def _check_digest(source: Source, extent: Extent, digest: str, what: str, tensor: str | None, report: Report) -> None:
     report.require(
         source.digest(extent.offset, extent.nbytes) == digest,
-        "E_DIGEST", f"{what} does not have the digest the directory says", extent.offset, tensor,
+        "E_DIGEST", f"{what} does not match its digest in the directory", extent.offset, tensor,
     )  # fmt: skip
 
 
 def _check_table(found: Reading, section: Section, extent: Extent, entries: list[Entry], report: Report) -> None:
-    """Round 1 names each quantised tensor of the section once; round 2 has the sub-blocks of those that have some."""
+    """Round 1 names each quantized tensor of the section once; round 2 has the sub-blocks of those that have some."""
     try:
         tables = read_tables(found.source, extent.offset, extent.end)
     except FlyweightError as error:
@@ -109,7 +113,7 @@ def _check_table(found: Reading, section: Section, extent: Extent, entries: list
     report.require(
         tables.end == extent.end,
         "E_SCALES",
-        f"the table of {_named(section)} is not as long as the directory says",
+        f"the table of {_named(section)} has another length than the directory says",
         extent.offset,
     )
     codecs = {entry.name: unmasked(entry.codec)[0] for entry in entries}
@@ -119,7 +123,7 @@ def _check_table(found: Reading, section: Section, extent: Extent, entries: list
         counted[run.id] += run.entries
     report.require(
         counted == Counter(dict.fromkeys(tensors, 1)),
-        "E_SCALES", f"the pairs of {_named(section)} are not those of its tensors", extent.offset,
+        "E_SCALES", f"the entries of {_named(section)} do not match its tensors", extent.offset,
     )  # fmt: skip
     wanted: dict[tuple[int, int], int] = {}
     for own, entry in tensors.items():
@@ -128,7 +132,7 @@ def _check_table(found: Reading, section: Section, extent: Extent, entries: list
                 wanted[own | 1 << 63, entry.extents[name].offset] = part.nbytes // ENTRY_BYTES
     report.require(
         {(run.id, run.offset): run.entries for run in tables.second} == wanted,
-        "E_SCALES", f"the sub-blocks of {_named(section)} are not those of its tensors", extent.offset,
+        "E_SCALES", f"the sub-blocks of {_named(section)} do not match its tensors", extent.offset,
     )  # fmt: skip
     names = {own: entry.name for own, entry in tensors.items()}
     for begin, end in ((extent.offset, tables.first_end), (tables.second_begin, tables.end)):
@@ -158,7 +162,7 @@ def _check_padding(found: Reading, report: Report) -> None:
         gap = begin - end
         if gap >= ALIGNMENT:
             if not found.directory:
-                report.warning("E_HOLE", f"{gap} bytes before {what} belong to nothing", end)
+                report.warning("E_HOLE", f"{gap} unused bytes before {what}", end)
         elif gap > 0:
             report.require(not any(source.read(end, gap)), "E_PADDING", f"the padding before {what} is not zero", end)
         end = max(end, stop)

@@ -20,35 +20,17 @@ from typing import Any, ClassVar, NamedTuple
 
 from flyweight.containers.carried import Carried
 from flyweight.containers.squizd.squizd_header import fnv1a64
+from flyweight.foundation.astc_footprints import FOOTPRINTS
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError
 from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec
-
-__all__ = [
-    "ALIGNMENT",
-    "BY_NAME",
-    "CARRIED",
-    "ENCODINGS",
-    "ENTRY_BYTES",
-    "Block",
-    "Encoding",
-    "aligned",
-    "arrange",
-    "dropped",
-    "encoding_of",
-    "masked",
-    "tensor_id",
-]
 
 ALIGNMENT, ENTRY_BYTES = 64, 16
 NO_LAYER = 0xFFFFFFFF
 DTYPE_CODES = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I64, DType.U8, DType.BOOL)
 """Of NPCL blocks, by code. The specification has the first three; the others hold the id maps of draft heads."""
-FOOTPRINTS = {(4, 4): 0x04, (5, 5): 0x05, (6, 6): 0x06, (8, 5): 0x08}
+FOOTPRINT_CODES = {(4, 4): 0x04, (5, 5): 0x05, (6, 6): 0x06, (8, 5): 0x08}
 """Codes with a name; any other footprint W×H is 0x0000WWHH."""
-LEGAL_FOOTPRINTS = {
-    (4, 4), (5, 4), (5, 5), (6, 5), (6, 6), (8, 5), (8, 6), (8, 8), (10, 5), (10, 6), (10, 8), (10, 10), (12, 10), (12, 12),
-}  # fmt: skip
 WORDS = {DType.BF16: (16, 3, 1, 249), DType.F16: (16, 6, 1, 25), DType.F32: (32, 3, 3, 249)}
 """Word width in bits, bit planes, low bytes a word and the last first exponent of the lossless code."""
 _U32 = 1 << 32
@@ -65,9 +47,11 @@ def tensor_id(layer: int | None, name: str) -> int:
 
 
 class Block(NamedTuple):
-    """A tensor's block: its head, where each part begins in it, its length, and the part that lies in the scale table."""
+    """A tensor's block: its head, its parts as the codec lays them out, where each begins in it, its length, and the part that
+    lies in the scale table."""
 
     head: bytes
+    parts: Layout
     inside: Mapping[str, int]
     nbytes: int
     table: str
@@ -192,11 +176,11 @@ class Astc(Encoding):
 
     def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
         footprint = (codec.params.get("width"), codec.params.get("height"))
-        return codec.name == "astc" and footprint in LEGAL_FOOTPRINTS and _is_matrix(spec) and spec.dtype is DType.F32
+        return codec.name == "astc" and footprint in FOOTPRINTS and _is_matrix(spec) and spec.dtype is DType.F32
 
     def head(self, spec: TensorSpec, codec: CodecSpec) -> bytes:
         width, height = codec.integer("width"), codec.integer("height")
-        code = FOOTPRINTS.get((width, height), width << 8 | height)
+        code = FOOTPRINT_CODES.get((width, height), width << 8 | height)
         return pack("<4sIII", self.magic, spec.columns, spec.rows, code)
 
     def parts(self, spec: TensorSpec, codec: CodecSpec) -> Layout:
@@ -212,9 +196,9 @@ class Astc(Encoding):
 
     def codec(self, row: Mapping[str, Any], tensor: int) -> CodecSpec:
         match row.get("footprint"):
-            case [int(width), int(height)] if (width, height) in LEGAL_FOOTPRINTS:
+            case [int(width), int(height)] if (width, height) in FOOTPRINTS:
                 return CodecSpec("astc", {"width": width, "height": height, "id": tensor})
-        raise MalformedError(f"{row.get('footprint')!r} is no ASTC footprint", code="E_FOOTPRINT")
+        raise MalformedError(f"{row.get('footprint')!r} is not an ASTC footprint", code="E_FOOTPRINT")
 
 
 class Numbers(Encoding):
@@ -263,7 +247,7 @@ def unmasked(codec: CodecSpec) -> tuple[CodecSpec, int]:
     match codec.params.get("inner"), codec.params.get("block"):
         case CodecSpec() as inner, int(block) if block > 0:
             return inner, block
-    raise MalformedError(f"{codec} is no mask over a codec", code="E_CODEC_PARAMS")
+    raise MalformedError(f"{codec} is not a mask around a codec", code="E_CODEC_PARAMS")
 
 
 def mask_spec(spec: TensorSpec, block: int) -> TensorSpec:
@@ -288,15 +272,6 @@ def carried(spec: TensorSpec, codec: CodecSpec) -> bool:
     return encoding is not None and encoding.carries(spec, inner) and (not block or len(spec.shape) >= 2)
 
 
-def layout(spec: TensorSpec, codec: CodecSpec) -> Layout:
-    """All stored parts of a tensor, as its codec lays them out."""
-    inner, block = unmasked(codec)
-    encoding = encoding_of(inner)
-    assert encoding is not None
-    parts = encoding.parts(spec, inner)
-    return {f"inner.{name}": part for name, part in parts.items()} | {"mask": mask_spec(spec, block)} if block else parts
-
-
 def arrange(spec: TensorSpec, codec: CodecSpec) -> Block:
     """A tensor's block. The codec must be one that is carried."""
     inner, block = unmasked(codec)
@@ -304,16 +279,16 @@ def arrange(spec: TensorSpec, codec: CodecSpec) -> Block:
     assert encoding is not None
     prefix = "inner." if block else ""
     head, table = encoding.head(spec, inner), encoding.table(inner)
+    parts = {prefix + name: part for name, part in encoding.parts(spec, inner).items()}
     at, inside = len(head), dict[str, int]()
-    for name, part in encoding.parts(spec, inner).items():
-        if name != table:
-            at = aligned(at, encoding.part_alignment)
-            inside[prefix + name] = at
-            at += part.nbytes
+    for name in parts:
+        if name != prefix + table:
+            inside[name] = at = aligned(at, encoding.part_alignment)
+            at += parts[name].nbytes
     if block:
-        inside["mask"] = at
-        at += mask_spec(spec, block).nbytes
-    return Block(head, inside, at, prefix + table if table else "")
+        inside["mask"], parts["mask"] = at, mask_spec(spec, block)
+        at += parts["mask"].nbytes
+    return Block(head, parts, inside, at, prefix + table if table else "")
 
 
 def _count(row: Mapping[str, Any], key: str, limit: int = 1 << 62) -> int:

@@ -1,4 +1,4 @@
-"""What is wrong with a file: collected as it is read, so that one look finds every broken rule.
+"""The report of broken rules, collected while a file is read, so that one pass finds all.
 
 `parse` raises the first error of a report; `audit` lists all of it.
 """
@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from flyweight.containers.container import Finding
 from flyweight.foundation.errors import FlyweightError, MalformedError
-
-__all__ = ["Report"]
-
 
 _MOST = 1000
 """Findings a report holds: nobody reads more, and a short file can break millions of rules."""

@@ -1,4 +1,4 @@
-"""The directory of a SQUIZD file: what its tensors and files are called, what they are, and where they lie.
+"""The directory of a SQUIZD file: name, kind and place of every tensor and embedded file.
 
     "SQDX", u32 version 1, u64 length, JSON of that length, the BLAKE3 of all bytes from 0 to here
 
@@ -8,14 +8,12 @@ It stands directly behind the layer index, so that the first bytes of a file say
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from blake3 import blake3
 
-from flyweight.containers import typed_json
 from flyweight.containers.squizd.arrangement import APPENDIX, TYPED, Section, is_file_name, layer_of, section_of
 from flyweight.containers.squizd.blocks import (
     ALIGNMENT,
@@ -24,7 +22,6 @@ from flyweight.containers.squizd.blocks import (
     Block,
     arrange,
     carried,
-    layout,
     masked,
     tensor_id,
     unmasked,
@@ -32,20 +29,17 @@ from flyweight.containers.squizd.blocks import (
 from flyweight.containers.squizd.broken_rules import Report
 from flyweight.containers.squizd.first_bytes import Front
 from flyweight.containers.squizd.squizd_header import Header, Layer
-from flyweight.foundation import strict_json
+from flyweight.foundation import strict_json, typed_json
 from flyweight.foundation.cursor import Cursor, check_name, check_shape
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError
 from flyweight.foundation.limits import MAX_JSON_BYTES, MAX_METADATA_KEYS, MAX_TENSORS_PER_FILE
-from flyweight.foundation.manifest import DRAFT, Digests, Entry, Extent, Typed
-from flyweight.foundation.tensor import CodecSpec, Layout, TensorSpec
+from flyweight.foundation.manifest import DRAFT, Digests, Entry, Extent, Typed, is_digest
+from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.sources import Source
-
-__all__ = ["Directory", "Stored", "permitted", "read_directory"]
 
 _KEYS = {"tensors", "tables", "files", "metadata"}
 _FIELDS = {"name", "layer", "shape", "dtype", "encoding", "offset", "length", "blake3"}
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +66,7 @@ class Directory:
             name: (block.extent, table.extent) if (table := self.tables.get(section_of(name))) else (block.extent,)
             for name, block in self.blocks.items()
         }
-        return Digests({one.extent: one.digest for one in stored}, tensors, "get or convert the file again: it is damaged")
+        return Digests({one.extent: one.digest for one in stored}, tensors, "the file is damaged: download or convert it again")
 
 
 def permitted(header: Header, name: str) -> tuple[str, ...]:
@@ -91,9 +85,11 @@ def read_directory(
     try:
         cursor.take(4, "the directory")
         version, length = cursor.u32("its version"), cursor.u64("its length")
-        if not report.require(version == 1, "E_VERSION", f"directory version {version}; only 1 is known", at + 4):
+        if not report.require(version == 1, "E_VERSION", f"directory version {version} is not supported; only 1 is", at + 4):
             return None
-        if not report.require(length <= MAX_JSON_BYTES, "E_HEADER_SIZE", f"a directory of {length} bytes is too long", at + 8):
+        if not report.require(
+            length <= MAX_JSON_BYTES, "E_HEADER_SIZE", f"the directory of {length} bytes is too long", at + 8
+        ):
             return None
         begin, end = cursor.offset, cursor.offset + length
         source.check_range(begin, length + 32)
@@ -101,7 +97,7 @@ def read_directory(
         report.require(
             blake3(source.read(0, end)).digest() == bytes(source.read(end, 32)),
             "E_DIRECTORY_DIGEST",
-            "header, index and directory do not have the digest stored behind them",
+            "header, index and directory do not match the digest stored after them",
             end,
         )
         document = strict_json.loads(source.read(begin, length), file=source.name)
@@ -109,7 +105,7 @@ def read_directory(
         report.caught(error)
         return None
     if not isinstance(document, dict) or not document.keys() >= _KEYS:
-        report.error("E_DIRECTORY", f"a directory is an object with {', '.join(sorted(_KEYS))}", at + 16)
+        report.error("E_DIRECTORY", f"the directory must be an object with {', '.join(sorted(_KEYS))}", at + 16)
         return None
     for key in sorted(document.keys() - _KEYS):
         report.warning("E_DIRECTORY", f"unknown key '{key}'", at + 16)
@@ -125,7 +121,7 @@ class _Reader:
         self.layers = {layer.number: layer for layer in layers}
         self.scales: list[tuple[Extent, str]] = []
         self.permitted = {name: permitted(header, name) for name in ("", DRAFT)}
-        self.shapes: dict[tuple[object, ...], tuple[TensorSpec, Block, Layout]] = {}
+        self.shapes: dict[tuple[object, ...], tuple[TensorSpec, Block]] = {}
 
     def read(self, document: Mapping[str, Any]) -> Directory:
         tables = self._tables(self._list(document, "tables"))
@@ -138,7 +134,7 @@ class _Reader:
                 entry, stored = self._tensor(row, tables)
                 own = tensor_id(layer_of(entry.name), entry.name)
                 if entry.name in entries:
-                    raise MalformedError("is listed twice", code="E_DUPLICATE")
+                    raise MalformedError("the tensor is listed twice", code="E_DUPLICATE")
                 if ids.setdefault(own, entry.name) != entry.name:
                     raise MalformedError(f"has the same id as '{ids[own]}'", code="E_TENSOR_ID")
             except FlyweightError as error:
@@ -159,12 +155,12 @@ class _Reader:
 
     def _extent(self, row: Mapping[str, Any], alignment: int = ALIGNMENT) -> Stored:
         offset, length, digest = row.get("offset"), row.get("length"), row.get("blake3")
-        if type(offset) is not int or type(length) is not int or type(digest) is not str or not _DIGEST.fullmatch(digest):
+        if type(offset) is not int or type(length) is not int or type(digest) is not str or not is_digest(digest):
             raise MalformedError("needs offset, length and a blake3 of 64 digits", code="E_DIRECTORY")
         if offset < self.end or length < 0:
-            raise MalformedError(f"cannot lie at {offset}, {length} bytes long", code="E_OFFSETS")
+            raise MalformedError(f"offset {offset} with {length} bytes is not possible", code="E_OFFSETS")
         if offset % alignment:
-            raise MalformedError(f"offset {offset} is no multiple of {alignment}", code="E_ALIGNMENT", offset=offset)
+            raise MalformedError(f"offset {offset} is not a multiple of {alignment}", code="E_ALIGNMENT", offset=offset)
         if offset + length > self.source.size:
             raise MalformedError(
                 f"bytes {offset}..{offset + length} run past the end at {self.source.size}", code="E_PAST_END", offset=offset
@@ -175,18 +171,18 @@ class _Reader:
 
     def _tensor(self, row: Any, tables: Mapping[Section, Stored]) -> tuple[Entry, Stored]:
         if not isinstance(row, dict) or not row.keys() >= _FIELDS:
-            raise MalformedError(f"a tensor has {', '.join(sorted(_FIELDS))}", code="E_DIRECTORY")
+            raise MalformedError(f"a tensor must have {', '.join(sorted(_FIELDS))}", code="E_DIRECTORY")
         name, layer, shape, dtype, encoding = (row[key] for key in ("name", "layer", "shape", "dtype", "encoding"))
         if not (isinstance(name, str) and isinstance(dtype, str) and isinstance(encoding, str)):
-            raise MalformedError("name, dtype and encoding of a tensor are text", code="E_DIRECTORY")
+            raise MalformedError("name, dtype and encoding of a tensor must be text", code="E_DIRECTORY")
         check_name(name)
         if (layer is not None and type(layer) is not int) or layer != layer_of(name):
-            raise MalformedError(f"layer {layer!r} is not what its name says", code="E_LAYER")
+            raise MalformedError(f"layer {layer!r} does not match its name", code="E_LAYER")
         if layer is not None and layer not in self.layers:
             raise MalformedError(f"layer {layer} is not in the index", code="E_LAYER")
         codec = self._codec(row, name, encoding)
-        spec, block, parts = self._arranged(check_shape(shape), dtype, encoding, codec)
-        stored = self._extent(row)
+        spec, block = self._arranged(check_shape(shape), dtype, encoding, codec)
+        stored, parts = self._extent(row), block.parts
         if stored.extent.nbytes != block.nbytes:
             raise MalformedError(
                 f"{spec} as {encoding} takes {block.nbytes} bytes, not {stored.extent.nbytes}",
@@ -206,21 +202,19 @@ class _Reader:
     def _codec(self, row: Mapping[str, Any], name: str, label: str) -> CodecSpec:
         encoding = BY_NAME.get(label)
         if encoding is None:
-            raise MalformedError(f"no encoding is called {label!r}", code="E_ENCODING")
+            raise MalformedError(f"unknown encoding {label!r}", code="E_ENCODING")
         if label not in self.permitted[DRAFT if name.startswith(DRAFT) else ""]:
             flags = ", ".join(sorted(self.header.flags)) or "none"
-            raise MalformedError(f"{label} does not go with the flags of the file ({flags})", code="E_ENCODING")
+            raise MalformedError(f"{label} is not allowed by the flags of the file ({flags})", code="E_ENCODING")
         codec = encoding.codec(row, tensor_id(layer_of(name), name))
         if "mask_offset" in row:
             if "SPARSE" not in self.header.flags:
-                raise MalformedError("has a mask though SPARSE is unset", code="E_MASK")
+                raise MalformedError("there is a mask, but SPARSE is not set", code="E_MASK")
             codec = masked(codec, max(self.header.sparsity.block_size, 1))
         return codec
 
-    def _arranged(
-        self, shape: tuple[int, ...], dtype: str, encoding: str, codec: CodecSpec
-    ) -> tuple[TensorSpec, Block, Layout]:
-        """The spec, block and parts of a tensor. A model has few kinds of them: what was arranged once is shared."""
+    def _arranged(self, shape: tuple[int, ...], dtype: str, encoding: str, codec: CodecSpec) -> tuple[TensorSpec, Block]:
+        """The spec and block of a tensor. A model has few kinds of them: what was arranged once is shared."""
         inner, block = unmasked(codec)
         key = (shape, dtype, encoding, block, *(value for name, value in inner.params.items() if name != "id"))
         if key in self.shapes:
@@ -228,8 +222,8 @@ class _Reader:
         spec = TensorSpec(shape, DType.parse(dtype))
         if not carried(spec, codec):
             raise MalformedError(f"{spec} cannot be stored as {encoding}", code="E_SPEC")
-        made = self.shapes[key] = spec, arrange(spec, codec), layout(spec, codec)
-        return made
+        self.shapes[key] = spec, arrange(spec, codec)
+        return self.shapes[key]
 
     def _check_section(self, name: str, extent: Extent) -> None:
         layer = layer_of(name)
@@ -239,7 +233,7 @@ class _Reader:
         elif name.startswith(DRAFT):
             begin, end = self.header.draft.offset, self.header.draft.offset + self.header.draft.length
             if "EAGLE" not in self.header.flags:
-                raise MalformedError("belongs to a draft head though EAGLE is unset", code="E_EAGLE")
+                raise MalformedError("the tensor belongs to a draft head, but EAGLE is not set", code="E_EAGLE")
         else:
             return
         if not begin <= extent.offset <= extent.end <= end:
@@ -265,7 +259,7 @@ class _Reader:
         end, owner = 0, ""
         for extent, name in sorted(self.scales):
             if extent.nbytes and extent.offset < end:
-                self.report.error("E_OVERLAP", f"its scales are also those of '{owner}'", extent.offset, name)
+                self.report.error("E_OVERLAP", f"its scales overlap those of '{owner}'", extent.offset, name)
             end, owner = max((end, owner), (extent.end, name))
 
     # Everything else --------------------------------------------------------------------------------
@@ -276,7 +270,7 @@ class _Reader:
             try:
                 section = row.get("section", ()) if isinstance(row, dict) else ()
                 if not (section is None or section == "draft" or (type(section) is int and section in self.layers)):
-                    raise MalformedError("a table belongs to a layer, to none, or to the draft head", code="E_DIRECTORY")
+                    raise MalformedError('the section of a table must be a layer, null or "draft"', code="E_DIRECTORY")
                 if section in found:
                     raise MalformedError(f"section {section} has two tables", code="E_DUPLICATE")
                 stored = self._extent(row)
@@ -291,7 +285,7 @@ class _Reader:
                 continue
             found[section] = stored
         for index, layer in self.layers.items():
-            self.report.require(index in found, "E_SCALES", f"no table for layer {index}", layer.scale_offset)
+            self.report.require(index in found, "E_SCALES", f"layer {index} has no table of scales", layer.scale_offset)
         return found
 
     def _files(self, rows: list[Any]) -> dict[str, Stored]:
@@ -301,7 +295,7 @@ class _Reader:
             name = row.get("name") if isinstance(row, dict) else None
             try:
                 if not isinstance(name, str) or not is_file_name(name):
-                    raise MalformedError(f"{name!r} is no name for a file", code="E_FILE_NAME")
+                    raise MalformedError(f"{name!r} is not a valid file name", code="E_FILE_NAME")
                 if name.casefold() in folded:
                     raise MalformedError(f"file '{name}' is listed twice", code="E_DUPLICATE")
                 folded.add(name.casefold())
@@ -312,7 +306,7 @@ class _Reader:
                     break
         has = APPENDIX in found
         self.report.require(
-            not has or "ANE_COREML" in self.header.flags, "E_APPENDIX", "there is an appendix though ANE_COREML is unset", 6
+            not has or "ANE_COREML" in self.header.flags, "E_APPENDIX", "there is an appendix, but ANE_COREML is not set", 6
         )
         return found
 

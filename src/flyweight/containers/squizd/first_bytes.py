@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from flyweight.sources import Source
 
-__all__ = ["Front"]
-
 _AHEAD = 1 << 20
 
 

@@ -2,7 +2,7 @@
 
     header · layer index · directory · weight blocks · tables of scales · files · draft head · appendix
 
-The parts have a module each: `squizd_header`, `directory`, `blocks`, `appendix`. `arrangement` lays a file out, `walk` reads
+The parts have a module each: `squizd_header`, `directory`, `blocks`. `arrangement` lays a file out, `walk` reads
 one that has no directory, `audit` finds everything that is wrong with one. docs/formats/squizd.md is the format, normatively.
 """
 
@@ -17,19 +17,19 @@ from blake3 import blake3
 from flyweight.containers import mlpackage
 from flyweight.containers.container import Chunks, Container, Finding, Image, Placement, require_carried
 from flyweight.containers.named_quantizations import Preset
-from flyweight.containers.squizd import blocks, squizd_options
+from flyweight.containers.squizd import blocks
 from flyweight.containers.squizd.arrangement import APPENDIX, Arrangement, layer_of
 from flyweight.containers.squizd.audit import audit
 from flyweight.containers.squizd.broken_rules import Report
 from flyweight.containers.squizd.squizd_header import ARCHITECTURES, FLAGS, MAGIC, read_header
+from flyweight.containers.squizd.squizd_options import QUANTS, Extras
+from flyweight.containers.squizd.squizd_presets import preset
 from flyweight.containers.squizd.squizd_reading import Reading, head_problem, read
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.limits import MAX_ARCHIVE_BYTES
 from flyweight.foundation.manifest import Digests, Entry, Extent, Manifest
 from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.sources import Bundle
-
-__all__ = ["Squizd"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Squizd(Container):
     suffix = ".squizd"
     codecs = blocks.CARRIED
     embeds = {APPENDIX: MAX_ARCHIVE_BYTES}
-    quants = squizd_options.QUANTS
+    quants = QUANTS
 
     def probe(self, bundle: Bundle) -> bool:
         """Also true for a file that merely claims the suffix: the parser then says what is wrong with it."""
@@ -108,14 +108,14 @@ class Squizd(Container):
         own = CodecSpec(inner.name, {**inner.params, "id": blocks.tensor_id(layer_of(name), name)})
         return blocks.masked(own, block) if block else own
 
-    def preset(self, quant: str, wanted: squizd_options.Extras | None) -> Preset:
-        return squizd_options.preset(quant, wanted or squizd_options.Extras())
+    def preset(self, quant: str, wanted: Extras | None) -> Preset:
+        return preset(quant, wanted or Extras())
 
     def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
         """One file whatever `shard_bytes` says: that is the point of it."""
         require_carried(self, manifest)
         if not self.directory and (manifest.files or manifest.metadata or any(layer_of(n) is None for n in manifest.entries)):
-            raise UnsupportedError("without a directory there is no place for files, metadata or tensors of no layer")
+            raise UnsupportedError("without a directory a file cannot have side files, metadata or tensors outside the layers")
         arrangement = Arrangement(manifest, name, self.directory)
         chunks = [(0, arrangement.front({}, {}, ())), *arrangement.chunks]
         entries = {
@@ -123,7 +123,7 @@ class Squizd(Container):
             for key, entry in manifest.entries.items()
         }
         placed = Manifest(self.name, entries, manifest.metadata, arrangement.files, self.dialect)
-        notes = () if shard_bytes is None else ("a model in one file is not split",)
+        notes = () if shard_bytes is None else ("SQUIZD is always one file and is not split",)
         return Placement(placed, {name: Image(arrangement.end, chunks)}, digests=arrangement.blocks, notes=notes)
 
     def finish(self, placement: Placement, digests: Mapping[str, str], read: Callable[[Extent], bytes]) -> Mapping[str, Chunks]:

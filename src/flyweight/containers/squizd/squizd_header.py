@@ -1,4 +1,4 @@
-"""The fixed header of a SQUIZD file and the layer index behind it.
+"""The fixed header of a SQUIZD file and the layer index after it.
 
       0  4  magic "SQZD"          18   8  eagle_hash, FNV-1a-64 of bytes 160–191
       4  2  version, 1            26 102  reserved
@@ -23,26 +23,6 @@ from zlib import crc32
 from flyweight.containers.squizd.broken_rules import Report
 from flyweight.foundation.cursor import Cursor
 from flyweight.sources import Source
-
-__all__ = [
-    "ARCHITECTURES",
-    "FLAGS",
-    "HEADER_BYTES",
-    "INDEX_ENTRY_BYTES",
-    "MAGIC",
-    "NO_DRAFT",
-    "NO_MASKS",
-    "PRIMARY",
-    "Draft",
-    "Header",
-    "Layer",
-    "Sparsity",
-    "build_header",
-    "build_index",
-    "fnv1a64",
-    "read_header",
-    "read_index",
-]
 
 MAGIC, VERSION, HEADER_BYTES, INDEX_ENTRY_BYTES = b"SQZD", 1, 256, 32
 FLAGS = ("ASTC", "TCA_TBE", "INT4", "SPARSE", "EAGLE", "INT2", "ANE_COREML")
@@ -106,7 +86,7 @@ def fnv1a64(data: bytes) -> int:
 def read_header(source: Source, report: Report) -> Header | None:
     """The header, every broken rule in the report; None when nothing behind it can be found."""
     if not report.require(
-        source.size >= HEADER_BYTES, "E_TRUNCATED", f"a header takes 256 bytes, not {source.size}", source.size
+        source.size >= HEADER_BYTES, "E_TRUNCATED", f"the header needs 256 bytes, but the file has {source.size}", source.size
     ):
         return None
     cursor = Cursor(source, 0, HEADER_BYTES)
@@ -114,15 +94,15 @@ def read_header(source: Source, report: Report) -> Header | None:
         return None
     version, flags, layer_count, arch_id = (cursor.scalar(kind) for kind in ("u16", "u32", "u16", "u16"))
     sparsity_crc, eagle_hash = cursor.u32(), cursor.u64()
-    if not report.require(version == VERSION, "E_VERSION", f"version {version}; only 1 is known", 4):
+    if not report.require(version == VERSION, "E_VERSION", f"version {version} is not supported; only 1 is", 4):
         return None
-    report.require(flags >> len(FLAGS) == 0, "E_FLAGS", f"flags {flags:#x} set bits that mean nothing", 6)
+    report.require(flags >> len(FLAGS) == 0, "E_FLAGS", f"flags {flags:#x} have unknown bits", 6)
     names = frozenset(name for bit, name in enumerate(FLAGS) if flags >> bit & 1)
     primaries = [name for name in PRIMARY if name in names]
-    report.require(len(primaries) < 2, "E_PRIMARY", f"weights cannot be {' and '.join(primaries)} at once", 6)
+    report.require(len(primaries) < 2, "E_PRIMARY", f"the flags {' and '.join(primaries)} cannot be set together", 6)
     report.require(layer_count > 0, "E_LAYER_COUNT", "a model has at least one layer", 10)
     if arch_id >= len(ARCHITECTURES):
-        report.warning("E_ARCH", f"arch_id {arch_id} names nothing known: taken as generic", 12)
+        report.warning("E_ARCH", f"unknown arch_id {arch_id}: read as generic", 12)
     raw = bytes(source.read(0, HEADER_BYTES))
     for begin, end in _RESERVED:
         if any(raw[begin:end]):
@@ -138,21 +118,21 @@ def _sparsity(source: Source, raw: bytes, is_set: bool, layer_count: int, stored
     found = Sparsity(*(cursor.scalar(kind) for kind in ("u32", "u32", "u32", "f32")))
     if not is_set:
         if stored not in (0, _CRC_OF_ZEROS):
-            report.warning("E_SPARSITY_CRC", f"sparsity_crc32 is {stored:#010x} though SPARSE is unset", 14)
+            report.warning("E_SPARSITY_CRC", f"sparsity_crc32 is {stored:#010x} but SPARSE is not set", 14)
         if any(raw[128:144]):
-            report.warning("E_SPARSITY", "there is sparsity metadata though SPARSE is unset", 128)
+            report.warning("E_SPARSITY", "there is sparsity metadata, but SPARSE is not set", 128)
         return found
     computed = crc32(raw[128:160])
     report.require(
-        stored == computed, "E_SPARSITY_CRC", f"sparsity_crc32 is {stored:#010x}, its bytes give {computed:#010x}", 14
+        stored == computed, "E_SPARSITY_CRC", f"sparsity_crc32 is {stored:#010x}, but its bytes give {computed:#010x}", 14
     )
-    report.require(found.version == 1, "E_SPARSITY", f"sparsity version {found.version}; only 1 is known", 128)
-    report.require(found.block_size > 0, "E_SPARSITY", "a mask bit cannot stand for no weights", 132)
+    report.require(found.version == 1, "E_SPARSITY", f"sparsity version {found.version} is not supported; only 1 is", 128)
+    report.require(found.block_size > 0, "E_SPARSITY", "the sparsity block_size must not be 0", 132)
     report.require(
         found.n_sparse_layers <= layer_count, "E_SPARSITY", f"{found.n_sparse_layers} of {layer_count} layers have masks", 136
     )
     mean = found.mean_sparsity
-    report.require(isfinite(mean) and 0 <= mean <= 1, "E_SPARSITY", f"mean_sparsity {mean} is no fraction", 140)
+    report.require(isfinite(mean) and 0 <= mean <= 1, "E_SPARSITY", f"mean_sparsity {mean} is not a fraction", 140)
     return found
 
 
@@ -161,10 +141,10 @@ def _draft(source: Source, raw: bytes, is_set: bool, stored: int, report: Report
     found = Draft(*(cursor.scalar(kind) for kind in ("u64", "u64", "u32", "u32")))
     if not is_set:
         if stored or any(raw[160:184]):
-            report.warning("E_EAGLE", "there is draft head metadata though EAGLE is unset", 18 if stored else 160)
+            report.warning("E_EAGLE", "there is draft head metadata, but EAGLE is not set", 18 if stored else 160)
         return found
     computed = fnv1a64(raw[160:192])
-    report.require(stored == computed, "E_EAGLE_HASH", f"eagle_hash is {stored:#018x}, its bytes give {computed:#018x}", 18)
+    report.require(stored == computed, "E_EAGLE_HASH", f"eagle_hash is {stored:#018x}, but its bytes give {computed:#018x}", 18)
     return found
 
 
@@ -174,7 +154,7 @@ def read_index(source: Source, header: Header, report: Report) -> tuple[Layer, .
     if not report.require(
         end <= source.size,
         "E_TRUNCATED",
-        f"the index of {header.layer_count} layers ends at {end}, the file at {source.size}",
+        f"the index of {header.layer_count} layers ends at {end}, but the file ends at {source.size}",
         begin,
     ):
         return ()
@@ -189,9 +169,12 @@ def read_index(source: Source, header: Header, report: Report) -> tuple[Layer, .
             )
         weights = layer.weight_offset + layer.weight_length
         inside = end <= layer.weight_offset and weights <= source.size
-        report.require(inside, "E_LAYER_EXTENT", f"layer {layer.number} lies at {layer.weight_offset}..{weights}", at + 4)
+        report.require(
+            inside, "E_LAYER_EXTENT", f"layer {layer.number} at {layer.weight_offset}..{weights} is out of bounds", at + 4
+        )
         inside = end <= layer.scale_offset and layer.scale_offset + 8 <= source.size
-        report.require(inside, "E_LAYER_EXTENT", f"the scales of layer {layer.number} lie at {layer.scale_offset}", at + 20)
+        message = f"the scales of layer {layer.number} at {layer.scale_offset} are out of bounds"
+        report.require(inside, "E_LAYER_EXTENT", message, at + 20)
         layers.append(layer)
     return tuple(layers)
 

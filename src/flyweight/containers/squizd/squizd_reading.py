@@ -1,4 +1,4 @@
-"""A SQUIZD file as it is found: header, index, directory or blocks, and a report of every rule it breaks.
+"""Reading a SQUIZD file: header, index, directory or blocks, with a report of every broken rule.
 
 Only the first bytes are read, and the frames of a draft head and of an appendix where the flags announce them.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from flyweight.containers.squizd import appendix
+from flyweight.containers.mlpackage import members
 from flyweight.containers.squizd.arrangement import APPENDIX, section_of
 from flyweight.containers.squizd.blocks import ALIGNMENT, aligned, arrange, encoding_of, unmasked
 from flyweight.containers.squizd.broken_rules import Report
@@ -24,13 +24,12 @@ from flyweight.containers.squizd.squizd_header import (
 )
 from flyweight.containers.squizd.walk import walk
 from flyweight.foundation.cursor import Cursor
-from flyweight.foundation.errors import FlyweightError
+from flyweight.foundation.errors import FlyweightError, MalformedError
 from flyweight.foundation.manifest import DRAFT, Entry, Extent, Typed
 from flyweight.sources import Source
 
-__all__ = ["Reading", "Span", "head_problem", "read"]
-
 _MOST_PADDING = 1 << 20
+_APPENDIX_MAGICS, _APPENDIX_HEAD = (b"ANLX", b"ANML"), 12
 Span = tuple[int, int, str]
 """Bytes that belong to something: begin, end, what it is."""
 
@@ -95,17 +94,22 @@ def _check_draft(found: Reading, header: Header) -> None:
         return
     draft, source = header.draft, found.source
     inside = draft.offset >= HEADER_BYTES and draft.length >= 8 and draft.offset + draft.length <= source.size
-    if not found.report.require(inside, "E_EAGLE", f"the draft head lies at {draft.offset}, {draft.length} bytes long", 160):
+    if not found.report.require(
+        inside, "E_EAGLE", f"the draft head, {draft.length} bytes at {draft.offset}, is not in the file", 160
+    ):
         return
     cursor = Cursor(source, draft.offset)
     magic, layers = bytes(cursor.take(4)), cursor.u32()
-    found.report.require(magic == b"EGDH", "E_EAGLE", f"the draft head begins with {magic!r}", draft.offset)
+    found.report.require(magic == b"EGDH", "E_EAGLE", f"the draft head must begin with EGDH, not {magic!r}", draft.offset)
     found.report.require(
-        layers == draft.n_layers, "E_EAGLE", f"{layers} draft layers, the header says {draft.n_layers}", draft.offset + 4
+        layers == draft.n_layers,
+        "E_EAGLE",
+        f"the draft head has {layers} layers, but the header says {draft.n_layers}",
+        draft.offset + 4,
     )
     found.report.require(layers > 0, "E_EAGLE", "a draft head has at least one layer", draft.offset + 4)
     if found.directory and not any(name.startswith(DRAFT) for name in found.entries):
-        found.report.error("E_EAGLE", "EAGLE is set but the directory has no tensor of a draft head", 6)
+        found.report.error("E_EAGLE", "EAGLE is set, but the directory has no tensor of a draft head", 6)
 
 
 def _check_appendix(found: Reading, header: Header) -> None:
@@ -116,11 +120,11 @@ def _check_appendix(found: Reading, header: Header) -> None:
         extent = _last(found, header)
     if not isinstance(extent, Extent):
         if not found.report.broken:
-            found.report.error("E_APPENDIX", "ANE_COREML is set but there is no appendix", 6)
+            found.report.error("E_APPENDIX", "ANE_COREML is set, but there is no appendix", 6)
         return
     found.appendix = extent
     try:
-        appendix.check_archive(found.source, extent)
+        check_archive(found.source, extent)
         found.files[APPENDIX] = extent
     except FlyweightError as error:
         if error.code == "E_ANML":
@@ -129,13 +133,31 @@ def _check_appendix(found: Reading, header: Header) -> None:
             found.report.caught(error)
 
 
+def check_archive(source: Source, extent: Extent) -> None:
+    """The frame around an archive: ANLX, its length, and what `members` checks. `extent` is the archive itself."""
+    cursor = Cursor(source, extent.offset - _APPENDIX_HEAD, extent.offset)
+    magic, length = bytes(cursor.take(4)), cursor.u64()
+    if magic == b"ANML":
+        raise MalformedError(
+            "ANML, a list of paths on the writer's disk, stands for the appendix",
+            code="E_ANML",
+            offset=extent.offset - _APPENDIX_HEAD,
+        )
+    if magic != b"ANLX" or length != extent.nbytes or extent.end != source.size:
+        raise MalformedError(
+            f"the appendix has {source.size - cursor.offset} bytes to the end of the file; its head, {magic!r}, says {length}",
+            code="E_APPENDIX", offset=extent.offset - _APPENDIX_HEAD,
+        )  # fmt: skip
+    members(source, extent)
+
+
 def _last(found: Reading, header: Header) -> Extent | None:
     """Without a directory: what begins with the magic of an appendix behind everything else."""
     if found.report.broken:
         return None
     source, end = found.source, max(stop for _, stop, _ in _spans(found, header, 0))
     for at in (end, aligned(end)):
-        if at + 12 <= source.size and bytes(source.read(at, 4)) in appendix.MAGICS:
+        if at + 12 <= source.size and bytes(source.read(at, 4)) in _APPENDIX_MAGICS:
             return Extent(found.file, at + 12, source.size - at - 12)
     return None
 
@@ -160,7 +182,7 @@ def _spans(found: Reading, header: Header, front: int, *, whole: bool = False) -
         if isinstance(extent, Extent) and name != APPENDIX:
             yield extent.offset, extent.end, f"file '{name}'"
     if found.appendix:
-        yield found.appendix.offset - appendix.HEAD_BYTES, found.appendix.end, "the appendix"
+        yield found.appendix.offset - _APPENDIX_HEAD, found.appendix.end, "the appendix"
     if "EAGLE" in header.flags:
         end = header.draft.offset + (header.draft.length if whole or not directory else 8)
         yield header.draft.offset, end, "the draft head"
@@ -173,11 +195,11 @@ def _check_cover(found: Reading, spans: list[Span]) -> None:
         if begin < end:
             report.error("E_OVERLAP", f"{what} begins {end - begin} bytes before the end of {owner}", begin)
         elif found.directory and begin - end >= ALIGNMENT:
-            report.error("E_HOLE", f"{begin - end} bytes before {what} belong to nothing", end)
+            report.error("E_HOLE", f"{begin - end} unused bytes before {what}", end)
         if stop >= end:
             end, owner = stop, what
     if found.directory and end < found.source.size:
-        report.error("E_TRAILING", f"{found.source.size - end} bytes behind {owner} belong to nothing", end)
+        report.error("E_TRAILING", f"{found.source.size - end} unused bytes after {owner}", end)
 
 
 def head_problem(source: Source, entry: Entry) -> str | None:
@@ -190,4 +212,4 @@ def head_problem(source: Source, entry: Entry) -> str | None:
     found = bytes(source.read(begin, len(block.head)))
     if found == block.head:
         return None
-    return f"its block begins with {found.hex(' ', 4)}, where {block.head.hex(' ', 4)} belongs"
+    return f"its block begins with {found.hex(' ', 4)}, but should begin with {block.head.hex(' ', 4)}"

@@ -15,13 +15,12 @@ import numpy as np
 from flyweight.containers.squizd.blocks import (
     DTYPE_CODES,
     ENTRY_BYTES,
-    FOOTPRINTS,
+    FOOTPRINT_CODES,
     WORDS,
     aligned,
     arrange,
     carried,
     encoding_of,
-    layout,
     mask_spec,
 )
 from flyweight.containers.squizd.broken_rules import Report
@@ -33,8 +32,6 @@ from flyweight.foundation.limits import MAX_RANK, MAX_TENSORS_PER_FILE
 from flyweight.foundation.manifest import Entry, Extent
 from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec
 from flyweight.sources import Source
-
-__all__ = ["Scales", "Tables", "read_tables", "walk"]
 
 _MAGICS = (b"INT4", b"INT2", b"TCAW", b"ASTW", b"NPCL")
 
@@ -127,7 +124,7 @@ def _block(source: Source, header: Header, layer: Layer, k: int, at: int, end: i
             codec = CodecSpec("tabled", {"bits": int(magic[3:]), "length": length, "id": 0})
         case b"ASTW":
             columns, rows, code = cursor.u32(), cursor.u32(), cursor.u32()
-            known = {code: footprint for footprint, code in FOOTPRINTS.items()}
+            known = {code: footprint for footprint, code in FOOTPRINT_CODES.items()}
             width, height = known.get(code, (code >> 8, code & 255))
             spec, codec = (
                 TensorSpec(check_shape([rows, columns]), DType.F32),
@@ -136,7 +133,12 @@ def _block(source: Source, header: Header, layer: Layer, k: int, at: int, end: i
         case b"NPCL":
             code, rank = cursor.u32(), cursor.u32()
             if code >= len(DTYPE_CODES) or rank > MAX_RANK:
-                raise MalformedError(f"dtype_code {code}, {rank} dimensions", code="E_BLOCK_HEAD", tensor=name, offset=at)
+                raise MalformedError(
+                    f"impossible block header: dtype_code {code}, {rank} dimensions",
+                    code="E_BLOCK_HEAD",
+                    tensor=name,
+                    offset=at,
+                )
             spec, codec = TensorSpec(check_shape(cursor.scalars("u32", rank)), DTYPE_CODES[code]), RAW
         case b"TCAW":
             lengths = _tca_bytes(cursor)
@@ -144,13 +146,15 @@ def _block(source: Source, header: Header, layer: Layer, k: int, at: int, end: i
             codec, nbytes = CodecSpec("tcaw"), next(fitting, lengths[0])
             spec = TensorSpec((nbytes,), DType.U8)
         case _:
-            raise MalformedError(f"no weight block begins with {magic!r}", code="E_BLOCK_MAGIC", tensor=name, offset=at)
+            raise MalformedError(f"unknown weight block {magic!r}", code="E_BLOCK_MAGIC", tensor=name, offset=at)
     if magic != b"TCAW":
         if not carried(spec, codec):
             raise MalformedError(f"{spec} cannot be stored as {codec}", code="E_SPEC", tensor=name, offset=at)
         nbytes = arrange(spec, codec).nbytes
     if nbytes > end - at:
-        raise MalformedError(f"a block of {nbytes} bytes in {end - at}", code="E_PAST_END", tensor=name, offset=at)
+        raise MalformedError(
+            f"the block needs {nbytes} bytes but {end - at} are left", code="E_PAST_END", tensor=name, offset=at
+        )
     if "SPARSE" in header.flags and len(spec.shape) == 2 and not _begins_block(source, aligned(at + nbytes), end):
         block = max(header.sparsity.block_size, 1)
         with_mask = nbytes + mask_spec(spec, block).nbytes
@@ -167,7 +171,7 @@ def _tca_bytes(cursor: Cursor) -> list[int]:
     bitmap, stored, escapes = cursor.u64(), cursor.u64(), cursor.u64()
     words = [(planes, low) for bits, planes, low, _ in WORDS.values() if bits == width]
     if not words or max(bitmap, stored, escapes) > cursor.source.size * 8:
-        raise MalformedError("a TCAW block with impossible lengths", code="E_BLOCK_HEAD", offset=begin)
+        raise MalformedError("the TCAW block has impossible lengths", code="E_BLOCK_HEAD", offset=begin)
     groups, lengths = -(-stored // 64), list[int]()
     for planes, low in words:
         at = cursor.offset - begin
@@ -202,7 +206,7 @@ def _round(source: Source, at: int, end: int) -> tuple[list[Scales], int]:
     cursor = Cursor(source, at, end)
     magic = bytes(cursor.take(4, "a table of scales"))
     if magic != b"SCZT":
-        raise MalformedError(f"a table of scales begins with SCZT, not {magic!r}", code="E_SCALES", offset=at)
+        raise MalformedError(f"a table of scales must begin with SCZT, not {magic!r}", code="E_SCALES", offset=at)
     count = cursor.count(cursor.u32("its length"), ENTRY_BYTES, 1 << 32, "entries")
     begin = cursor.offset
     ids = np.frombuffer(source.read(begin, ENTRY_BYTES * count), "<u8")[::2]
@@ -212,30 +216,29 @@ def _round(source: Source, at: int, end: int) -> tuple[list[Scales], int]:
 
 
 def _with_scales(file: str, found: list[_Found], first: list[Scales], second: list[Scales]) -> Iterator[Entry]:
-    quantised = [block for block in found if (e := encoding_of(block.codec)) and e.flag and block.codec.name != "lossless"]
+    quantized = [block for block in found if (e := encoding_of(block.codec)) and e.flag and block.codec.name != "lossless"]
     ids = {run.id for run in first}
-    if sum(run.entries for run in first) != len(quantised) or len(ids) != len(quantised):
-        raise MalformedError(f"{len(ids)} pairs for {len(quantised)} quantised tensors", code="E_SCALES")
+    if sum(run.entries for run in first) != len(quantized) or len(ids) != len(quantized):
+        raise MalformedError(f"the table has {len(ids)} entries for {len(quantized)} quantized tensors", code="E_SCALES")
     if any(own >> 63 for own in ids):
-        raise MalformedError("a tensor's pair has the id of a sub-block", code="E_TENSOR_ID")
+        raise MalformedError("the entry of a tensor has the id of a sub-block", code="E_TENSOR_ID")
     by_id = {run.id & (1 << 63) - 1: run for run in second}
     if len(by_id) != len(second) or not by_id.keys() <= ids:
-        raise MalformedError("the sub-blocks in a table are not those of its tensors", code="E_SCALES")
-    pairs = dict(zip((block.name for block in quantised), first, strict=True))
+        raise MalformedError("the sub-blocks of the table do not match its tensors", code="E_SCALES")
+    pairs = dict(zip((block.name for block in quantized), first, strict=True))
     for block in found:
         if block.codec.name == "tcaw":
             yield _entry(file, block, block.codec, {"block": block.offset}, {"block": block.spec})
             continue
-        if block.name not in pairs:
-            places = {name: block.offset + at for name, at in arrange(block.spec, block.codec).inside.items()}
-            yield _entry(file, block, block.codec, places, layout(block.spec, block.codec))
-            continue
-        pair = pairs[block.name]
-        runs = by_id.get(pair.id)
-        codec = _with_length(block, pair.id, runs.entries if runs else 0)
-        places = {name: block.offset + at for name, at in arrange(block.spec, codec).inside.items()}
-        places[arrange(block.spec, codec).table] = runs.offset if runs and codec.params.get("length") else pair.offset
-        yield _entry(file, block, codec, places, layout(block.spec, codec))
+        codec, pair = block.codec, pairs.get(block.name)
+        runs = by_id.get(pair.id) if pair else None
+        if pair:
+            codec = _with_length(block, pair.id, runs.entries if runs else 0)
+        arranged = arrange(block.spec, codec)
+        places = {name: block.offset + at for name, at in arranged.inside.items()}
+        if pair:
+            places[arranged.table] = runs.offset if runs and codec.params.get("length") else pair.offset
+        yield _entry(file, block, codec, places, arranged.parts)
 
 
 def _with_length(block: _Found, tensor: int, count: int) -> CodecSpec:
@@ -248,7 +251,9 @@ def _with_length(block: _Found, tensor: int, count: int) -> CodecSpec:
     if not length and runs:
         length = columns // runs if columns % runs == 0 else _shortest(columns, runs)
     if rest or not length or -(-columns // length) != runs:
-        raise MalformedError(f"{count} pairs do not cut {block.spec} into sub-blocks", code="E_SCALES", tensor=block.name)
+        raise MalformedError(
+            f"the sub-block length of {block.spec} cannot be found from {count} entries", code="E_SCALES", tensor=block.name
+        )
     return CodecSpec("tabled", {**codec.params, "length": length, "id": tensor})
 
 

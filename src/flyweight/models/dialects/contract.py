@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from flyweight.models.tokenizers.vocabulary import Vocabulary
 
-__all__ = ["Blueprint", "Dialect", "Files", "Read", "Templates", "Text", "TokenizerTable", "Translation"]
-
 Read = Callable[[Extent], bytes]
 Files = Mapping[str, Extent | bytes]
 

@@ -29,8 +29,6 @@ from flyweight.models.tokenizers.tokenizer_json import TOKENIZER_JSON
 from flyweight.models.tokenizers.vocabulary import BYTE_LEVEL
 from flyweight.models.transform import Stored
 
-__all__ = ["GGUF"]
-
 _QUANTIZATION_VERSION = 2
 _PERIOD = "attention.sliding_window_pattern"
 _SETTINGS_KEY, _METADATA_SETTING = "flyweight.config", "gguf_metadata"
@@ -93,7 +91,7 @@ class Gguf:
         ends = [] if generation else gguf_tokenizer.end_tokens(metadata, config.dims.vocab)
         notes: tuple[str, ...] = ()
         if words is not None and words.kind == BYTE_LEVEL and metadata.get("tokenizer.ggml.pre") in (None, "default"):
-            notes = ("the GGUF file does not say how text is cut before merging: GPT-2's way is assumed",)
+            notes = ("the GGUF file names no pre-tokenizer: GPT-2's is assumed",)
         left = [key for key in metadata.unused() if not key.startswith(_OF_THE_FILE)]
         kept, lost = kept_metadata.to_json({key: manifest.metadata[key] for key in left})
         keepsakes = {_METADATA_SETTING: kept} if kept else {}
@@ -103,8 +101,8 @@ class Gguf:
         kept = kept_metadata.from_json(model.config.settings.get(_METADATA_SETTING), file=CONFIG_JSON)
         settings, notes = _write_settings(model)
         if text.vocabulary is None:
-            notes.append(f"no {TOKENIZER_JSON}: the GGUF file has no tokenizer, and programs need one beside it")
-        notes += [f"{name} is not carried: GGUF has no place for it" for name in sorted(text.files)]
+            notes.append(f"no {TOKENIZER_JSON}: the GGUF file gets no tokenizer")
+        notes += [f"{name} is not stored: GGUF has no place for it" for name in sorted(text.files)]
         metadata = kept | settings | gguf_tokenizer.text_metadata(text)
         return Translation(metadata, {}, gguf_scaling.added_tensors(model.config), tuple(notes))
 
@@ -134,7 +132,7 @@ def _read(manifest: Manifest, metadata: Record, family: Family | None, read: Rea
         )
     form, embedding = _form(family), manifest.entries.get(Gguf.embedding)
     if embedding is None or len(embedding.spec.shape) != 2:
-        raise MalformedError("the embedding is missing or no matrix", code="E_TENSORS", tensor=Gguf.embedding)
+        raise MalformedError("the embedding is missing or is not a matrix", code="E_TENSORS", tensor=Gguf.embedding)
     prefix, vocab = f"{form.architecture}.", embedding.spec.shape[0]
     if metadata.integer(prefix + "vocab_size", vocab) != vocab:
         metadata.fail(prefix + "vocab_size", f"the {vocab} rows of the embedding")
@@ -211,7 +209,7 @@ def _write_settings(model: Blueprint) -> tuple[dict[str, Typed], list[str]]:
     own |= gguf_scaling.write(config, form)
     if family.window and family.window.period != config.period:
         if not config.period:
-            raise _unwritable(form, "by 'layer_types' the global layers are not evenly spaced", "has one in so many")
+            raise _unwritable(form, "by 'layer_types' the global layers are not evenly spaced", "needs even spacing")
         if not form.any_period:
             found = f"by 'layer_types' or its pattern 1 layer in {config.period} is global"
             raise _unwritable(form, found, f"has 1 in {family.window.period}")
@@ -232,7 +230,7 @@ def _unwritable(form: GgufForm, found: str, means: str) -> UnsupportedError:
     return UnsupportedError(
         f"{found}, but GGUF's {form.architecture} architecture {means}",
         code="E_CONFIG",
-        hint="formats with a config.json can hold it",
+        hint="formats with a config.json can store it",
     )
 
 
@@ -262,7 +260,7 @@ def _unkeyed(model: Blueprint, form: GgufForm) -> tuple[dict[str, Any], list[str
         implied = _implied_scalar(form, {**config.values, "head_dim": config.dims.head})
         if scalar != implied:
             extra["query_pre_attn_scalar"] = scalar
-            notes.append(f"query_pre_attn_scalar = {scalar} has no key in GGUF: programs that run the file take {implied}")
+            notes.append(f"query_pre_attn_scalar = {scalar} has no key in GGUF: programs that run the file use {implied}")
     if config.scaling:
         extra["rope_scaling"] = config.scaling
     return extra, notes

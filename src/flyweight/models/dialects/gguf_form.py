@@ -1,4 +1,4 @@
-"""How GGUF writes a model family: keys for its settings, names for its tensors, and what it cannot say.
+"""How GGUF writes a model family: keys for its settings, names for its tensors, and what it cannot express.
 
     <architecture>.<key>    a setting, u32 or f32; `KEYS` has the key of each
     blk.{i}.attn_q.weight   a tensor; `TENSORS` has the names, without the `.weight` or `.bias` that they share
@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from flyweight.models.family import COMMON_FIELDS
-
-__all__ = ["COMMON_ABSENT", "COMMON_KEYS", "KEYS", "TENSORS", "GgufForm"]
 
 KEYS = {
     "hidden_size": "embedding_length",

@@ -25,8 +25,6 @@ from flyweight.models.dialects.gguf_form import GgufForm
 from flyweight.models.model_config import Config
 from flyweight.models.rope_scaling import DIVISORS, LLAMA3, Scaling, divisors, longrope_attention
 
-__all__ = ["TENSORS", "added_tensors", "read", "read_tensors", "shortest", "write"]
-
 Tensors = dict[str, list[float]]
 
 _FREQUENCIES = "rope_freqs.weight"
@@ -70,7 +68,7 @@ def read(metadata: Record, prefix: str, config: Config, before: Scaling | None, 
         return {"rope_type": "longrope"} | {key: [shortest(x) for x in tensors[t]] for key, t in _FACTORS.items()}
     if tensors:
         raise MalformedError(
-            f"{', '.join(tensors)} do not fit the RoPE scaling '{kind[:80]}'", code="E_ROPE", file=metadata.file
+            f"{', '.join(tensors)} do not match the RoPE scaling '{kind[:80]}'", code="E_ROPE", file=metadata.file
         )
     if kind == "none":
         return None
@@ -96,9 +94,9 @@ def write(config: Config, form: GgufForm) -> dict[str, Typed]:
     kind = config.scaling["rope_type"]
     if kind not in form.scalings:
         raise UnsupportedError(
-            f"'rope_scaling' is of the kind '{kind}', for which GGUF's {form.architecture} architecture has no form",
+            f"'rope_scaling' has the type '{kind}', which GGUF's {form.architecture} architecture cannot express",
             code="E_ROPE",
-            hint=f"it has forms for {', '.join(form.scalings)}",
+            hint=f"it can express {', '.join(form.scalings)}",
         )
     names = [name for name in _KEYS_OF[kind] if name in config.scaling]
     keys = {_KEYS[name]: Typed("u32" if name == _INTEGER else "f32", config.scaling[name]) for name in names}

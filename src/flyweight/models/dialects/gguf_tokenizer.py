@@ -25,16 +25,6 @@ from flyweight.models.dialects.contract import Templates, Text
 from flyweight.models.tokenizers.pre_tokenizers import named
 from flyweight.models.tokenizers.vocabulary import BYTE_LEVEL, PIECES, TokenType, Vocabulary, bad_vocabulary, check
 
-__all__ = [
-    "GENERATION",
-    "TOKENIZER_SETTINGS",
-    "end_tokens",
-    "read_remembered",
-    "read_templates",
-    "read_vocabulary",
-    "text_metadata",
-]
-
 _PREFIX = "tokenizer.ggml."
 _TEMPLATE_KEY = "tokenizer.chat_template"
 _TEMPLATE_NAME = re.compile("[A-Za-z0-9_]{1,64}")

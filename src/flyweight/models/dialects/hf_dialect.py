@@ -25,8 +25,6 @@ from flyweight.models.tokenizers.tokenizer_files import Present, load
 from flyweight.models.tokenizers.tokenizer_json import TOKENIZER_JSON
 from flyweight.models.transform import Stored
 
-__all__ = ["HF"]
-
 GENERATION_CONFIG = "generation_config.json"
 _TORCH_NAMES = {DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16", DType.F64: "float64"}
 _SPELLING = "4.57.0"  # the transformers whose keys we write; without it version 5 suspects old Mistral files
@@ -38,7 +36,7 @@ _OF_THE_FILE = (
     "transformers_version", "rope_parameters",
 )  # fmt: skip
 _PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern", "layer_types")
-_DROPPED = {"auto_map": "names code that is not carried", "quantization_config": "the tensors describe themselves"}
+_DROPPED = {"auto_map": "it refers to code that is not copied", "quantization_config": "the tensors describe themselves"}
 
 
 class HuggingFace:
@@ -54,9 +52,9 @@ class HuggingFace:
     def read_config(self, manifest: Manifest, read: Read) -> Config:
         if CONFIG_JSON not in manifest.files:
             raise UnsupportedError(
-                f"the settings of {CONFIG_JSON} are needed, and it is not there",
+                f"there is no {CONFIG_JSON}, which has the model's settings",
                 code="E_CONFIG",
-                hint="name the model's directory instead of the file",
+                hint="give the model's directory instead of the file",
             )
         record = load(_present(manifest.files, read), CONFIG_JSON)
         family = self.family_of(manifest, read)
@@ -109,7 +107,7 @@ class HuggingFace:
             f"{key} of {CONFIG_JSON} is dropped: {why}" for key, why in _DROPPED.items() if key in load(present, CONFIG_JSON)
         ]
         repeated = [name for name in tokenizer_files.REPEATING_FILES if name in present]
-        notes += [f"{name} is not carried: it repeats {TOKENIZER_JSON}" for name in repeated]
+        notes += [f"{name} is not copied: it repeats {TOKENIZER_JSON}" for name in repeated]
         read_files = {CONFIG_JSON, GENERATION_CONFIG, *tokenizer_files.READ_FILES, *repeated}
         others = {name: file for name, file in manifest.files.items() if name not in read_files}
         return Text(words, templates, settings, generation, files=others, notes=tuple(notes))
@@ -194,7 +192,7 @@ def _rope_scaling(config: Config) -> dict[str, Any] | None:
     kind = config.scaling["rope_type"]
     if kind == DIVISORS:
         raise UnsupportedError(
-            f"the divisors of RoPE frequencies are no llama3 scaling of a context of 8192, and {CONFIG_JSON} has no other",
+            f"the RoPE frequencies are not a llama3 scaling of a context of 8192, the only kind that {CONFIG_JSON} can express",
             code="E_ROPE",
         )
     table = config.scaling | {"type": kind}

@@ -3,8 +3,6 @@
 from flyweight.models.dialects.gguf_form import COMMON_ABSENT, COMMON_KEYS, GgufForm
 from flyweight.models.family import ATTENTION, COMMON_FIELDS, EMBEDDINGS, MLP, Family, Field, Graph, Window, in_layers
 
-__all__ = ["FAMILY", "GGUF_TENSORS"]
-
 _LAYER_NORMS = ("input", "post_attention", "pre_feedforward", "post_feedforward")
 
 GGUF_TENSORS = {

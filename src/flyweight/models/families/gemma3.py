@@ -4,8 +4,6 @@ from flyweight.models.dialects.gguf_form import COMMON_KEYS, GgufForm
 from flyweight.models.families import gemma2
 from flyweight.models.family import COMMON_FIELDS, QK_NORMS, Field, Window
 
-__all__ = ["FAMILY"]
-
 _DEFAULTS = {"num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131072, "rope_theta": 1e6}
 
 FAMILY = gemma2.FAMILY._replace(

@@ -3,8 +3,6 @@
 from flyweight.models.dialects.gguf_form import GgufForm
 from flyweight.models.family import ATTENTION, ATTENTION_BIASES, COMMON_FIELDS, EMBEDDINGS, MLP, NORMS, Family, in_layers
 
-__all__ = ["FAMILY"]
-
 _BIASES = (
     *(rule._replace(when="attention_bias") for rule in ATTENTION_BIASES),
     *in_layers({"self_attn.o_proj.bias": ("hidden",)}, when="attention_bias"),

@@ -4,8 +4,6 @@ from flyweight.models.dialects.gguf_form import COMMON_ABSENT, GgufForm
 from flyweight.models.families import llama
 from flyweight.models.family import ATTENTION, COMMON_FIELDS, EMBEDDINGS, MLP, NORMS, Field, Window
 
-__all__ = ["FAMILY"]
-
 FAMILY = llama.FAMILY._replace(
     model_type="mistral",
     architecture="MistralForCausalLM",

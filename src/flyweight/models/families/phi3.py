@@ -3,8 +3,6 @@
 from flyweight.models.dialects.gguf_form import COMMON_ABSENT, COMMON_KEYS, GgufForm
 from flyweight.models.family import ATTENTION, COMMON_FIELDS, EMBEDDINGS, MLP, NORMS, Family, Field, Window, in_layers
 
-__all__ = ["FAMILY"]
-
 FAMILY = Family(
     model_type="phi3",
     architecture="Phi3ForCausalLM",

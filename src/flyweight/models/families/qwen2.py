@@ -3,8 +3,6 @@
 from flyweight.models.dialects.gguf_form import COMMON_ABSENT, GgufForm
 from flyweight.models.family import ATTENTION, ATTENTION_BIASES, COMMON_FIELDS, EMBEDDINGS, MLP, NORMS, Family, Field, Window
 
-__all__ = ["ABSENT", "FAMILY"]
-
 ABSENT = COMMON_ABSENT | {"use_sliding_window": False}
 
 FAMILY = Family(

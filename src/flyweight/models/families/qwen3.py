@@ -1,10 +1,8 @@
-"""Qwen 3 (dense): q and k are normalised head by head, head_dim is free."""
+"""Qwen 3 (dense): q and k are normalized per head, head_dim is free."""
 
 from flyweight.models.dialects.gguf_form import GgufForm
 from flyweight.models.families import qwen2
 from flyweight.models.family import ATTENTION, EMBEDDINGS, MLP, NORMS, QK_NORMS
-
-__all__ = ["FAMILY"]
 
 FAMILY = qwen2.FAMILY._replace(
     model_type="qwen3",

@@ -1,4 +1,4 @@
-"""The components of tokenizer.json that we run, and how much longer each makes a text.
+"""The supported components of tokenizer.json, and how much longer each can make a text.
 
 A component is a small program of the file's maker: a few dozen bytes that replace one character by many, one after the other,
 fill any memory, and the library that runs them ends the process when an allocation fails. So only components that tokenizers
@@ -12,14 +12,12 @@ n × `growth`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import ceil, prod
 from typing import Any, NamedTuple
 
 from flyweight.foundation.errors import LimitError, MalformedError, UnsupportedError
 from flyweight.models.checked_record import Record
-
-__all__ = ["MAX_TOKENS", "TextCost", "check_decoder", "check_sizes", "text_cost"]
 
 MAX_TOKENS = 2**20
 MAX_TOKEN_LENGTH = 4096
@@ -52,11 +50,9 @@ def text_cost(normalizer: Any, pre_tokenizer: Any) -> TextCost:
     normalizers = _flat(normalizer, "normalizer", 0)
     pre_tokenizers = _flat(pre_tokenizer, "pre_tokenizer", 0)
     cuts = [_read(part, "pre_tokenizer", _PRE_TOKENIZERS) for part in pre_tokenizers]
-    growth = _product([*(_read(part, "normalizer", _NORMALIZERS).growth for part in normalizers), *(c.growth for c in cuts)])
+    growth = prod([*(_read(part, "normalizer", _NORMALIZERS).growth for part in normalizers), *(c.growth for c in cuts)])
     if growth > MAX_GROWTH:
-        raise LimitError(
-            f"its normalizer makes up to {growth} characters of one; the limit is {MAX_GROWTH}", code="E_TOKENIZER", file=_FILE
-        )
+        raise _too_much(f"its normalizer can turn one character into {growth}; the limit is {MAX_GROWTH}")
     squares = any(cut.squares for cut in cuts)
     if squares and normalizers:
         raise _unsupported(r"a normalizer beside the pattern '\s+$'")
@@ -65,13 +61,9 @@ def text_cost(normalizer: Any, pre_tokenizer: Any) -> TextCost:
 
 def check_decoder(decoder: Any) -> None:
     """Refuse what we do not run, and what makes too much of a token."""
-    growth = _product(_read(part, "decoder", _DECODERS).growth for part in _flat(decoder, "decoder", 0))
+    growth = prod(_read(part, "decoder", _DECODERS).growth for part in _flat(decoder, "decoder", 0))
     if growth > MAX_TOKEN_GROWTH:
-        raise LimitError(
-            f"its decoder makes up to {growth} characters of one; the limit is {MAX_TOKEN_GROWTH}",
-            code="E_TOKENIZER",
-            file=_FILE,
-        )
+        raise _too_much(f"its decoder can turn one character into {growth}; the limit is {MAX_TOKEN_GROWTH}")
 
 
 def check_sizes(tokens: Collection[str], merges: Collection[object], added: Collection[str], *, longest: int) -> None:
@@ -90,20 +82,20 @@ def check_sizes(tokens: Collection[str], merges: Collection[object], added: Coll
             raise LimitError(f"{count} {what}; the limit is {most}", code="E_TOKENIZER")
 
 
-def _product(factors: Iterable[int]) -> int:
-    return prod(factors)
-
-
 def _bad(message: str) -> MalformedError:
     return MalformedError(message, code="E_TOKENIZER", file=_FILE)
 
 
+def _too_much(message: str) -> LimitError:
+    return LimitError(message, code="E_TOKENIZER", file=_FILE)
+
+
 def _unsupported(what: str) -> UnsupportedError:
     return UnsupportedError(
-        f"the tokenizer has {what}, which is not run",
+        f"the tokenizer has {what}, which is not supported",
         code="E_TOKENIZER",
         file=_FILE,
-        hint="docs/formats/tokenizers.md lists the components that are",
+        hint="docs/formats/tokenizers.md lists the supported components",
     )
 
 
@@ -115,12 +107,12 @@ def _flat(component: Any, place: str, depth: int) -> list[Record]:
     if record.text("type") != "Sequence":
         return [record]
     if depth == _MAX_NESTING:
-        raise LimitError(f"'{place}' nests deeper than {_MAX_NESTING}", code="E_TOKENIZER", file=_FILE)
+        raise _too_much(f"'{place}' nests deeper than {_MAX_NESTING}")
     parts: list[Record] = []
     for inner in record.items(_LISTS[place], dict):
         parts += _flat(inner, place, depth + 1)
         if len(parts) > _MAX_COMPONENTS:
-            raise LimitError(f"'{place}' has more than {_MAX_COMPONENTS} parts", code="E_TOKENIZER", file=_FILE)
+            raise _too_much(f"'{place}' has more than {_MAX_COMPONENTS} parts")
     return parts
 
 
@@ -141,7 +133,7 @@ def _by(growth: int) -> Reader:
 def _content(part: Record, key: str) -> str:
     text = part.text(key)
     if len(text) > _MAX_CONTENT:
-        raise LimitError(f"'{key}' has {len(text)} characters; the limit is {_MAX_CONTENT}", code="E_TOKENIZER", file=_FILE)
+        raise _too_much(f"'{key}' has {len(text)} characters; the limit is {_MAX_CONTENT}")
     return text
 
 
@@ -183,19 +175,19 @@ def _charsmap(part: Record) -> TextCost:
 
     text = part.text("precompiled_charsmap")
     if len(text) > _MAX_CHARSMAP:
-        raise LimitError("'precompiled_charsmap' is longer than 4 MiB", code="E_TOKENIZER", file=_FILE)
+        raise _too_much("'precompiled_charsmap' is longer than 4 MiB")
     try:
         raw = base64.b64decode(text, validate=True)
     except ValueError:
         raise _bad("'precompiled_charsmap' is not base64") from None
     size = int.from_bytes(raw[:4], "little")
     if len(raw) < 4 or size % 4 or not 4 <= size <= len(raw) - 4:
-        raise _bad("'precompiled_charsmap' says a size that it does not have")
+        raise _bad("'precompiled_charsmap' has another size than it says")
     replacements = raw[4 + size :]
     try:
         decoded = replacements.decode()
     except UnicodeDecodeError:
-        raise _bad("'precompiled_charsmap' has replacements that are no UTF-8") from None
+        raise _bad("'precompiled_charsmap' has replacements that are not UTF-8") from None
     return TextCost(max(1, *map(_size, decoded.split("\0"))))
 
 

@@ -1,4 +1,4 @@
-"""Merges and scores: the two ways to say which pair of pieces joins first.
+"""Merges and scores: the two ways to state which pair of tokens is merged first.
 
 SentencePiece (GGUF's `llama` tokenizer) scores tokens: of all neighbours whose text together is a token, the one
 with the highest score joins. tokenizer.json ranks pairs. Every way to cut a token into two tokens becomes a
@@ -16,8 +16,6 @@ import numpy as np
 from flyweight.foundation.errors import LimitError
 from flyweight.models.tokenizers.vocabulary import TokenType
 
-__all__ = ["merges_from_scores", "scores_from_merges"]
-
 _MAX_CUTS_BYTES = 2**30  # the text all cuts together would hold; the largest vocabularies need a hundredth
 _CHARACTER_BITS = 21
 
@@ -27,7 +25,7 @@ Array = np.ndarray[Any, np.dtype[np.int64]]
 def merges_from_scores(tokens: Sequence[str], types: Sequence[int], scores: Sequence[float]) -> list[tuple[str, str]]:
     """The ranked pairs that join pieces in the order of the scores."""
     if sum(len(token) ** 2 for token in tokens) > _MAX_CUTS_BYTES:
-        raise LimitError("the tokens are too long to be cut in every place", code="E_TOKENIZER")
+        raise LimitError("the tokens are too long to try every split", code="E_TOKENIZER")
     kinds = np.array(types, np.int64)
     normal = kinds == TokenType.NORMAL
     merging = np.flatnonzero(normal | (kinds == TokenType.USER_DEFINED))

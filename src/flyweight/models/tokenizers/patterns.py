@@ -1,4 +1,4 @@
-r"""Which regular expressions of tokenizer.json are run: those whose time grows with the text and no faster.
+r"""Which regular expressions of tokenizer.json are supported: those that surely run in linear time.
 
 The library's engine backtracks, so a short pattern can take hours for a short text. A pattern is accepted when its form
 shows that each attempt to match either fails at once or takes the characters it looked at. It is a list of alternatives,
@@ -18,13 +18,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import reduce
-from operator import mul
+from math import prod
 from typing import NamedTuple, NoReturn
 
 from flyweight.foundation.errors import LimitError, UnsupportedError
-
-__all__ = ["Pattern", "read_pattern"]
 
 _MAX_PATTERN = 4096
 _MAX_DEPTH = 4
@@ -69,7 +66,7 @@ class _Item(NamedTuple):
 def read_pattern(text: str) -> Pattern:
     """What is known of a pattern. UnsupportedError when its form does not bound its time."""
     if len(text) > _MAX_PATTERN:
-        raise LimitError(f"a pattern of {len(text)} characters; the limit is {_MAX_PATTERN}", code="E_TOKENIZER")
+        raise LimitError(f"a pattern has {len(text)} characters; the limit is {_MAX_PATTERN}", code="E_TOKENIZER")
     if text == _SPACES_AT_THE_END:
         return Pattern(1, squares=True)
     reader = _Reader(text)
@@ -99,7 +96,7 @@ def _width(items: Sequence[_Item]) -> int:
 
 
 def _choices(items: Sequence[_Item]) -> int:
-    return reduce(mul, (item.choices**item.most * (item.most - item.least + 1) for item in items), 1)
+    return prod(item.choices**item.most * (item.most - item.least + 1) for item in items)
 
 
 def _first_unbounded(items: Sequence[_Item]) -> int:
@@ -139,9 +136,9 @@ class _Reader:
 
     def refuse(self) -> NoReturn:
         raise UnsupportedError(
-            f"the tokenizer cuts text by the pattern '{self.text}', which may take very long",
+            f"the tokenizer splits text by the pattern '{self.text}', which may take very long",
             code="E_TOKENIZER",
-            hint="patterns are run if their form bounds their time; see docs/formats/tokenizers.md",
+            hint="only patterns that surely run in linear time are supported; see docs/formats/tokenizers.md",
         )
 
     def alternatives(self, depth: int) -> list[list[_Item]]:

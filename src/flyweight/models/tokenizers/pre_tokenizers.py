@@ -1,4 +1,4 @@
-"""How text is cut before byte-pair merging: names in GGUF ↔ components of tokenizer.json.
+"""Pre-tokenizers: names in GGUF ↔ components of tokenizer.json.
 
 GGUF has only a name (`tokenizer.ggml.pre`) and programs know the rest; tokenizer.json spells it out. One table
 serves both ways: a name gives the components, and components that cut alike give the name.
@@ -9,17 +9,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from flyweight.foundation.errors import UnsupportedError
-
-__all__ = [
-    "BYTE_LEVEL_DECODER",
-    "PRE_TOKENIZERS",
-    "SPACE_FORMS",
-    "PreTokenizer",
-    "SpaceForm",
-    "named",
-    "recognise",
-    "space_form",
-]
 
 Component = dict[str, Any] | None
 

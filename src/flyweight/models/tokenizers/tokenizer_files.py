@@ -19,8 +19,6 @@ from flyweight.models.tokenizers import tokenizer_json
 from flyweight.models.tokenizers.tokenizer_json import TOKENIZER_JSON
 from flyweight.models.tokenizers.vocabulary import SPECIAL_TOKENS, Vocabulary
 
-__all__ = ["READ_FILES", "REPEATING_FILES", "Present", "from_files", "load", "read_templates", "to_files", "tokenizer_settings"]
-
 TOKENIZER_CONFIG = "tokenizer_config.json"
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"
 CHAT_TEMPLATE = "chat_template.jinja"

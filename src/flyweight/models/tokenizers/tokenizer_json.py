@@ -20,8 +20,6 @@ from flyweight.models.tokenizers.vocabulary import (
     placeholder,
 )
 
-__all__ = ["TOKENIZER_JSON", "describe", "read", "write"]
-
 TOKENIZER_JSON = "tokenizer.json"
 
 _ADDED = frozenset(map(int, (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)))
@@ -35,13 +33,20 @@ def _bad(message: str) -> MalformedError:
     return MalformedError(message, code="E_TOKENIZER", file=TOKENIZER_JSON)
 
 
+def _unsupported(message: str) -> UnsupportedError:
+    return UnsupportedError(message, code="E_TOKENIZER", file=TOKENIZER_JSON)
+
+
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
 def write(vocabulary: Vocabulary) -> dict[str, Any]:
     """tokenizer.json for a vocabulary."""
     table = describe(vocabulary)
-    _check_merges(table["model"]["merges"], table["model"]["vocab"])
+    vocab = table["model"]["vocab"]
+    for left, right in table["model"]["merges"]:
+        if left not in vocab or right not in vocab or left + right not in vocab:
+            raise _bad(f"the merge of '{left}' and '{right}' has parts that are not tokens")
     return table
 
 
@@ -53,8 +58,9 @@ def describe(vocabulary: Vocabulary) -> dict[str, Any]:
     if len(ids) != len(texts):
         raise _bad("two tokens differ only in how they write spaces")
     if _UNUSED in vocabulary.types:
-        holes = {index for index, type_ in enumerate(vocabulary.types) if type_ == _UNUSED and _is_hole(vocabulary, index)}
-        ids = {text: index for text, index in ids.items() if index not in holes}
+        unused = (index for index, type_ in enumerate(vocabulary.types) if type_ == _UNUSED)
+        fillers = {index for index in unused if vocabulary.tokens[index] == placeholder(index)}
+        ids = {text: index for text, index in ids.items() if index not in fillers}
     model: dict[str, Any] = {
         "type": "BPE",
         "dropout": None,
@@ -92,11 +98,6 @@ def describe(vocabulary: Vocabulary) -> dict[str, Any]:
         "decoder": decoder,
         "model": model,
     }
-
-
-def _is_hole(vocabulary: Vocabulary, index: int) -> bool:
-    """Whether an unused token only fills its row."""
-    return vocabulary.tokens[index] == placeholder(index)
 
 
 def _hf_texts(vocabulary: Vocabulary) -> list[str]:
@@ -160,12 +161,6 @@ def _template(vocabulary: Vocabulary, texts: list[str]) -> dict[str, Any] | None
     }
 
 
-def _check_merges(merges: list[tuple[str, str]], vocab: dict[str, int]) -> None:
-    for left, right in merges:
-        if left not in vocab or right not in vocab or left + right not in vocab:
-            raise _bad(f"the merge of '{left}' and '{right}' has parts that are no tokens")
-
-
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
@@ -175,25 +170,17 @@ def read(tokenizer: Record, config: Record, vocab: int) -> Vocabulary:
     if model is None:
         tokenizer.fail("model", "an object")
     if model.text("type", "BPE") != "BPE":
-        raise UnsupportedError(
-            f"a tokenizer of type '{model.text('type')}' has no form in GGUF; only BPE has",
-            code="E_TOKENIZER",
-            file=TOKENIZER_JSON,
-        )
+        raise _unsupported(f"a tokenizer of type '{model.text('type')}' cannot be stored in GGUF; only BPE can")
     for key in ("continuing_subword_prefix", "end_of_word_suffix", "dropout"):
         if model.get(key):
-            raise UnsupportedError(f"'{key}' has no form in GGUF", code="E_TOKENIZER", file=TOKENIZER_JSON)
+            raise _unsupported(f"'{key}' cannot be stored in GGUF")
     ids = _ids(model, vocab)
     merges = _merges(model)
     normalizer, pre_tokenizer = tokenizer.get("normalizer"), tokenizer.get("pre_tokenizer")
     row = recognise(normalizer, pre_tokenizer, ignore_merges=model.flag("ignore_merges", False))
     form = None if row else space_form(normalizer, pre_tokenizer)
     if row is None and form is None:
-        raise UnsupportedError(
-            "its normalizer and pre-tokenizer together match none that GGUF has a name for",
-            code="E_TOKENIZER",
-            file=TOKENIZER_JSON,
-        )
+        raise _unsupported("GGUF has no name for its combination of normalizer and pre-tokenizer")
     tokens = [placeholder(index) for index in range(vocab)]
     types = [int(TokenType.UNUSED)] * vocab
     for token, index in ids.items():
@@ -277,7 +264,7 @@ def _roles(config: Record, ids: dict[str, int]) -> dict[str, int]:
         if not isinstance(text, str):
             config.fail(role, "text")
         if text not in ids:
-            raise MalformedError(f"{role} '{text}' is no token", code="E_TOKENIZER", file=config.file)
+            raise MalformedError(f"{role} '{text}' is not a token", code="E_TOKENIZER", file=config.file)
         roles[role] = ids[text]
     return roles
 
@@ -293,15 +280,11 @@ def _added_around(tokenizer: Record, config: Record, special: dict[str, int], id
         steps = [step for step in single if isinstance(step, dict)] if isinstance(single, list) else []
         at = next((i for i, step in enumerate(steps) if "Sequence" in step), None)
         if at is None:
-            raise _bad("the template of 'post_processor' has no place for the text")
+            raise _bad("the template of 'post_processor' does not contain the text")
         before, after = _special_ids(steps[:at], ids), _special_ids(steps[at + 1 :], ids)
         for found, role in ((before, "bos_token"), (after, "eos_token")):
             if found and found != [special.get(role)]:
-                raise UnsupportedError(
-                    f"'post_processor' adds tokens other than {role}, which GGUF cannot",
-                    code="E_TOKENIZER",
-                    file=TOKENIZER_JSON,
-                )
+                raise _unsupported(f"'post_processor' adds tokens other than {role}, which GGUF cannot express")
         return bool(before), bool(after)
     wanted = (config.flag("add_bos_token", False), config.flag("add_eos_token", False))
     return wanted[0] and "bos_token" in special, wanted[1] and "eos_token" in special
@@ -314,11 +297,7 @@ def _special_ids(steps: list[dict[str, Any]], ids: dict[str, int]) -> list[int |
 
 def _scores(ids: dict[str, int], types: list[int], merges: list[tuple[str, str]]) -> list[float]:
     made = scores_from_merges(ids, types, merges)
-    fixed: dict[int, float] = {
-        TokenType.BYTE: 0.0,
-        TokenType.UNUSED: _UNUSED_SCORE,
-        **dict.fromkeys(_ADDED, _ADDED_SCORE),
-    }
+    fixed: dict[int, float] = {TokenType.BYTE: 0.0, TokenType.UNUSED: _UNUSED_SCORE, **dict.fromkeys(_ADDED, _ADDED_SCORE)}
     scores: list[float] = []
     alone = len(made)
     for index, type_ in enumerate(types):

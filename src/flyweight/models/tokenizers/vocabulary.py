@@ -11,18 +11,6 @@ from typing import Any, NamedTuple
 
 from flyweight.foundation.errors import MalformedError
 
-__all__ = [
-    "BYTE_LEVEL",
-    "PIECES",
-    "SPECIAL_TOKENS",
-    "TokenType",
-    "Vocabulary",
-    "bad_vocabulary",
-    "check",
-    "is_byte",
-    "placeholder",
-]
-
 
 class TokenType(IntEnum):
     NORMAL = 1
@@ -85,14 +73,14 @@ def check(vocabulary: Vocabulary) -> Vocabulary:
     ids = dict(zip(tokens, range(len(tokens)), strict=True))
     if len(ids) != len(tokens):
         twice = Counter(tokens).most_common(1)[0][0]
-        raise bad_vocabulary(f"the token '{twice}' is there twice")
+        raise bad_vocabulary(f"the token '{twice}' appears twice")
     unknown = set(types) - set(TokenType)
     for token, type_ in zip(tokens, types, strict=True) if unknown else ():
         if type_ in unknown:
             raise bad_vocabulary(f"the token '{token}' has the unknown type {type_}")
     for token, type_ in zip(tokens, types, strict=True) if _BYTE in types else ():
         if type_ == _BYTE and not is_byte(token):
-            raise bad_vocabulary(f"'{token}' is no byte token; those read <0x00> to <0xFF>")
+            raise bad_vocabulary(f"'{token}' is not a byte token; these are <0x00> to <0xFF>")
     for role, index in vocabulary.special.items():
         if not 0 <= index < len(tokens):
             raise bad_vocabulary(f"{role} is {index}, but there are {len(tokens)} tokens")

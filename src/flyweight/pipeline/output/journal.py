@@ -25,8 +25,6 @@ from flyweight.foundation.errors import OutputError
 from flyweight.pipeline.conversion_report import TensorReport
 from flyweight.writing import Folder, signature
 
-__all__ = ["JOURNAL", "Journal", "identity"]
-
 JOURNAL = "journal.jsonl"
 _HEADER_BYTES = 4096
 _ANNOUNCEMENT = b'{"place":'

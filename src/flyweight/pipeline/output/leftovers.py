@@ -1,4 +1,4 @@
-"""What earlier runs left beside a destination: found by listing, believed by the signature of its journal alone.
+"""Staging directories that earlier runs left: found by listing, trusted only by the signature of their journal.
 
 Anybody may have made a directory of such a name, or a link, or a FIFO. What does not verify is not ours: it is neither opened
 for writing nor removed nor waited for.
@@ -17,8 +17,6 @@ from typing import NamedTuple
 from flyweight.foundation.errors import OutputError
 from flyweight.pipeline.output.journal import JOURNAL, Journal, identity
 from flyweight.writing import Folder, Tree, move, move_exclusive, remove_listed
-
-__all__ = ["OUT", "REPLACED", "Leftover", "leftovers", "one_at_a_time", "prefix"]
 
 OUT, REPLACED = "out", "replaced"
 """In a staging directory: the output, and an old state on its way out."""

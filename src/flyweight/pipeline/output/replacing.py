@@ -25,8 +25,6 @@ from flyweight.foundation.errors import FlyweightError, OutputError
 from flyweight.sources import open_bundle
 from flyweight.writing import Folder, Tree, content, is_temporary
 
-__all__ = ["SIDE_FILES", "require_apart", "require_replaceable"]
-
 SIDE_FILES = (
     "config.json", "generation_config.json", "tokenizer*", "vocab.*", "merges.txt", "added_tokens.json", "*.tiktoken",
     "special_tokens_map.json", "spiece.model", "sentencepiece.bpe.model", "chat_template*", "*.jinja", "configuration.json",
@@ -93,7 +91,7 @@ def _accounted(parent: Folder, name: str, written: Collection[str]) -> list[str]
         listed = ", ".join(strange[:_NAMED]) + (", …" if len(strange) > _NAMED else "")
         count = f"{len(strange)}{'' if found.complete else ' or more'}"
         raise OutputError(
-            f"holds {count} files that belong to no model or are no plain files of yours ({listed}), so it is not replaced",
+            f"not replaced: {count} files in it belong to no model or are not regular files of yours ({listed})",
             code="E_NOT_A_MODEL",
             file=str(place),
             hint=_WHAT_NOW,

@@ -1,4 +1,4 @@
-"""Writing an output so that it is there whole, or not at all.
+"""Writing an output so that it is complete or absent.
 
     .NAME.partial-RANDOM/   beside the destination, on the same file system; mode 0700
         journal.jsonl       signed; locked (flock) by the run that owns it (`journal`)
@@ -37,16 +37,14 @@ from flyweight.pipeline.output.leftovers import OUT, REPLACED, Leftover, leftove
 from flyweight.pipeline.output.replacing import require_replaceable
 from flyweight.writing import Folder, Tree, content, exchange, move, move_exclusive
 
-__all__ = ["Staging"]
-
 _READ = 4 << 20
 _KEPT_OPEN = 128
 """Files whose descriptors are kept. An output can have more of them than a process may open; others are opened for each use."""
 _FLUSHED_FROM = 1 << 20
 _REMEDIES = {
-    errno.ENOSPC: "free some room, or write elsewhere",
+    errno.ENOSPC: "free some space, or write elsewhere",
     errno.EDQUOT: "free some of your quota, or write elsewhere",
-    errno.EFBIG: "write to a file system that takes larger files, or in several files with --shard-size",
+    errno.EFBIG: "write to a file system that allows larger files, or use --shard-size",
 }
 
 
@@ -90,7 +88,7 @@ class Staging:
     def _open_parent(self) -> Folder:
         """Where the staging directory is made: on the file system of the output."""
         if not self.destination.name:
-            raise OutputError("is the root directory", code="E_EXISTS", file=str(self.destination), hint="name a file below it")
+            raise OutputError("is the root directory", code="E_EXISTS", file=str(self.destination), hint="give a path below it")
         try:
             return Folder(self.destination.parent)
         except (FileNotFoundError, NotADirectoryError):
@@ -108,7 +106,7 @@ class Staging:
             same = [leftover for leftover in found if resume and leftover.journal.fingerprint == self.fingerprint]
             if resume and found and not same:
                 raise OutputError(
-                    "the interrupted run was a different job (source, recipe or version changed)",
+                    "the interrupted run was a different conversion (source, recipe or version changed)",
                     code="E_RESUME",
                     file=str(self.destination),
                     hint="run again without --resume to start over",
@@ -153,7 +151,7 @@ class Staging:
         if status.st_dev != os.fstat(self._parent.descriptor).st_dev:
             hint = "write to a directory in it"
             raise OutputError(
-                "is a mount point, which nothing can replace", code="E_EXISTS", file=str(self.destination), hint=hint
+                "is a mount point, which cannot be replaced", code="E_EXISTS", file=str(self.destination), hint=hint
             )
         if self.force:
             self._to_replace()
@@ -210,7 +208,7 @@ class Staging:
         except OSError as error:
             if error.errno in _REMEDIES:
                 raise ResourceError(
-                    f"no room for {nbytes} bytes: {os.strerror(error.errno)}",
+                    f"cannot allocate {nbytes} bytes: {os.strerror(error.errno)}",
                     code="E_DISK",
                     file=str(self.destination),
                     hint=_REMEDIES[error.errno],

@@ -1,4 +1,4 @@
-"""Messages → the text a chat model was trained on, by the template its checkpoint carries.
+"""Messages → prompt, by the model's chat template, rendered in a worker.
 
 A template is a program from an untrusted file. It runs in jinja2's sandbox, as in transformers, and that in a worker process
 (`chat_worker`) with limited memory which is killed when it takes too long: see docs/decisions/0070.
@@ -27,8 +27,6 @@ from flyweight.runtime.extra import missing_extra
 if TYPE_CHECKING:
     from flyweight.checkpoint import Checkpoint
     from flyweight.models.dialects.contract import Templates
-
-__all__ = ["MAX_OUTPUT", "MAX_TEMPLATE", "SECONDS", "Message", "Renderer", "render", "template_for", "templates_of"]
 
 MAX_TEMPLATE = 256 * 2**10
 MAX_REQUEST = 16 * 2**20
@@ -62,10 +60,10 @@ def template_for(checkpoint: Checkpoint, *, tools: bool = False) -> str:
         if name in templates:
             return templates[name]
     raise UnsupportedError(
-        "the checkpoint has no chat template",
+        "the model has no chat template",
         code="E_TEMPLATE",
         file=checkpoint.bundle.name,
-        hint="it is no chat model; give it plain text with --raw",
+        hint="it is not a chat model; use --raw to continue plain text",
     )
 
 
@@ -100,7 +98,9 @@ class Renderer:
         Whatever the template does wrong is a MalformedError with the code E_TEMPLATE.
         """
         if len(template) > MAX_TEMPLATE:
-            raise LimitError(f"a chat template of {len(template)} characters; the limit is {MAX_TEMPLATE}", code="E_TEMPLATE")
+            raise LimitError(
+                f"the chat template has {len(template)} characters; the limit is {MAX_TEMPLATE}", code="E_TEMPLATE"
+            )
         tokens = {"bos_token": bos_token, "eos_token": eos_token}
         context = {
             "messages": list(messages),
@@ -111,7 +111,7 @@ class Renderer:
         }
         request = json.dumps({"template": template, "context": context, "limit": limit}).encode() + b"\n"
         if len(request) > MAX_REQUEST:
-            raise LimitError(f"{len(request)} bytes of messages; the limit is {MAX_REQUEST}", code="E_TEMPLATE")
+            raise LimitError(f"the messages have {len(request)} bytes; the limit is {MAX_REQUEST}", code="E_TEMPLATE")
         answer = json.loads(self._exchange(request, limit))
         if "text" in answer:
             return str(answer["text"])
@@ -190,26 +190,5 @@ def _line(process: subprocess.Popen[bytes], seconds: float, limit: int) -> bytes
             raise _failed("its worker ended, probably for lack of memory")
         received += piece
         if len(received) > 12 * limit + 2**16:  # JSON writes a character in at most twelve bytes
-            raise _failed("its worker answers without end")
+            raise _failed("its worker returns too much text")
     return bytes(received[:-1])
-
-
-def render(
-    template: str,
-    messages: Sequence[Message],
-    *,
-    add_generation_prompt: bool = True,
-    bos_token: str | None = None,
-    eos_token: str | None = None,
-    tools: Sequence[Mapping[str, Any]] | None = None,
-) -> str:
-    """One rendering by a worker of its own."""
-    with Renderer() as renderer:
-        return renderer(
-            template,
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            bos_token=bos_token,
-            eos_token=eos_token,
-            tools=tools,
-        )

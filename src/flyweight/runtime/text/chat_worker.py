@@ -1,4 +1,4 @@
-"""Renders chat templates in a process of its own, which may be killed. Run as a script; imports nothing of ours.
+"""Renders chat templates in a separate process that may be killed. Run as a script; imports nothing of Flyweight.
 
     arguments   directories with jinja2 and markupsafe
     output      "ready", then for each line of input one line
@@ -76,7 +76,7 @@ def _pieces(environment: Environment, request: dict[str, Any]) -> Iterator[str]:
     for piece in environment.from_string(request["template"]).generate(request["context"]):
         left -= len(piece)
         if left < 0:
-            raise OverflowError(f"it makes more than {request['limit']} characters")
+            raise OverflowError(f"it gives more than {request['limit']} characters")
         yield piece
 
 

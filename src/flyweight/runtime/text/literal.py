@@ -20,8 +20,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-__all__ = ["as_text", "strings_of"]
-
 _SIGNS = (range(0xFDD0, 0xFDF0), range(0xF0000, 0xFFFFE))
 """Characters that are set aside for use within a program, and then those of private use."""
 

@@ -1,4 +1,4 @@
-"""Token ids as they come → text as it can be shown.
+"""A stream of token ids → text, without splitting characters.
 
 A token is not a text: a character may take several (bytes of UTF-8), a leading space depends on what came before
 (SentencePiece). So each token is decoded together with the piece before it, and what is new is the difference:
@@ -17,8 +17,6 @@ from collections.abc import Sequence
 
 from flyweight.runtime.text.tokenizer import Tokenizer
 
-__all__ = ["TextStream"]
-
 _LONGEST = 8  # tokens: two characters of four bytes each; whatever is still broken then stays broken
 _CONTEXT = 8  # tokens of the prompt that decide how the answer begins
 
@@ -32,7 +30,7 @@ class TextStream:
 
     def __init__(self, tokenizer: Tokenizer, *, prompt: Sequence[int] = (), stops: Sequence[str] = ()) -> None:
         if not all(stops):
-            raise ValueError("an empty stop string stops everything")
+            raise ValueError("a stop string must not be empty")
         self._tokenizer = tokenizer
         self._stops = tuple(stops)
         self._ids = [index for index in prompt if index not in tokenizer.special][-_CONTEXT:]

@@ -1,4 +1,4 @@
-"""Text ↔ token ids, from whatever a checkpoint carries.
+"""Text ↔ token ids, with the tokenizer of a checkpoint.
 
 Hugging Face and MLX directories hold tokenizer.json; a GGUF file holds a vocabulary, from which `models` makes the same table.
 Either is checked and built by `tokenizer_build`.
@@ -25,13 +25,11 @@ from flyweight.checkpoint import Checkpoint, without_collector
 from flyweight.foundation.errors import FlyweightError, LimitError, MalformedError, ResourceError, UnsupportedError
 from flyweight.models import dialect_of
 from flyweight.models.tokenizers.components import TextCost
-from flyweight.runtime.extra import needs_run_extra
+from flyweight.runtime.extra import PACKAGES, missing_extra
 from flyweight.runtime.text.tokenizer_build import bad_tokenizer, build, tokens_before, typed_errors
 
 if TYPE_CHECKING:
     import tokenizers
-
-__all__ = ["MAX_TEXT", "TURN_ENDS", "Tokenizer"]
 
 MAX_TEXT = 16 * 2**20
 """The longest text we encode, in characters: some times the longest context of any model."""
@@ -85,6 +83,10 @@ class Tokenizer:
         try:
             with without_collector():
                 return _tokenizer_of(checkpoint)
+        except ModuleNotFoundError as error:
+            if error.name not in PACKAGES:  # another failing import is a bug
+                raise
+            raise missing_extra(error.name).at(file=checkpoint.bundle.name) from None
         except FlyweightError as error:
             raise error.at(file=checkpoint.bundle.name) from None
 
@@ -100,7 +102,7 @@ class Tokenizer:
         size = sum(map(_size, texts))
         if size > most:
             raise ResourceError(
-                f"{size} bytes of prompt; a context of {room} tokens is given at most {most}",
+                f"the prompt has {size} bytes; with a context of {room} tokens the limit is {most}",
                 code="E_CONTEXT",
                 hint="shorten the prompt, or raise --context as far as the model allows",
             )
@@ -128,18 +130,20 @@ class Tokenizer:
     def _measure(self, text: str, room: int | None) -> None:
         """Refuse a text before it costs anything."""
         if len(text) > MAX_TEXT:
-            raise LimitError(f"a text of {len(text)} characters; the limit is {MAX_TEXT}", code="E_TOKENIZER")
+            raise LimitError(f"the text has {len(text)} characters; the limit is {MAX_TEXT}", code="E_TOKENIZER")
         size = _size(text)
         if room is not None:
             self.require_room([text], room)
         if size * self._cost.growth > _MAX_WORK:
             raise LimitError(
-                f"a text of {size} bytes, of each of which this tokenizer may make {self._cost.growth} characters",
+                f"the text has {size} bytes, and this tokenizer can turn each into {self._cost.growth} characters",
                 code="E_TOKENIZER",
-                hint=f"give it at most {_MAX_WORK // self._cost.growth} bytes",
+                hint=f"use at most {_MAX_WORK // self._cost.growth} bytes",
             )
         if self._cost.squares and sum(len(run) ** 2 for run in re.findall(r"\s{2,}", text)) > _MAX_SQUARES:
-            raise LimitError("runs of white space too long for this tokenizer", code="E_TOKENIZER", hint="shorten them")
+            raise LimitError(
+                "the text has runs of white space too long for this tokenizer", code="E_TOKENIZER", hint="shorten them"
+            )
 
     def reads_special(self, texts: Iterable[str]) -> bool:
         """Whether it finds special tokens in texts where none is written as it is, as one that ignores case may."""
@@ -173,13 +177,13 @@ class Tokenizer:
             ]
         )
         if any(made.token_to_id(token.content) != index for index, token in added):
-            raise bad_tokenizer("an added token has another id than the vocabulary gives it")
+            raise bad_tokenizer("an added token has another id than in the vocabulary")
         return made
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of ids, special tokens written out or left away."""
         if ids and not (min(ids) >= 0 and max(ids) < 2**32):
-            raise ValueError("a token id is an unsigned 32-bit number")
+            raise ValueError("a token id must be an unsigned 32-bit integer")
         with typed_errors("decode these ids"):
             return self._inner.decode(list(ids), skip_special_tokens=not special)
 
@@ -196,22 +200,21 @@ def _size(text: str) -> int:
         raise MalformedError(f"the text has a lone surrogate at character {error.start}", code="E_TEXT") from None
 
 
-@needs_run_extra
 def _tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
     manifest = checkpoint.manifest
     dialect = dialect_of(manifest)
     embedding = manifest.entries.get(dialect.embedding)
     if embedding is None or not embedding.spec.shape:
         raise UnsupportedError(
-            "there is no embedding among the tensors",
+            "the model has no embedding",
             code="E_TENSORS",
-            hint=f"a tokenizer belongs to a language model; looked for {dialect.embedding}",
+            hint=f"only language models have a tokenizer; expected the tensor {dialect.embedding}",
         )
     rows = embedding.spec.shape[0]
     described = dialect.read_tokenizer(manifest, checkpoint.read, rows)
     if described is None:
         raise UnsupportedError(
-            "the checkpoint has no tokenizer", code="E_TOKENIZER", hint="put the model's tokenizer.json beside its weights"
+            "the model has no tokenizer", code="E_TOKENIZER", hint="put the model's tokenizer.json beside its weights"
         )
     try:
         inner, cost = build(described.table)

@@ -28,8 +28,6 @@ from flyweight.models.tokenizers.tokenizer_json import TOKENIZER_JSON
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["bad_tokenizer", "build", "tokens_before", "typed_errors"]
-
 _FLAGS = ("single_word", "lstrip", "rstrip")
 _EMPTY_MODEL = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
 _MAX_UNIGRAM_LENGTH = 128  # every prefix of what is left of a text is looked up, as long as it may be a token
@@ -37,7 +35,7 @@ _MAX_WORD = 256  # characters of a WordPiece word: its time is their square
 
 
 def bad_tokenizer(message: str) -> MalformedError:
-    return MalformedError(message, code="E_TOKENIZER", hint="the tokenizer of this checkpoint is damaged")
+    return MalformedError(message, code="E_TOKENIZER", hint="the tokenizer of this model is damaged")
 
 
 @contextmanager
@@ -63,7 +61,7 @@ def build(table: Mapping[str, Any]) -> tuple[tokenizers.Tokenizer, TextCost]:
         whole.fail("model", "an object")
     kind = model.text("type", "BPE")
     if kind not in _MODELS:
-        raise UnsupportedError(f"a tokenizer of type '{kind}' is not run", code="E_TOKENIZER", file=TOKENIZER_JSON)
+        raise UnsupportedError(f"a tokenizer of type '{kind}' is not supported", code="E_TOKENIZER", file=TOKENIZER_JSON)
     given = whole.items("added_tokens", dict) if "added_tokens" in whole else []
     added = [Record(token, TOKENIZER_JSON, what="an added token") for token in given]
     texts = [token.text("content") for token in added]
@@ -75,7 +73,7 @@ def build(table: Mapping[str, Any]) -> tuple[tokenizers.Tokenizer, TextCost]:
         made.add_tokens([_added_token(token, text) for token, text in zip(added, texts, strict=True)])
     for token, text in zip(added, texts, strict=True):
         if made.token_to_id(text) != token.get("id"):
-            raise bad_tokenizer(f"the added token '{text}' has another id than the vocabulary gives it")
+            raise bad_tokenizer(f"the added token '{text}' has another id than in the vocabulary")
     return made, cost
 
 
@@ -100,7 +98,7 @@ def _bpe(model: Record, added: list[str]) -> tokenizers.models.BPE:
     vocab, merges = _vocab(model), _pairs(model)
     check_sizes(vocab, merges, added, longest=MAX_TOKEN_LENGTH)
     if model.get("dropout"):
-        raise UnsupportedError("'dropout' makes the ids of a text random", code="E_TOKENIZER", file=TOKENIZER_JSON)
+        raise UnsupportedError("'dropout' is not supported: it makes token ids random", code="E_TOKENIZER", file=TOKENIZER_JSON)
     affixes = {key: model.text(key) for key in ("continuing_subword_prefix", "end_of_word_suffix") if key in model}
     return BPE(
         vocab=vocab,
@@ -145,7 +143,9 @@ def _word_piece(model: Record, added: list[str]) -> tokenizers.models.WordPiece:
     check_sizes(vocab, (), added, longest=MAX_TOKEN_LENGTH)
     longest = model.integer("max_input_chars_per_word", 100)
     if longest > _MAX_WORD:
-        raise UnsupportedError(f"words of {longest} characters; at most {_MAX_WORD}", code="E_TOKENIZER", file=TOKENIZER_JSON)
+        raise UnsupportedError(
+            f"words of {longest} characters; the limit is {_MAX_WORD}", code="E_TOKENIZER", file=TOKENIZER_JSON
+        )
     return WordPiece(
         vocab=vocab,
         unk_token=model.text("unk_token", "[UNK]"),

@@ -1,0 +1,371 @@
+"""Planning: every step and every refusal before a byte is written.
+
+`make_job` decides for each tensor how it gets from the source to the target:
+
+    remux      the stored bytes are copied (rows may move); no codec is needed
+    repack     the same integers and scales in other bytes; no value changes
+    transcode  decoded and encoded again; the report says what it cost
+    add        a tensor the target needs and the source holds only as configuration
+
+All sizes are known here, so the target is laid out in full and written in one pass. `job_of_plan` does the same with the
+choices of a plan that was made before, and refuses one that does not come to what it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import zip_longest
+from typing import NamedTuple
+
+import numpy as np
+
+from flyweight.checkpoint import Checkpoint
+from flyweight.codecs import Codec, codec_for, known
+from flyweight.codecs.casts import astype
+from flyweight.containers.abilities import Describes, adapted
+from flyweight.containers.container import Container
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError, MalformedError, ResourceError, UnsupportedError
+from flyweight.foundation.manifest import Entry, Manifest
+from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec, has_rows
+from flyweight.models import Renamed, Transform, expert_layout, translate
+from flyweight.pipeline import memory_limit
+from flyweight.pipeline.conversion_report import Drift
+from flyweight.pipeline.draft import draft_tensors, without_draft
+from flyweight.pipeline.inputs import SOURCE, Input, input_of
+from flyweight.pipeline.job import Job
+from flyweight.pipeline.plan import Action, Plan, Step
+from flyweight.pipeline.recipe import KEEP, SAME_CODES, Choice, Recipe, choice
+from flyweight.pipeline.rows import decode_rows, pruned, read_rows, slabs
+from flyweight.pipeline.side_files import side_files
+from flyweight.quantizers import QUANTIZERS
+
+
+def make_job(
+    checkpoint: Checkpoint,
+    container: Container,
+    name: str,
+    *,
+    recipe: Recipe,
+    dtype: DType | None = None,
+    shard_bytes: int | None = None,
+    max_ram: int | None = None,
+    draft: Checkpoint | None = None,
+    files: Mapping[str, bytes] | None = None,
+    inputs: Mapping[str, Input] | None = None,
+    order: Callable[[Entry], int] | None = None,
+) -> Job:
+    """Decide everything. Raises UnsupportedError listing every tensor that cannot be carried.
+
+    `draft` holds a draft head to add, `files` are side files to add, `inputs` what they are read from. Tensors lie as in the
+    source, or sorted by `order`.
+    """
+    manifest = without_draft(checkpoint.manifest)
+    dialect = container.dialect or manifest.dialect
+    translation = translate(manifest, dialect, checkpoint.read, dense=dtype)
+    _require_expert_layout(checkpoint, container)
+    wishes = Wishes(recipe, dtype, container.dense.vectors if dialect != manifest.dialect else None, max_ram)
+    notes = [*translation.notes, *(f"{name} is not copied: {why}" for name, why in translation.dropped.items())]
+    as_stored = Wishes(Recipe("keep"), None, None, max_ram)
+    jobs = [(checkpoint, manifest.entries[old], renamed, wishes) for old, renamed in translation.tensors.items()]
+    if order is not None:
+        jobs.sort(key=lambda job: order(job[1]))
+    jobs += [
+        (origin, entry, Renamed(new), as_stored)
+        for new, (origin, entry) in draft_tensors(checkpoint, container, draft, notes).items()
+    ]
+    steps, entries, refusals = [], {}, []
+    for origin, entry, renamed, wanted in jobs:
+        try:
+            step = _step(origin, entry, renamed, container, wanted)
+            steps.append(step if origin is checkpoint else replace(step, draft=True))
+            parts = entry.parts if step.action == "remux" else layout_of(step.codec, step.spec)
+            entries[step.name] = Entry(step.name, step.spec, step.codec, parts)
+        except FlyweightError as error:
+            if isinstance(error, ResourceError | MalformedError) or entry.codec.is_foreign:  # no matter of this tensor's type
+                raise error.at(file=origin.bundle.name, tensor=entry.name) from None
+            refusals.append(error.at(tensor=entry.name))
+    if refusals:
+        first = refusals[0]
+        more = f" (and {len(refusals) - 1} more tensors)" if len(refusals) > 1 else ""
+        raise UnsupportedError(
+            first.message + more, code=first.code, tensor=first.tensor, file=checkpoint.bundle.name, hint=first.hint
+        )
+    for extra_name, array in translation.added.items():
+        spec = TensorSpec(array.shape, DType.F32)
+        steps.append(Step(extra_name, spec, RAW, "add", None))
+        entries[extra_name] = Entry(extra_name, spec, RAW, {"data": spec})
+    if isinstance(recipe, Planned):
+        steps = recipe.confirmed(steps)
+    side = side_files(checkpoint, container, {**translation.files, **(files or {})}, entries.values(), notes)
+    metadata = translation.metadata
+    changes = dialect != manifest.dialect or any(step.action != "remux" for step in steps)
+    if changes and isinstance(container, Describes):
+        metadata = container.describe(entries, metadata)
+    placement = container.place(Manifest(container.name, entries, metadata, side, dialect), name, shard_bytes)
+    notes += [f"{step.name}: {step.note}" for step in steps if step.note]
+    notes += placement.notes
+    inputs = {SOURCE: input_of(checkpoint), **(inputs or {})}
+    plan = Plan(container, name, inputs, recipe.as_json(), tuple(steps), dtype, shard_bytes)
+    return Job(plan, checkpoint, placement, draft, translation.added, tuple(notes))
+
+
+@lru_cache(1 << 12)
+def layout_of(codec: CodecSpec, spec: TensorSpec) -> Layout:
+    """The parts of a tensor, found out once for tensors that are alike, as `Container.carried` is."""
+    return codec_for(codec).layout(spec)
+
+
+def _require_expert_layout(checkpoint: Checkpoint, container: Container) -> None:
+    """A mixture of experts goes only where loaders want its experts as they are arranged."""
+    if not container.expert_layout or checkpoint.container is container:
+        return
+    layout = expert_layout(checkpoint.manifest, checkpoint.read, checkpoint.container.expert_layout or "hf")
+    if layout and layout != container.expert_layout:
+        raise UnsupportedError(
+            f"a mixture of experts in the arrangement of {layout} directories, which loaders of {container.name} do not read",
+            code="E_EXPERTS",
+            file=checkpoint.bundle.name,
+            hint="experts cannot be rearranged yet; convert to the same kind of directory or to a safetensors file",
+        )
+
+
+class Wishes(NamedTuple):
+    """What tensors should become."""
+
+    recipe: Recipe
+    dtype: DType | None
+    """Of matrices stored dense; None: the one that loses nothing."""
+    vectors: DType | None
+    """Of vectors stored dense; None: the one they have."""
+    max_ram: int | None
+    """Bytes of memory that may be used; None: what the machine has to spare."""
+
+
+def _step(checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Container, wishes: Wishes) -> Step:
+    """How one tensor gets there."""
+    choice = wishes.recipe.choose(source.spec, source.name, renamed.name)
+    transform = renamed.transform
+    moves_values = transform is not None and transform.add != 0
+    if source.codec.is_foreign and (choice.codec or choice.dtype or wishes.dtype):
+        raise source.codec.unreadable()
+    dense_dtype = _dense_dtype(source, container, choice, wishes)
+    if choice.codec is not None and choice.codec != RAW:
+        return _quantize(checkpoint, source, renamed, container, choice, dense_dtype, wishes.max_ram)
+    narrow = container.dense.exactly.get(dense_dtype)
+    if narrow and source.codec == RAW and not moves_values:
+        asked = choice.dtype or wishes.dtype
+        if choice.dtype is narrow if choice.decided else not asked and _fits(checkpoint, source, narrow):
+            dense_dtype = narrow
+    at_home = not container.decodes or checkpoint.container is container or source.codec.is_foreign
+    if source.codec != RAW and choice.codec is None and (at_home or choice.decided) and not moves_values:
+        if container.carried(source.spec, source.codec):
+            _require_rows(source, transform)
+            return Step(renamed.name, source.spec, source.codec, "remux", source.name, transform)
+        repacked = _repack_target(source, container)
+        if repacked is not None and _rows_can_move(source, transform):
+            return Step(renamed.name, source.spec, repacked, "repack", source.name, transform)
+    return _dense(source, renamed, container, dense_dtype)
+
+
+def _dense_dtype(source: Entry, container: Container, choice: Choice, wishes: Wishes) -> DType:
+    """The element type this tensor has if stored dense: asked for, or the one that loses nothing."""
+    if not source.spec.dtype.is_float:
+        return source.spec.dtype
+    if container.dense.vectors is not None and len(source.spec.shape) < 2:  # its readers take no other
+        return wishes.vectors or source.spec.dtype
+    return choice.dtype or wishes.dtype or source.spec.dtype
+
+
+def _fits(checkpoint: Checkpoint, source: Entry, dtype: DType) -> bool:
+    """Whether no value of a dense tensor changes with its element type; it is read for that, before anything is written."""
+    for start, stop in slabs(source.spec, has_rows(source.spec, source.parts)):
+        values = astype(decode_rows(read_rows(checkpoint, source.name, start, stop, None), None), DType.F32.numpy)
+        if not np.array_equal(astype(astype(values, dtype.numpy), DType.F32.numpy), values):
+            return False
+    return True
+
+
+def _rows_can_move(source: Entry, transform: Transform | None) -> bool:
+    return transform is None or not transform.heads or has_rows(source.spec, source.parts)
+
+
+def _require_rows(source: Entry, transform: Transform | None) -> None:
+    if not _rows_can_move(source, transform):
+        raise UnsupportedError(f"rows of {source.codec} cannot be reordered without decoding", tensor=source.name)
+
+
+def _quantize(
+    checkpoint: Checkpoint,
+    source: Entry,
+    renamed: Renamed,
+    container: Container,
+    choice: Choice,
+    dense: DType,
+    max_ram: int | None,
+) -> Step:
+    assert choice.codec is not None
+    codec = codec_for(adapted(container, choice.codec, renamed.name))
+    transform = renamed.transform
+    if source.codec == codec.spec and not choice.sparsity and not (transform and transform.add):
+        _require_rows(source, transform)
+        return Step(renamed.name, source.spec, source.codec, "remux", source.name, transform)
+    if choice.quantizer == SAME_CODES or _repacks_exactly(source, transform, container, codec, choice):
+        return Step(renamed.name, source.spec, codec.spec, "repack", source.name, transform)
+    if not source.spec.dtype.is_float:
+        if codec.exact:
+            return _dense(source, renamed, container, dense)
+        raise UnsupportedError(f"{source.spec.dtype} values cannot be quantized", hint="keep this tensor with a recipe")
+    _require_decodable(source)
+    if choice.floor is not None and (reached := _cosine(checkpoint, source, transform, codec, choice)) < choice.floor.cosine:
+        finer = replace(choice, codec=choice.floor.otherwise, floor=None)
+        step = _quantize(checkpoint, source, renamed, container, finer, dense, max_ram)
+        before, after = codec.spec.params, step.codec.params
+        changed = [key for key in after if after[key] != before.get(key)]
+        now, then = (", ".join(f"{key} {params.get(key)}" for key in changed) for params in (after, before))
+        return replace(step, note=f"encoded with {now}; with {then} its cosine would be {reached:.6f}")
+    spec = TensorSpec(source.spec.shape, dense if codec.exact else codec.decoded_dtype(source.spec.dtype))
+    try:
+        if codec.needs_fit and not choice.decided:
+            memory_limit.require(codec.copies_to_fit * 4 * spec.size, max_ram, f"fitting {codec.name}", tensor=source.name)
+            codec = _fitted(checkpoint, source, transform, codec, spec, choice.sparsity)
+        layout = layout_of(codec.spec, spec)
+        reason = "" if container.carried(spec, codec.spec) else f"{container.name} cannot store {spec} as {codec.spec}"
+        larger = sum(part.nbytes for part in layout.values()) >= spec.nbytes
+        if larger and codec.exact and not codec.drops_blocks and not reason:  # a mask is asked for in spite of its bytes
+            reason = f"{codec.name} would not make it smaller"
+    except UnsupportedError as error:
+        reason = error.message
+    if reason and container.carried(TensorSpec((256, 256), spec.dtype), codec.spec):  # the codec would do, this shape will not
+        return replace(_dense(source, renamed, container, dense), note=f"not quantized: {reason}")
+    if reason:
+        raise UnsupportedError(
+            f"{container.name} cannot store {spec} as {codec.spec}",
+            hint=f"`flyweight formats` lists what {container.name} can store",
+        )
+    quantizer = choice.quantizer or codec.quantizer
+    return Step(renamed.name, spec, codec.spec, "transcode", source.name, transform, quantizer, choice.sparsity)
+
+
+def _repacks_exactly(source: Entry, transform: Transform | None, container: Container, codec: Codec, choice: Choice) -> bool:
+    """Whether the codec wanted holds the source's grid as it is, so that quantizing again would only lose.
+
+    Whoever names a quantizer wants other codes, and gets them.
+    """
+    if choice.quantizer or choice.sparsity or (transform and transform.add) or not known(source.codec):
+        return False
+    grid = codec_for(source.codec).grid_spec
+    exact = grid is not None and codec.holds_grid(grid, source.spec.columns)
+    return exact and _rows_can_move(source, transform) and container.carries(source.spec, codec.spec)
+
+
+def _cosine(checkpoint: Checkpoint, source: Entry, transform: Transform | None, codec: Codec, choice: Choice) -> float:
+    """How near a codec keeps a tensor to its source, for which its values are read once before anything is written."""
+    drift, quantize = Drift(), QUANTIZERS[choice.quantizer or codec.quantizer]
+    for start, stop in slabs(source.spec, has_rows(source.spec, source.parts)):
+        values = astype(decode_rows(read_rows(checkpoint, source.name, start, stop, transform), transform), DType.F32.numpy)
+        if not np.isfinite(values).all():
+            return 1.0  # nothing to measure: carrying it out says what is wrong
+        spec = TensorSpec(values.shape, DType.F32)
+        drift.add(values, codec.decode(spec, quantize(values, codec, spec)))
+    return drift.cosine
+
+
+def _fitted(
+    checkpoint: Checkpoint, source: Entry, transform: Transform | None, codec: Codec, spec: TensorSpec, sparsity: float
+) -> Codec:
+    """The codec with the sizes this tensor needs, for which its values are read once before anything is written."""
+    tensor = read_rows(checkpoint, source.name, 0, source.spec.rows, transform)
+    values = pruned(decode_rows(tensor, transform), codec.spec, sparsity)
+    return codec.fit(spec, values.reshape(spec.shape))
+
+
+def _dense(source: Entry, renamed: Renamed, container: Container, dtype: DType) -> Step:
+    _require_decodable(source)
+    spec = TensorSpec(source.spec.shape, dtype)
+    if not container.carried(spec, RAW):
+        raise UnsupportedError(
+            f"{container.name} can store neither {source.codec} nor {spec}",
+            hint="choose another element type with --dtype",
+        )
+    transform = renamed.transform
+    is_copy = source.codec == RAW and source.spec == spec and not (transform and transform.add)
+    action: Action = "remux" if is_copy and _rows_can_move(source, transform) else "transcode"
+    return Step(renamed.name, spec, RAW, action, source.name, transform)
+
+
+def _require_decodable(source: Entry) -> None:
+    if not known(source.codec):
+        raise source.codec.unreadable()
+
+
+def _repack_target(source: Entry, container: Container) -> CodecSpec | None:
+    """A codec the container carries that stores the same grid exactly, whatever the values."""
+    if not known(source.codec):
+        return None
+    for candidate in codec_for(source.codec).same_grid:
+        if container.carried(source.spec, own := adapted(container, candidate)):
+            return codec_for(own).spec
+    return None
+
+
+# Plans that were made before --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Planned(Recipe):
+    """What the steps of a plan say."""
+
+    steps: tuple[Step, ...] = ()
+    choices: Mapping[str, Choice] = field(default_factory=dict)
+
+    @classmethod
+    def by(cls, plan: Plan) -> Planned:
+        choices = {step.source: _choice(step) for step in plan.steps if step.source is not None and not step.draft}
+        return cls(plan.recipe["name"], gate=plan.limits, steps=plan.steps, choices=choices)
+
+    def choose(self, spec: TensorSpec, *names: str) -> Choice:
+        return self.choices.get(names[0], KEEP)
+
+    def confirmed(self, made: list[Step]) -> list[Step]:
+        """The steps, if planning comes to the same."""
+        for step, wanted in zip_longest(made, self.steps):
+            if step is None or wanted is None or replace(step, note=wanted.note) != wanted:
+                says, does = (f"{s.action} {s.source} to {s.spec} {s.codec}" if s else "nothing" for s in (wanted, step))
+                raise UnsupportedError(
+                    f"the plan says {says}, which comes to {does}", code="E_PLAN", tensor=(wanted or step).name,
+                    hint="make the plan again",
+                )  # fmt: skip
+        return list(self.steps)
+
+
+def _choice(step: Step) -> Choice:
+    """What leads to this step, without looking at values again."""
+    dtype = step.spec.dtype if step.codec == RAW else None
+    if step.action == "remux" or step.codec == RAW:
+        return Choice(None if step.action == "remux" else RAW, dtype=dtype, decided=True)
+    if step.action == "repack":
+        return Choice(step.codec, decided=True)
+    wanted = choice(step.codec.name, step.codec.as_json()["params"], step.quantizer, sparsity=step.sparsity)
+    return replace(wanted, decided=True)
+
+
+def job_of_plan(
+    plan: Plan,
+    checkpoint: Checkpoint,
+    name: str,
+    *,
+    max_ram: int | None = None,
+    draft: Checkpoint | None = None,
+    files: Mapping[str, bytes] | None = None,
+) -> Job:
+    """A plan that was made before, for its source, which is the same as then (`require_same`)."""
+    order = {step.source: place for place, step in enumerate(plan.steps) if not step.draft}
+    job = make_job(
+        checkpoint, plan.container, name, recipe=Planned.by(plan), dtype=plan.dtype, shard_bytes=plan.shard_bytes,
+        max_ram=max_ram, draft=draft, files=files, inputs=plan.inputs,
+        order=lambda entry: order.get(entry.name, 0),
+    )  # fmt: skip
+    return replace(job, plan=replace(job.plan, recipe=plan.recipe))

@@ -1,0 +1,49 @@
+"""`anchored`: MLX's rule for w = s · q + b; zero and the extreme of larger magnitude are exact.
+
+For each group, with all arithmetic in float32 and n = 2^bits − 1:
+
+    s  = max((max − min) / n, 1e-7), negative unless |min| > |max|
+    e  = the extreme of larger magnitude: min if |min| > |max|, else max
+    q₀ = rint(e / s);  where it is zero b = 0, elsewhere s = e / q₀ and b = e
+    q  = clip(rint((w − b) / s), 0, n)
+
+So one extreme is exact and zero is a point of the grid (q = −q₀), at the price of the other. One
+bit has no room for that: there s is positive and b = min. Only after the codes are found are s
+and b rounded to their stored type. The rule leaves nothing to weigh: importance is taken, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flyweight.codecs import Array, Parts
+from flyweight.codecs.affine import Affine
+from flyweight.codecs.codec import column_weights
+from flyweight.foundation.tensor import TensorSpec
+from flyweight.quantizers.quantizer import Quantizer
+
+_SMALLEST_SCALE = np.float32(1e-7)
+
+
+def _fill(array: Array, codec: Affine, spec: TensorSpec, importance: Array | None) -> Parts:
+    if importance is not None:
+        column_weights(importance, spec)  # refuses what is none
+    rows = codec.finite_rows(spec, array)
+    scale, bias = _grid(*codec.extremes(rows), codec.levels)
+    stored = codec.representable(scale, bias)
+    return codec.store(spec, codec.nearest_codes(rows, scale, bias), *stored)
+
+
+anchored = Quantizer("anchored", lambda codec: isinstance(codec, Affine) and codec.form == "scale_bias", _fill)
+
+
+def _grid(low: Array, high: Array, levels: int) -> tuple[Array, Array]:
+    """Scale and bias of each group."""
+    with np.errstate(over="ignore"):
+        step = np.maximum((high - low) / np.float32(levels), _SMALLEST_SCALE)
+        if levels == 1:
+            return step, low
+        below = np.abs(low) > np.abs(high)
+        far, step = np.where(below, low, high), np.where(below, step, -step)
+        steps = np.rint(far / step)
+        return np.divide(far, steps, out=step, where=steps != 0), np.where(steps != 0, far, np.float32(0))
