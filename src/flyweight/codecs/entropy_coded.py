@@ -16,8 +16,6 @@ from flyweight import kernels
 from flyweight.codecs.codec import Array
 from flyweight.foundation.errors import MalformedError
 
-__all__ = ["CHUNK", "Coded", "chunks_of", "encode_symbols", "frequencies_of", "require_decoded", "tables_of"]
-
 CHUNK = 1 << 17
 _DONE = 1 << 16
 

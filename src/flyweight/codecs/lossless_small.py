@@ -23,9 +23,11 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
 
-__all__ = ["LosslessSmall"]
-
-_WORDS: dict[DType, np.dtype[Any]] = {DType.BF16: np.dtype(np.uint16), DType.F16: np.dtype(np.uint16), DType.F32: np.dtype(np.uint32)}
+_WORDS: dict[DType, np.dtype[Any]] = {
+    DType.BF16: np.dtype(np.uint16),
+    DType.F16: np.dtype(np.uint16),
+    DType.F32: np.dtype(np.uint32),
+}
 
 
 @dataclass(frozen=True)
