@@ -9,7 +9,8 @@ from pages import ROOT
 from pages.markdown import between, table, where
 
 COLUMNS = (
-    "", "size MB", "bits/weight", "convert s", "convert MB RAM", "vs the source", "perplexity", "KL", "tokens/s", "load ms", "run MB RAM",
+    "", "size MB", "bits/weight", "convert s", "convert MB RAM", "vs the source", "perplexity", "KL", "tokens/s", "load ms",
+    "run MB RAM",
 )  # fmt: skip
 
 
