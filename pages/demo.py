@@ -9,7 +9,8 @@ from pages import ROOT
 from pages.markdown import between, table, where
 
 COLUMNS = (
-    "", "size MB", "bits/weight", "made in s", "RAM MB", "vs the source", "perplexity", "KL", "tokens/s", "load ms", "RAM MB",
+    "", "size MB", "bits/weight", "convert s", "convert MB RAM", "vs the source", "perplexity", "KL", "tokens/s", "load ms",
+    "run MB RAM",
 )  # fmt: skip
 
 
