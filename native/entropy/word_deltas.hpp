@@ -40,11 +40,54 @@ inline Difference difference(Word base, Word tuned) {
 template <typename Word>
 inline size_t exponent_of(Word word, int mantissa) { return size_t(Word(word & Word(~Ordered<Word>::sign)) >> mantissa) & 0xff; }
 
+// The differences of eight words, a field an array.
+struct Differences {
+    alignas(32) uint32_t symbol[8], low[8], low_bits[8];
+};
+
+template <typename Word>
+inline void differences(const Word* base, const Word* tuned, Differences& all) {
+#ifdef __AVX2__
+    if constexpr (sizeof(Word) == 2) {
+        const __m256i one = _mm256_set1_epi32(1), sign = _mm256_set1_epi32(0x8000), bits = _mm256_set1_epi32(0xffff);
+        const __m256i b = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(base)));
+        const __m256i t = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(tuned)));
+        const __m256i least = _mm256_set1_epi32(0x7fff), b_negative = _mm256_cmpgt_epi32(b, least), t_negative = _mm256_cmpgt_epi32(t, least);
+        const __m256i b_ordered = _mm256_xor_si256(b, _mm256_blendv_epi8(sign, bits, b_negative));
+        const __m256i t_ordered = _mm256_xor_si256(t, _mm256_blendv_epi8(sign, bits, t_negative));
+        const __m256i apart = _mm256_sub_epi32(_mm256_xor_si256(_mm256_sub_epi32(t_ordered, b_ordered), b_negative), b_negative);
+        const __m256i wrapped = _mm256_srai_epi32(_mm256_slli_epi32(apart, 16), 16), magnitude = _mm256_abs_epi32(wrapped);
+        const __m256i shrinks = _mm256_srli_epi32(wrapped, 31);
+        // Magnitudes of 16 bits are exact as f32, whose exponent is their highest bit.
+        const __m256i exponent = _mm256_srli_epi32(_mm256_castps_si256(_mm256_cvtepi32_ps(magnitude)), 23);
+        const __m256i low_bits = _mm256_max_epi32(_mm256_sub_epi32(exponent, _mm256_set1_epi32(128)), _mm256_setzero_si256());
+        const __m256i second = _mm256_and_si256(_mm256_srlv_epi32(magnitude, low_bits), one);
+        const __m256i large = _mm256_cmpgt_epi32(magnitude, one);
+        const __m256i kind = _mm256_blendv_epi8(magnitude, _mm256_or_si256(second, _mm256_slli_epi32(_mm256_add_epi32(low_bits, one), 1)), large);
+        _mm256_store_si256(reinterpret_cast<__m256i*>(all.symbol), _mm256_or_si256(_mm256_slli_epi32(kind, 1), shrinks));
+        _mm256_store_si256(reinterpret_cast<__m256i*>(all.low),
+                           _mm256_and_si256(magnitude, _mm256_sub_epi32(_mm256_sllv_epi32(one, low_bits), one)));
+        _mm256_store_si256(reinterpret_cast<__m256i*>(all.low_bits), low_bits);
+        return;
+    }
+#endif
+    for (int i = 0; i < 8; ++i) {
+        const Difference each = difference(base[i], tuned[i]);
+        all.symbol[i] = each.symbol;
+        all.low[i] = each.low;
+        all.low_bits[i] = uint32_t(each.low_bits);
+    }
+}
+
 // counts[exponent of the base][symbol]
 template <typename Word>
 void delta_count(const Word* base, const Word* tuned, size_t count, int mantissa, uint64_t* counts) {
-    for (size_t i = 0; i < count; ++i)
-        ++counts[exponent_of(base[i], mantissa) * rans_symbols + difference(base[i], tuned[i]).symbol];
+    size_t i = 0;
+    for (Differences all; count - i >= 8; i += 8) {
+        differences(base + i, tuned + i, all);
+        for (int k = 0; k < 8; ++k) ++counts[exponent_of(base[i + k], mantissa) * rans_symbols + all.symbol[k]];
+    }
+    for (; i < count; ++i) ++counts[exponent_of(base[i], mantissa) * rans_symbols + difference(base[i], tuned[i]).symbol];
 }
 
 // Symbols, and the low bits of each chunk from a byte on; a row of `low` has room for all words of a chunk.
@@ -55,11 +98,10 @@ void delta_split(const Word* base, const Word* tuned, size_t count, size_t chunk
         uint64_t pending = 0;
         int bits = 0;
         uint8_t* next = low;
-        for (size_t i = first; i < first + length; ++i) {
-            const Difference apart = difference(base[i], tuned[i]);
-            symbols[i] = uint8_t(apart.symbol);
-            pending |= uint64_t(apart.low) << bits;
-            bits += apart.low_bits;
+        const auto put = [&](size_t i, uint32_t symbol, uint32_t value, int width) {
+            symbols[i] = uint8_t(symbol);
+            pending |= uint64_t(value) << bits;
+            bits += width;
             if (bits >= 32) {
                 const uint32_t ready = uint32_t(pending);
                 __builtin_memcpy(next, &ready, 4);
@@ -67,6 +109,15 @@ void delta_split(const Word* base, const Word* tuned, size_t count, size_t chunk
                 pending >>= 32;
                 bits -= 32;
             }
+        };
+        size_t i = first;
+        for (Differences all; first + length - i >= 8; i += 8) {
+            differences(base + i, tuned + i, all);
+            for (int k = 0; k < 8; ++k) put(i + k, all.symbol[k], all.low[k], int(all.low_bits[k]));
+        }
+        for (; i < first + length; ++i) {
+            const Difference apart = difference(base[i], tuned[i]);
+            put(i, apart.symbol, apart.low, apart.low_bits);
         }
         for (; bits > 0; bits -= 8, pending >>= 8) *next++ = uint8_t(pending);
         *sizes = uint64_t(next - low);
@@ -90,6 +141,45 @@ inline uint32_t bits_from(const uint8_t* stream, uint64_t nbytes, uint64_t at) {
     return uint32_t(word >> at % 8);
 }
 
+#ifdef __AVX2__
+// Sum over the lanes before each lane, and over all in `total`.
+inline __m256i sums_before(__m256i lanes, uint64_t& total) {
+    __m256i sums = _mm256_add_epi32(lanes, _mm256_slli_si256(lanes, 4));
+    sums = _mm256_add_epi32(sums, _mm256_slli_si256(sums, 8));
+    const __m256i half = _mm256_permutevar8x32_epi32(sums, _mm256_set1_epi32(3));
+    sums = _mm256_add_epi32(sums, _mm256_blend_epi32(_mm256_setzero_si256(), half, 0xf0));
+    total = uint32_t(_mm256_extract_epi32(sums, 7));
+    return _mm256_sub_epi32(sums, lanes);
+}
+
+// Eight words of 16 bits at once. Reads four bytes from every place where low bits begin: 20 bytes from bit `at` on must be there.
+inline void join_eight(const uint16_t* base, const uint8_t* symbols, const uint8_t* low, uint64_t& at, uint16_t* out) {
+    const __m256i one = _mm256_set1_epi32(1), sign = _mm256_set1_epi32(0x8000), all = _mm256_set1_epi32(0xffff);
+    const __m256i symbol = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(symbols)));
+    const __m256i kind = _mm256_and_si256(_mm256_srli_epi32(symbol, 1), _mm256_set1_epi32(31));
+    const __m256i low_bits = _mm256_sub_epi32(_mm256_max_epi32(_mm256_srli_epi32(kind, 1), one), one);
+    uint64_t total;
+    const __m256i place = _mm256_add_epi32(sums_before(low_bits, total), _mm256_set1_epi32(int(at % 8)));
+    const __m256i read = _mm256_i32gather_epi32(reinterpret_cast<const int*>(low + at / 8), _mm256_srli_epi32(place, 3), 1);
+    at += total;
+    const __m256i below = _mm256_and_si256(_mm256_srlv_epi32(read, _mm256_and_si256(place, _mm256_set1_epi32(7))),
+                                           _mm256_sub_epi32(_mm256_sllv_epi32(one, low_bits), one));
+    const __m256i large = _mm256_cmpgt_epi32(kind, one), odd = _mm256_and_si256(kind, one);
+    const __m256i top = _mm256_sllv_epi32(_mm256_blendv_epi8(kind, _mm256_or_si256(odd, _mm256_add_epi32(one, one)), large), low_bits);
+    const __m256i magnitude = _mm256_or_si256(top, below);
+
+    const __m256i word = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(base)));
+    const __m256i negative = _mm256_cmpgt_epi32(word, _mm256_set1_epi32(0x7fff));
+    const __m256i ordered = _mm256_xor_si256(word, _mm256_blendv_epi8(sign, all, negative));
+    const __m256i shrinks = _mm256_cmpeq_epi32(_mm256_and_si256(symbol, one), one), falls = _mm256_xor_si256(shrinks, negative);
+    const __m256i moved = _mm256_and_si256(_mm256_add_epi32(ordered, _mm256_sub_epi32(_mm256_xor_si256(magnitude, falls), falls)), all);
+    const __m256i positive = _mm256_cmpgt_epi32(moved, _mm256_set1_epi32(0x7fff));
+    const __m256i tuned = _mm256_xor_si256(moved, _mm256_blendv_epi8(all, sign, positive));
+    const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(tuned), _mm256_extracti128_si256(tuned, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), packed);
+}
+#endif
+
 // The tuned words. `used` says how many bytes of its low bits each chunk has read.
 template <typename Word>
 void delta_join(const Word* base, const uint8_t* symbols, const uint8_t* low, size_t nbytes, const uint64_t* ends, size_t chunk, Word* out,
@@ -99,7 +189,12 @@ void delta_join(const Word* base, const uint8_t* symbols, const uint8_t* low, si
     for (size_t first = 0; first < count; first += chunk, start = *ends++) {
         const size_t length = chunk_length(count, chunk, first);
         uint64_t at = 8 * start;
-        for (size_t i = first; i < first + length; ++i) {
+        size_t i = first;
+#ifdef __AVX2__
+        if constexpr (sizeof(Word) == 2)
+            for (; first + length - i >= 8 && at / 8 + 20 <= nbytes; i += 8) join_eight(base + i, symbols + i, low, at, out + i);
+#endif
+        for (; i < first + length; ++i) {
             const uint32_t kind = symbols[i] / 2 % (2 * O::bits);
             const int low_bits = kind < 2 ? 0 : int(kind / 2) - 1;
             const uint32_t top = kind < 2 ? kind : (2 | kind % 2) << low_bits;
