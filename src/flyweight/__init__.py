@@ -52,7 +52,7 @@ __getattr__ = lazy_exports(
         "Checkpoint": "checkpoint:Checkpoint",
         "Extras": "containers.squizd.squizd_options:Extras",
         "FlyweightError": "foundation.errors:FlyweightError",
-        "Plan": "pipeline.plan:Plan",
+        "Plan": "pipeline.plans.plan:Plan",
         "convert": "api:convert",
         "diff": "tiers:diff",
         "execute": "api:execute",

@@ -13,7 +13,7 @@ import pytest
 import flyweight
 from flyweight.codecs import CODECS
 from flyweight.containers import CONTAINERS
-from flyweight.pipeline import planning
+from flyweight.pipeline.plans import planning
 from support.toys import write_toy_llama
 
 Calls = Counter[tuple[str, ...]]

@@ -26,8 +26,8 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError
 from flyweight.foundation.manifest import Entry, Manifest, Typed
 from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
-from flyweight.pipeline.planning import make_job
-from flyweight.pipeline.recipe import Masks, preset
+from flyweight.pipeline.plans.planning import make_job
+from flyweight.pipeline.plans.recipe import Masks, preset
 from flyweight.sources import MemoryBundle
 from fuzz.framing import Files, Input
 from support import GOLDEN, sample_files

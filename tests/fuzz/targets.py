@@ -31,9 +31,9 @@ from flyweight.models.checked_record import Record
 from flyweight.models.dialects import DIALECTS, gguf_tokenizer
 from flyweight.models.dialects.contract import Text
 from flyweight.models.tokenizers import tokenizer_files
-from flyweight.pipeline.plan import Plan
-from flyweight.pipeline.planning import job_of_plan
-from flyweight.pipeline.recipe import load_recipe
+from flyweight.pipeline.plans.plan import Plan
+from flyweight.pipeline.plans.planning import job_of_plan
+from flyweight.pipeline.plans.recipe import load_recipe
 from flyweight.pipeline.transcode import carry_out
 from flyweight.runtime.text.chat_template import templates_of
 from flyweight.runtime.text.tokenizer import Tokenizer

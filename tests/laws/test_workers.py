@@ -18,7 +18,7 @@ from flyweight.codecs import Codec
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.pipeline import rows
-from flyweight.pipeline.recipe import Choice, Recipe, Rule
+from flyweight.pipeline.plans.recipe import Choice, Recipe, Rule
 from support.every_codec import ENCODERS, INSTANCES, named, plausible, same_bits, weights
 from support.toys import safetensors_bytes
 

@@ -32,7 +32,7 @@ from flyweight.foundation.errors import InterruptedRunError
 if TYPE_CHECKING:
     from flyweight.foundation.manifest import Entry
     from flyweight.pipeline import ConversionReport
-    from flyweight.pipeline.job import Job
+    from flyweight.pipeline.plans.job import Job
 
 _RUNNING = {"dry_run", "jobs", "max_ram", "resume", "tensors", "quiet", "as_json"}
 _IN_PLACE = {"source", *_RUNNING}
@@ -122,7 +122,7 @@ def command(
     from flyweight.api import convert, execute
     from flyweight.pipeline.adding import add_form, open_addition
     from flyweight.pipeline.conversion import conflict_of, open_conversion, open_plan, target_container
-    from flyweight.pipeline.plan import Plan
+    from flyweight.pipeline.plans.plan import Plan
 
     ctx, label = click.get_current_context(), "converting"
     judged: dict[str, Any] = {"max_ram": max_ram, "allow_ungated": allow_ungated}

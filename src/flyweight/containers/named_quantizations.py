@@ -1,4 +1,4 @@
-"""Named quantizations of one format, as data: the pipeline makes recipes of them (`pipeline.recipe`)."""
+"""Named quantizations of one format, as data: the pipeline makes recipes of them (`pipeline.plans.recipe`)."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from flyweight.pipeline.compare import DiffReport, diff
 from flyweight.pipeline.conversion import convert, execute, plan_conversion, target_container
 from flyweight.pipeline.conversion_report import ConversionReport, TensorReport
 from flyweight.pipeline.extraction import ExtractReport, Part, extract, list_parts
-from flyweight.pipeline.plan import Plan, Step
-from flyweight.pipeline.recipe import Recipe, load_recipe, preset
+from flyweight.pipeline.plans.plan import Plan, Step
+from flyweight.pipeline.plans.recipe import Recipe, load_recipe, preset
 from flyweight.pipeline.soundness import VerifyReport, verify
 
 __all__ = [

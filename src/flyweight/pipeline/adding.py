@@ -20,14 +20,14 @@ from flyweight.codecs import codec_for
 from flyweight.containers.abilities import Addition, AddsForms
 from flyweight.foundation.errors import OutputError, UnsupportedError
 from flyweight.foundation.manifest import Entry, Manifest
-from flyweight.pipeline.arguments import as_count, as_size
 from flyweight.pipeline.conversion_report import ConversionReport
 from flyweight.pipeline.execution import Progress, check_resources, fill_and_publish
-from flyweight.pipeline.inputs import SOURCE, input_of
-from flyweight.pipeline.job import Job
 from flyweight.pipeline.output.staging import Staging
-from flyweight.pipeline.plan import Plan, Step
-from flyweight.pipeline.recipe import Recipe
+from flyweight.pipeline.plans.arguments import as_count, as_size
+from flyweight.pipeline.plans.inputs import SOURCE, input_of
+from flyweight.pipeline.plans.job import Job
+from flyweight.pipeline.plans.plan import Plan, Step
+from flyweight.pipeline.plans.recipe import Recipe
 from flyweight.writing import Folder, Tree, move
 
 

@@ -17,16 +17,16 @@ from flyweight.containers.options import Extras
 from flyweight.foundation.accuracy_gate import Measure
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnknownFormatError, UnsupportedError
-from flyweight.pipeline.arguments import as_count, as_dtype, as_path, as_size, check_name
 from flyweight.pipeline.conversion_report import ConversionReport
 from flyweight.pipeline.execution import Progress, carry_out_job
-from flyweight.pipeline.inputs import SOURCE, input_at, input_of, require_same
-from flyweight.pipeline.job import Job
 from flyweight.pipeline.output.replacing import require_apart
-from flyweight.pipeline.plan import Plan
-from flyweight.pipeline.planning import job_of_plan, make_job
-from flyweight.pipeline.quantization_names import recipe_for
-from flyweight.pipeline.recipe import Recipe, load_recipe
+from flyweight.pipeline.plans.arguments import as_count, as_dtype, as_path, as_size, check_name
+from flyweight.pipeline.plans.inputs import SOURCE, input_at, input_of, require_same
+from flyweight.pipeline.plans.job import Job
+from flyweight.pipeline.plans.plan import Plan
+from flyweight.pipeline.plans.planning import job_of_plan, make_job
+from flyweight.pipeline.plans.quantization_names import recipe_for
+from flyweight.pipeline.plans.recipe import Recipe, load_recipe
 
 _EXTENSION = re.compile(r"\.[a-z][a-z0-9]{1,11}")
 

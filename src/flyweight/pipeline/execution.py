@@ -19,10 +19,10 @@ from flyweight.foundation.manifest import Extent
 from flyweight.pipeline import memory_limit
 from flyweight.pipeline.conversion_report import TensorReport
 from flyweight.pipeline.gated_output import judge
-from flyweight.pipeline.job import Job
 from flyweight.pipeline.output.replacing import require_apart
 from flyweight.pipeline.output.staging import Staging
-from flyweight.pipeline.plan import Step
+from flyweight.pipeline.plans.job import Job
+from flyweight.pipeline.plans.plan import Step
 from flyweight.pipeline.rows import SLAB_BYTES
 from flyweight.pipeline.transcode import carry_out, step_memory
 

@@ -22,14 +22,14 @@ from flyweight.containers import container_named, mlpackage
 from flyweight.containers.container import Image
 from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
 from flyweight.foundation.manifest import DRAFT, Entry, Extent, Manifest
-from flyweight.pipeline.arguments import as_path
 from flyweight.pipeline.execution import Progress, carry_out_job
-from flyweight.pipeline.inputs import SOURCE, input_of
-from flyweight.pipeline.job import Job
 from flyweight.pipeline.output.replacing import require_apart
 from flyweight.pipeline.output.staging import Staging
-from flyweight.pipeline.plan import Plan, Step
-from flyweight.pipeline.recipe import Recipe
+from flyweight.pipeline.plans.arguments import as_path
+from flyweight.pipeline.plans.inputs import SOURCE, input_of
+from flyweight.pipeline.plans.job import Job
+from flyweight.pipeline.plans.plan import Plan, Step
+from flyweight.pipeline.plans.recipe import Recipe
 from flyweight.pipeline.rows import SLAB_BYTES
 
 Content = tuple[int, Iterator[bytes]]

@@ -12,7 +12,7 @@ from pathlib import Path
 from flyweight.checkpoint import Checkpoint, open_checkpoint, recorded, require_passed, subject
 from flyweight.foundation.accuracy_gate import Gate, Measure, Verdict
 from flyweight.foundation.errors import FlyweightError
-from flyweight.pipeline.job import Job
+from flyweight.pipeline.plans.job import Job
 
 
 def judge(

@@ -21,8 +21,8 @@ from flyweight.foundation.errors import FlyweightError, MalformedError
 from flyweight.foundation.manifest import Entry
 from flyweight.foundation.tensor import RAW, EncodedTensor, TensorSpec, has_rows
 from flyweight.pipeline.conversion_report import Drift, TensorReport
-from flyweight.pipeline.job import Job
-from flyweight.pipeline.plan import Step
+from flyweight.pipeline.plans.job import Job
+from flyweight.pipeline.plans.plan import Step
 from flyweight.pipeline.rows import SLAB_BYTES, decode_rows, pruned, read_rows, slabs
 from flyweight.quantizers import QUANTIZERS
 

@@ -27,9 +27,9 @@ from flyweight.foundation.errors import FlyweightError, GateError, OutputError, 
 from flyweight.foundation.manifest import Entry
 from flyweight.foundation.tensor import RAW
 from flyweight.pipeline.execution import Outcome, Progress, carry_out_job
-from flyweight.pipeline.job import Job
-from flyweight.pipeline.planning import make_job
-from flyweight.pipeline.recipe import SAME_CODES, ByName, Choice, Recipe, preset
+from flyweight.pipeline.plans.job import Job
+from flyweight.pipeline.plans.planning import make_job
+from flyweight.pipeline.plans.recipe import SAME_CODES, ByName, Choice, Recipe, preset
 from flyweight.runtime.linear import form_of
 from flyweight.runtime.tensors import Tensors
 from flyweight.tiers import keeping, store

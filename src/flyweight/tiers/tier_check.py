@@ -26,7 +26,7 @@ from flyweight.containers.container import Finding, Image
 from flyweight.foundation.errors import FlyweightError
 from flyweight.pipeline import DiffReport, VerifyReport
 from flyweight.pipeline.execution import check_resources
-from flyweight.pipeline.job import Job
+from flyweight.pipeline.plans.job import Job
 from flyweight.pipeline.transcode import carry_out
 from flyweight.tiers.building import plan_tier
 from flyweight.tiers.digests import content, described, files_without_weights, source_digest

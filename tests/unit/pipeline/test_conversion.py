@@ -241,7 +241,7 @@ def test_memory_limit_too_small_is_found_before_starting(toy: Path, tmp_path: Pa
 def test_a_tensor_to_fit_a_codec_to_is_not_read_beyond_the_memory_limit(
     toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flyweight.pipeline.planning.read_rows", lambda *_: pytest.fail("the tensor was read"))
+    monkeypatch.setattr("flyweight.pipeline.plans.planning.read_rows", lambda *_: pytest.fail("the tensor was read"))
     with pytest.raises(ResourceError, match="fitting lossless needs") as refusal:
         flyweight.convert(toy, tmp_path / "x.safetensors", quant="lossless", max_ram=192 << 20)
     assert refusal.value.tensor

@@ -19,8 +19,8 @@ from flyweight.containers import container_named
 from flyweight.foundation.accuracy_gate import Gate
 from flyweight.foundation.errors import FlyweightError, GateError, MalformedError
 from flyweight.measuring import measure
-from flyweight.pipeline import job
-from flyweight.pipeline.quantization_names import recipe_for
+from flyweight.pipeline.plans import job
+from flyweight.pipeline.plans.quantization_names import recipe_for
 from flyweight.tiers import TIERS, build, digests, open_best, open_model_from, state_of, tier_named
 from flyweight.tiers.keeping import leftovers
 from flyweight.tiers.sentinel import read_sentinel

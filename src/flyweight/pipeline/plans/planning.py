@@ -34,10 +34,10 @@ from flyweight.models import Renamed, Transform, expert_layout, translate
 from flyweight.pipeline import memory_limit
 from flyweight.pipeline.conversion_report import Drift
 from flyweight.pipeline.draft import draft_tensors, without_draft
-from flyweight.pipeline.inputs import SOURCE, Input, input_of
-from flyweight.pipeline.job import Job
-from flyweight.pipeline.plan import Action, Plan, Step
-from flyweight.pipeline.recipe import KEEP, SAME_CODES, Choice, Recipe, choice
+from flyweight.pipeline.plans.inputs import SOURCE, Input, input_of
+from flyweight.pipeline.plans.job import Job
+from flyweight.pipeline.plans.plan import Action, Plan, Step
+from flyweight.pipeline.plans.recipe import KEEP, SAME_CODES, Choice, Recipe, choice
 from flyweight.pipeline.rows import decode_rows, pruned, read_rows, slabs
 from flyweight.pipeline.side_files import side_files
 from flyweight.quantizers import QUANTIZERS

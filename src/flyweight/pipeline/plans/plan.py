@@ -30,7 +30,7 @@ from flyweight.foundation.errors import FlyweightError, MalformedError, OutputEr
 from flyweight.foundation.limits import MAX_SIZE
 from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.models import Transform
-from flyweight.pipeline.inputs import SOURCE, Input
+from flyweight.pipeline.plans.inputs import SOURCE, Input
 from flyweight.sources import FileSource, Identity, local_path
 from flyweight.writing import Folder
 

@@ -17,7 +17,7 @@ from flyweight.containers.abilities import RecordsGate
 from flyweight.containers.container import Container, Placement
 from flyweight.foundation.accuracy_gate import INT3, Gate
 from flyweight.foundation.manifest import Entry
-from flyweight.pipeline.plan import Plan, Step
+from flyweight.pipeline.plans.plan import Plan, Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,6 +231,8 @@ def choice(
 
 
 def _spec(codec: str, params: Mapping[str, Any]) -> CodecSpec:
+    if not isinstance(params, Mapping):
+        raise UnsupportedError(f"params must be a table, such as {{ bits = 4 }}, not {params!r}", code="E_RECIPE")
     return CodecSpec.read({"name": codec, "params": dict(params)}, code="E_RECIPE")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from flyweight.containers.abilities import HasPresets
 from flyweight.containers.container import Container
 from flyweight.foundation.errors import UnsupportedError
-from flyweight.pipeline.recipe import Masks, Recipe, Rule, choice, preset
+from flyweight.pipeline.plans.recipe import Masks, Recipe, Rule, choice, preset
 
 
 def recipe_for(container: Container, quant: str, extras: Any = None) -> Recipe:
