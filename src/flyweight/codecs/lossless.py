@@ -18,7 +18,7 @@ import numpy as np
 from flyweight import kernels
 from flyweight.codecs.casts import astype
 from flyweight.codecs.codec import Array, Codec, Parts
-from flyweight.codecs.value_checks import require_integers, require_marks
+from flyweight.codecs.value_checks import complaint_about_values, require_integers, require_marks
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
@@ -126,13 +126,7 @@ class Lossless(Codec):
             kernels.expand(mask, words.reshape(1, -1), target.reshape(spec.rows, spec.columns))
 
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
-        """Stored bits may be anything; what they decode to is judged like a plain tensor."""
-        try:
-            values = self.decode(spec, parts)
-        except MalformedError as error:
-            return error.message
-        with np.errstate(invalid="ignore"):
-            return None if np.isfinite(values).all() else "the tensor has NaN or infinite values"
+        return complaint_about_values(self, spec, parts)
 
 
 def _bitmap_shape(spec: TensorSpec) -> tuple[int, ...]:

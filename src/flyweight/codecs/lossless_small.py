@@ -18,7 +18,7 @@ from flyweight import kernels
 from flyweight.codecs.casts import astype
 from flyweight.codecs.codec import Array, Codec, Parts
 from flyweight.codecs.entropy_coded import CHUNK, Coded, chunks_of, encode_symbols, frequencies_of, require_decoded, tables_of
-from flyweight.codecs.value_checks import require_integers
+from flyweight.codecs.value_checks import complaint_about_values, require_integers
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
@@ -91,13 +91,7 @@ class LosslessSmall(Codec):
         require_decoded(finals, taken, ends)
 
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
-        """Stored bits may be anything; what they decode to is judged like a plain tensor."""
-        try:
-            values = self.decode(spec, parts)
-        except MalformedError as error:
-            return error.message
-        with np.errstate(invalid="ignore"):
-            return None if np.isfinite(values).all() else "the tensor holds NaN or infinite values"
+        return complaint_about_values(self, spec, parts)
 
 
 def _cut(spec: TensorSpec, array: Array) -> tuple[Array, Array]:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from flyweight.codecs.codec import Array, Codec
+from flyweight.codecs.codec import Array, Codec, Parts
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import TensorSpec
@@ -51,3 +51,13 @@ def require_finite(are: bool | np.bool) -> None:
     """UnsupportedError unless all weights are finite: no code stands for another."""
     if not are:
         raise UnsupportedError("NaN and infinite weights cannot be quantized", code="E_NONFINITE")
+
+
+def complaint_about_values(codec: Codec, spec: TensorSpec, parts: Parts) -> str | None:
+    """For codecs that keep every bit, whose parts may be anything: what they decode to is judged like a plain tensor."""
+    try:
+        values = codec.decode(spec, parts)
+    except MalformedError as error:
+        return error.message
+    with np.errstate(invalid="ignore"):
+        return None if np.isfinite(values).all() else "the tensor holds NaN or infinite values"
