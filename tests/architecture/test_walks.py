@@ -85,7 +85,7 @@ def test_open_and_decode_a_tensor(gguf: Path) -> None:
     assert 0 < sum(found.asked.values()) < tensors, "once for each kind of tensor"
 
 
-def test_convert(gguf: Path, tmp_path: Path) -> None:
+def test_convert(gguf: Path, nothing_asked_yet: None, tmp_path: Path) -> None:
     with walk() as found:
         flyweight.convert(gguf, tmp_path / "mlx", to="mlx", quant="int4")
     with flyweight.open(tmp_path / "mlx") as converted:
