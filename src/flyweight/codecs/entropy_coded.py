@@ -14,7 +14,7 @@ import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs.codec import Array
-from flyweight.foundation.errors import MalformedError
+from flyweight.foundation.errors import DAMAGED, MalformedError
 
 CHUNK = 1 << 17
 _DONE = 1 << 16
@@ -82,4 +82,6 @@ def encode_symbols(symbols: Array, contexts: Array | None, frequencies: Array) -
 def require_decoded(finals: Array, taken: Array, ends: Array) -> None:
     """MalformedError unless every chunk ended as it was begun."""
     if (finals != _DONE).any() or not np.array_equal(taken.reshape(-1), np.diff(ends.reshape(-1), prepend=np.uint64(0))):
-        raise MalformedError("the coded symbols do not end where their chunk does", code="E_PART_VALUES")
+        raise MalformedError(
+            "its coded exponents are damaged: a chunk does not end where it should", code="E_PART_VALUES", hint=DAMAGED
+        )

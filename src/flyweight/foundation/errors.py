@@ -116,6 +116,7 @@ class MalformedError(FlyweightError):
     default_code = "E_MALFORMED"
 
 
+DAMAGED = "the file is damaged: download or convert it again"
 CUT_SHORT = "the file seems to be truncated: download or convert it again"
 """The hint for a file that ends before its stated content."""
 

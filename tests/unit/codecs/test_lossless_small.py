@@ -106,6 +106,10 @@ def test_other_values_are_refused() -> None:
 
 def test_a_model_there_and_back(tmp_path: Path) -> None:
     toy = write_toy_llama(tmp_path / "toy")
-    flyweight.convert(toy, tmp_path / "small", to="hf", quant="lossless_small")
-    report = flyweight.diff(toy, tmp_path / "small")
-    assert report.identical
+    made = flyweight.convert(toy, tmp_path / "small", to="hf", quant="lossless-small")
+    dense = [tensor for tensor in made.tensors if not tensor.codec.startswith("lossless_small")]
+    assert len(dense) > 2
+    assert [note for note in made.notes if "would not make it smaller" in note] == [
+        f"{dense[0].name} and {len(dense) - 1} more: not quantized: lossless_small would not make it smaller"
+    ], "said once for all of them"
+    assert flyweight.diff(toy, tmp_path / "small").identical

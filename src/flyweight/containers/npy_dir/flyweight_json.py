@@ -22,14 +22,14 @@ from flyweight.foundation import strict_json, typed_json
 from flyweight.foundation.accuracy_gate import Verdict
 from flyweight.foundation.cursor import check_shape
 from flyweight.foundation.dtypes import DType
-from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.errors import DAMAGED, MalformedError, UnsupportedError
 from flyweight.foundation.manifest import Digests, Entry, Extent, Typed, is_digest
 from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.sources import Source
 
 VERSION = 1
 NO_DIGEST = "0" * 64
-REMEDY = f"the file is damaged: download or convert it again; if you changed it on purpose, remove {RECORD}"
+REMEDY = f"{DAMAGED}; if you changed it on purpose, remove {RECORD}"
 _FORMAT = "flyweight npy-dir"
 _COMPRESSED = ".zst"
 

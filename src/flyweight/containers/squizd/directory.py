@@ -32,7 +32,7 @@ from flyweight.containers.squizd.squizd_header import Header, Layer
 from flyweight.foundation import strict_json, typed_json
 from flyweight.foundation.cursor import Cursor, check_name, check_shape
 from flyweight.foundation.dtypes import DType
-from flyweight.foundation.errors import FlyweightError, MalformedError
+from flyweight.foundation.errors import DAMAGED, FlyweightError, MalformedError
 from flyweight.foundation.limits import MAX_JSON_BYTES, MAX_METADATA_KEYS, MAX_TENSORS_PER_FILE
 from flyweight.foundation.manifest import DRAFT, Digests, Entry, Extent, Typed, is_digest
 from flyweight.foundation.tensor import CodecSpec, TensorSpec
@@ -66,7 +66,7 @@ class Directory:
             name: (block.extent, table.extent) if (table := self.tables.get(section_of(name))) else (block.extent,)
             for name, block in self.blocks.items()
         }
-        return Digests({one.extent: one.digest for one in stored}, tensors, "the file is damaged: download or convert it again")
+        return Digests({one.extent: one.digest for one in stored}, tensors, DAMAGED)
 
 
 def permitted(header: Header, name: str) -> tuple[str, ...]:

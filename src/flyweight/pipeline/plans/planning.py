@@ -13,7 +13,7 @@ choices of a plan that was made before, and refuses one that does not come to wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import zip_longest
@@ -105,11 +105,21 @@ def make_job(
     if changes and isinstance(container, Describes):
         metadata = container.describe(entries, metadata)
     placement = container.place(Manifest(container.name, entries, metadata, side, dialect), name, shard_bytes)
-    notes += [f"{step.name}: {step.note}" for step in steps if step.note]
+    notes += _notes_of(steps)
     notes += placement.notes
     inputs = {SOURCE: input_of(checkpoint), **(inputs or {})}
     plan = Plan(container, name, inputs, recipe.as_json(), tuple(steps), dtype, shard_bytes)
     return Job(plan, checkpoint, placement, draft, translation.added, tuple(notes))
+
+
+def _notes_of(steps: Iterable[Step]) -> Iterator[str]:
+    """What is to be said of tensors, once for all of which the same is to be said."""
+    named: dict[str, list[str]] = {}
+    for step in steps:
+        named.setdefault(step.note, []).append(step.name)
+    named.pop("", None)
+    for note, names in named.items():
+        yield f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {note}"
 
 
 @lru_cache(1 << 12)

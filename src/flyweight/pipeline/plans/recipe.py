@@ -191,8 +191,9 @@ def preset(name: str) -> Recipe:
     if affine:
         params = {"bits": int(affine[1]), "group": int(affine[2] or 64), "scale": "f16"}
         return Recipe(name, (Rule(("*",), choice("affine", params)),), protect=True)
-    if name in CODECS and CODECS[name].encodes:
-        return Recipe(name, (Rule(("*",), choice(name)),), protect=not codec_for(CodecSpec(name)).exact)
+    codec = name.replace("-", "_")
+    if codec in CODECS and CODECS[codec].encodes:
+        return Recipe(codec, (Rule(("*",), choice(codec)),), protect=not codec_for(CodecSpec(codec)).exact)
     known = tuple(presets())
     raise UnsupportedError(
         f"no quantization named '{name}'{nearest(name, known)}", code="E_QUANT", hint=f"known: {', '.join(known)}"
