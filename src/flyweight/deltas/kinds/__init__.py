@@ -1,0 +1,1 @@
+"""The kinds of deltas: one file each, and a line in `KINDS`."""
