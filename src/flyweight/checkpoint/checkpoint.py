@@ -10,19 +10,17 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 
 from flyweight.codecs import Array, codec_for, known
-from flyweight.containers import recognise
-from flyweight.containers.abilities import ChecksBlocks, Inflates
+from flyweight.containers.abilities import ChecksBlocks
 from flyweight.containers.container import Container
 from flyweight.foundation.errors import FlyweightError, MalformedError
 from flyweight.foundation.manifest import Entry, Extent, Manifest
 from flyweight.foundation.tensor import EncodedTensor, TensorSpec
-from flyweight.sources import Bundle, Source, Uncopied, open_bundle
+from flyweight.sources import Bundle, Source, Uncopied
 
 
 class Checkpoint(Uncopied, Mapping[str, Array]):
@@ -216,15 +214,3 @@ def read_checkpoint(bundle: Bundle, container: Container, *, checks_digests: boo
         bundle.close()
         raise error.at(file=bundle.name) from None
     return Checkpoint(bundle, container, manifest, checks_digests=checks_digests)
-
-
-def open_checkpoint(path: Path | str, *, checks_digests: bool = False) -> Checkpoint:
-    """Open a file or directory of any known format; `checks_digests` as for `Checkpoint`."""
-    bundle = open_bundle(path)
-    try:
-        container = recognise(bundle)
-        bundle = container.view(bundle) if isinstance(container, Inflates) else bundle
-    except FlyweightError as error:
-        bundle.close()
-        raise error.at(file=bundle.name) from None
-    return read_checkpoint(bundle, container, checks_digests=checks_digests)

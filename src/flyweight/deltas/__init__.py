@@ -1,8 +1,21 @@
-"""Deltas: a fine-tune as its difference from a base."""
+"""Deltas: a fine-tune as its difference from a base.
+
+A kind of delta is one file in `kinds/` and one line in KINDS, by the name that files have for it; `kind` says what it is.
+`delta` is what a delta holds, `wdelta_file` and `lora` read one, and `rebuilt` makes tensors of base and delta.
+"""
 
 from __future__ import annotations
 
-from flyweight.deltas.kind import Kind
+from typing import TYPE_CHECKING
+
 from flyweight.foundation.lazy_table import Table
 
-KINDS: Table[type[Kind]] = Table(__name__, {})
+if TYPE_CHECKING:
+    from flyweight.deltas.kind import Kind
+
+KINDS: Table[type[Kind]] = Table(
+    __name__,
+    {
+        "exact": "kinds.exact_delta:ExactDelta",
+    },
+)

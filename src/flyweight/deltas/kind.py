@@ -14,6 +14,7 @@ import numpy as np
 
 from flyweight.codecs.casts import astype
 from flyweight.codecs.entropy_coded import CHUNK
+from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError
 from flyweight.foundation.tensor import TensorSpec
 
@@ -81,6 +82,11 @@ class Additive(Kind):
     @abstractmethod
     def add(self, start: int, stop: int, values: Array) -> None:
         """Add elements start..stop of the delta to f32 `values`, in place."""
+
+
+def array_spec(spec: TensorSpec) -> TensorSpec:
+    """A stored array as a kind sees it: what is narrower than a byte is bytes."""
+    return TensorSpec((spec.nbytes,), DType.U8) if spec.dtype.bits % 8 else spec
 
 
 def ranges(size: int, chunks: int = 1) -> Iterator[tuple[int, int]]:

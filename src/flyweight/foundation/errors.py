@@ -10,6 +10,7 @@
     ├── OutputError             the destination exists, is locked, or broke     exit 6
     ├── InterruptedRunError     interrupted; `--resume` continues               exit 7
     ├── GateError               accuracy gate not passed, or not measured       exit 1
+    ├── ParentError             a delta was made from another base              exit 1
     └── ArgumentError           an invalid argument                             exit 2
                                 (also a ValueError)
 
@@ -166,6 +167,12 @@ class GateError(FlyweightError):
 
     def as_json(self) -> dict[str, object]:
         return super().as_json() | ({"gate": dict(self.gate)} if self.gate is not None else {})
+
+
+class ParentError(FlyweightError):
+    """A delta was given with another base than it was made from."""
+
+    default_code = "E_PARENT"
 
 
 class ArgumentError(FlyweightError, ValueError):

@@ -21,6 +21,7 @@ from pathlib import Path
 from flyweight.checkpoint import open_checkpoint
 from flyweight.containers import mlpackage, recognise
 from flyweight.containers.abilities import OwnsFiles
+from flyweight.deltas.recognition import is_delta
 from flyweight.foundation.errors import FlyweightError, OutputError
 from flyweight.sources import open_bundle
 from flyweight.writing import Folder, Tree, content, is_temporary
@@ -70,7 +71,8 @@ def require_replaceable(parent: Folder, name: str, written: Collection[str]) -> 
     if status.st_size and not _matches(name, SIDE_FILES):
         try:
             with closing(open_bundle(place)) as bundle:
-                recognise(bundle)
+                if not is_delta(bundle):
+                    recognise(bundle)
         except FlyweightError:
             raise OutputError(
                 "is not a model, so --force does not replace it", code="E_NOT_A_MODEL", file=str(place), hint=_WHAT_NOW

@@ -239,10 +239,14 @@ class Staging:
             if offset - first >= _FLUSHED_FROM:
                 _begin_flush(descriptor, first, offset - first)
 
+    def cut(self, name: str, nbytes: int) -> None:
+        """Make a file this long."""
+        with self._opened(name) as descriptor:
+            os.ftruncate(descriptor, nbytes)
+
     def replace(self, name: str, data: bytes) -> None:
         """Write a file anew, of whatever length."""
-        with self._opened(name) as descriptor:
-            os.ftruncate(descriptor, len(data))
+        self.cut(name, len(data))
         self.write(name, 0, memoryview(data))
 
     def verified(self, entries: Mapping[str, Entry]) -> Iterator[dict[str, Any]]:

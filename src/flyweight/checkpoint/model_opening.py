@@ -1,0 +1,129 @@
+"""Opening a model by its path: of any format, with deltas on it, or as a delta that says where its base is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flyweight.checkpoint.checkpoint import Checkpoint, read_checkpoint
+from flyweight.containers import recognise
+from flyweight.containers.abilities import Inflates
+from flyweight.deltas.recognition import is_delta, is_wdelta
+from flyweight.foundation.errors import FlyweightError, MalformedError, ParentError, UnsupportedError
+from flyweight.sources import Bundle, open_bundle
+
+if TYPE_CHECKING:
+    from flyweight.deltas.delta import Delta
+
+Place = Path | str
+_MAX_CHAIN = 256
+
+
+def open_checkpoint(
+    path: Place | Checkpoint, *, deltas: Sequence[Place] = (), checks_digests: bool = False, in_f32: bool = False
+) -> Checkpoint:
+    """Open a file or directory of any known format, or a delta that says where its base is; `checks_digests` as for
+    `Checkpoint`.
+
+    `deltas` are applied in order, each to what those before it make. A checkpoint that is open already can be the base of
+    many, and is not closed with them. Where a delta adds numbers, the result has the base's element types, or f32 if `in_f32`.
+    """
+    if isinstance(path, Checkpoint) and not deltas:
+        return path
+    base = path if isinstance(path, Checkpoint) else _opened(path, checks_digests, in_f32, 0)
+    try:
+        for place in deltas:
+            bundle = open_bundle(place)
+            base = _overlaid(base, read_delta(bundle), bundle, in_f32, owns_base=base is not path)
+    except BaseException as error:
+        if base is not path:
+            base.close()
+        if isinstance(error, ParentError) and not in_f32 and _is_lossy(base):
+            # The public tool makes sums f32, and a delta on such a result has the hash of that.
+            return open_checkpoint(path, deltas=deltas, checks_digests=checks_digests, in_f32=True)
+        raise
+    return base
+
+
+def _is_lossy(checkpoint: Checkpoint) -> bool:
+    from flyweight.checkpoint.overlay import Overlay
+
+    return isinstance(checkpoint, Overlay) and not all(delta.is_exact for delta in checkpoint.deltas)
+
+
+def read_delta(bundle: Bundle) -> Delta:
+    """The delta that a bundle holds. It is closed if it holds none."""
+    try:
+        if not is_delta(bundle):
+            raise UnsupportedError(
+                "is not a delta", code="E_NOT_A_DELTA", file=bundle.name, hint="a delta is a .wdelta file or a LoRA adapter"
+            )
+        if is_wdelta(bundle):
+            from flyweight.deltas.wdelta_file import read_wdelta
+
+            assert bundle.single is not None
+            return read_wdelta(bundle[bundle.single], bundle.single)
+        raise NotImplementedError
+    except FlyweightError as error:
+        bundle.close()
+        raise error.at(file=bundle.name) from None
+
+
+def _overlaid(base: Checkpoint, delta: Delta, bundle: Bundle, in_f32: bool, *, owns_base: bool = True) -> Checkpoint:
+    from flyweight.checkpoint.overlay import Overlay  # which most models do not need
+
+    try:
+        return Overlay(base, delta, bundle, in_f32=in_f32, owns_base=owns_base)
+    except FlyweightError as error:
+        bundle.close()
+        raise error.at(file=delta.name) from None
+
+
+def _opened(path: Place, checks_digests: bool, in_f32: bool, depth: int) -> Checkpoint:
+    bundle = open_bundle(path)
+    if is_delta(bundle):
+        return _on_its_base(bundle, checks_digests, in_f32, depth)
+    try:
+        container = recognise(bundle)
+        bundle = container.view(bundle) if isinstance(container, Inflates) else bundle
+    except FlyweightError as error:
+        bundle.close()
+        raise error.at(file=bundle.name) from None
+    return read_checkpoint(bundle, container, checks_digests=checks_digests)
+
+
+def _on_its_base(bundle: Bundle, checks_digests: bool, in_f32: bool, depth: int) -> Checkpoint:
+    delta = read_delta(bundle)
+    place = base_place(delta)
+    if depth == _MAX_CHAIN:
+        raise MalformedError(f"a chain of more than {_MAX_CHAIN} deltas", code="E_CHAIN", file=bundle.name)
+    try:
+        if place is None:
+            raise ParentError(
+                "does not say where its base is", file=bundle.name, hint="give the base, and this file with --delta"
+            )
+        base = _opened(place, checks_digests, in_f32, depth + 1)
+    except FileNotFoundError:
+        bundle.close()
+        raise ParentError(
+            f"its base '{delta.parent.name}' is not at '{place}'",
+            file=bundle.name,
+            hint="give the base, and this file with --delta",
+        ) from None
+    except BaseException:
+        bundle.close()
+        raise
+    try:
+        return _overlaid(base, delta, bundle, in_f32)
+    except BaseException:
+        base.close()
+        raise
+
+
+def base_place(delta: Delta) -> Path | None:
+    """Where a delta says that its base is."""
+    if delta.parent.path is None:
+        return None
+    return Path(os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(delta.name)), delta.parent.path)))

@@ -1,0 +1,300 @@
+"""Base and delta as one checkpoint.
+
+Tensors and side files that the delta leaves alone are the base's, where they lie. Every other tensor is a file of its own in
+the bundle, whose bytes are rebuilt when they are read (`deltas.rebuilt`): the pipeline, the runtime and whoever indexes the
+checkpoint see tensors like any others. The base may be such a checkpoint itself, so a chain needs nothing more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+from blake3 import blake3
+
+from flyweight.checkpoint.checkpoint import Checkpoint
+from flyweight.codecs import Array, codec_for, take_rows
+from flyweight.deltas.delta import Change, Delta, Patch, result_dtype
+from flyweight.deltas.file_patch import apply_patch
+from flyweight.deltas.kind import Elements, array_spec
+from flyweight.deltas.rebuilt import Rebuilt, RebuiltPart
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import DAMAGED, FlyweightError, MalformedError, ParentError
+from flyweight.foundation.manifest import Digests, Entry, Extent, Manifest
+from flyweight.foundation.tensor import RAW, TensorSpec, has_rows
+from flyweight.sources import Bundle, Source
+
+_PIECE = 1 << 20
+
+
+class Overlay(Checkpoint):
+    """What `delta` makes of `base`. Sums are of the base's type, or f32 if `in_f32`. ParentError if the base is found to be
+    another than the delta was made from: by names, shapes and hash when it is opened, by digests when a tensor is read."""
+
+    def __init__(self, base: Checkpoint, delta: Delta, bundle: Bundle, *, in_f32: bool = False, owns_base: bool = True) -> None:
+        self.base, self.delta, self.in_f32 = base, delta, in_f32
+        joined = _Joined(base, bundle, owns_base=owns_base)
+        self._files = bundle
+        self._joined = joined
+        if not delta.has_digests and delta.parent.hash is not None:
+            self._check_hash()
+        entries, digests = self._entries()
+        result, before = delta.result, base.manifest
+        manifest = Manifest(
+            before.format,
+            entries,
+            before.metadata if result.metadata is None else result.metadata,
+            self._side_files(),
+            before.dialect if result.dialect is None else result.dialect,
+            digests,
+        )
+        super().__init__(joined, base.container, manifest, checks_digests=base.checks_digests)
+        untouched = {name for name in entries if name not in delta.changes}
+        check_block = self._check_block
+        if check_block is not None:
+            self._check_block = lambda bundle, entry: check_block(bundle, entry) if entry.name in untouched else None
+
+    @property
+    def deltas(self) -> tuple[Delta, ...]:
+        """All of the chain, the first one first."""
+        return (*(self.base.deltas if isinstance(self.base, Overlay) else ()), self.delta)
+
+    # The table ------------------------------------------------------------------------------------
+
+    def _entries(self) -> tuple[dict[str, Entry], Digests]:
+        delta, before = self.delta, self.base.manifest
+        kept = before.entries.keys() - delta.changes.keys() if delta.kept is None else delta.kept.keys()
+        for name in kept:
+            if name not in before.entries:
+                raise self._wrong_parent(name, "is not in it")
+        order = [*(name for name in before.entries if name in kept or name in delta.changes)]
+        order += [name for name in delta.changes if name not in before.entries]
+        entries = {
+            name: self._changed(delta.changes[name]) if name in delta.changes else before.entries[name] for name in order
+        }
+        old = before.digests
+        of = dict(old.of)
+        tensors = {name: extents for name, extents in old.tensors.items() if name in kept}
+        for name, change in delta.changes.items():
+            file = _key(self, change.twin or name)
+            if change.digest is not None and file in self._joined.rebuilt:
+                extent = Extent(file, 0, self._joined.rebuilt[file].size)
+                of[extent] = change.digest
+                tensors[name] = (extent,)
+        return entries, Digests(of, tensors, old.remedy)
+
+    def _changed(self, change: Change) -> Entry:
+        if change.twin is not None:
+            return replace(self._changed(self.delta.changes[change.twin]), name=change.name)
+        before = None if change.parent is None else self.base.manifest.entries.get(change.parent)
+        if change.parent is not None and before is None:
+            raise self._wrong_parent(change.parent, "is not in it")
+        if not change.parts:
+            assert before is not None  # the delta is one that was parsed
+            if (before.spec, before.codec) != (change.spec, change.codec):
+                raise self._wrong_parent(before.name, f"is {before.spec}, not {change.spec}")
+            return replace(before, name=change.name)
+        spec, layout = change.spec, change.layout
+        if change.adds:
+            assert before is not None
+            if before.spec.shape != spec.shape:
+                raise self._wrong_parent(before.name, f"has the shape {list(before.spec.shape)}, not {list(spec.shape)}")
+            spec = TensorSpec(spec.shape, DType.F32 if self.in_f32 else result_dtype(before.spec.dtype))
+            layout = {"data": spec}
+        file = _key(self, change.name)
+        if file not in self._joined.rebuilt:
+            self._joined.rebuilt[file] = self._rebuilt(change, before, layout)
+        extents, at = {}, 0
+        for part, part_spec in layout.items():
+            extents[part] = Extent(file, at, part_spec.nbytes)
+            at += part_spec.nbytes
+        return Entry(change.name, spec, change.codec, layout, extents)
+
+    def _rebuilt(self, change: Change, before: Entry | None, layout: Mapping[str, TensorSpec]) -> Rebuilt:
+        parts = []
+        for part, part_spec in layout.items():
+            spec = array_spec(part_spec)
+            base = elements_of(self.base, before) if change.adds and before else stored_elements(self.base, before, part, spec)
+            parts.append(RebuiltPart(change.parts[part], spec, base))
+        stamp = f"{self._files[next(iter(self._files))].identity.stamp}.{change.name}"
+        exact = change.digest if not (change.adds and self.in_f32) else None
+        rebuilt = Rebuilt(self.delta.name, change.name, parts, stamp, exact)
+        rebuilt.explain = lambda: self._explained(change)
+        return rebuilt
+
+    def _side_files(self) -> dict[str, Extent | bytes]:
+        files: dict[str, Extent | bytes] = {
+            name: content for name, content in self.base.manifest.files.items() if name not in self.delta.removed_files
+        }
+        for name, patch in self.delta.patches.items():
+            files[name] = self._patched(name, patch)
+        return files
+
+    def _patched(self, name: str, patch: Patch) -> bytes:
+        stored = self._files[patch.stored.file].read(patch.stored.offset, patch.stored.nbytes)
+        before = self.base.read(self.base.manifest.files.get(name, b""))
+        try:
+            made = apply_patch(before, bytes(stored), patch.nbytes)
+        except MalformedError:
+            made = b""
+        if blake3(made).hexdigest() != patch.digest:
+            raise ParentError(
+                f"the side file '{name}' cannot be rebuilt: it was made from '{self.delta.parent.name}', the base is "
+                f"'{self.base.bundle.name}'",
+                file=self.delta.name,
+            )
+        return made
+
+    # Whether the base is the parent ---------------------------------------------------------------
+
+    def _wrong_parent(self, tensor: str, how: str) -> ParentError:
+        made_from = f"'{self.delta.parent.name}'" if self.delta.parent.name else "another base"
+        return ParentError(
+            f"the delta was made from {made_from}, not from '{self.base.bundle.name}', where tensor '{tensor}' {how}",
+            file=self.delta.name, tensor=tensor, hint="give the base that it was made from; `flyweight delta log` names it",
+        )  # fmt: skip
+
+    def _check_hash(self) -> None:
+        """The hash of a file that has no digests: of the tensors it names, in the order it has them."""
+        entries = self.base.manifest.entries
+        digest = hashlib.sha256()
+        names = list(self.delta.parent.hashed)
+        for name in names:
+            if name not in entries:
+                raise self._wrong_parent(name, "is not in it")
+            digest.update(name.encode())
+            for piece in stored_bytes(self.base, name):
+                digest.update(piece)
+        if digest.hexdigest() != self.delta.parent.hash:
+            raise ParentError(
+                f"the base '{self.base.bundle.name}' is not the one that the delta was made from: their hashes differ over "
+                f"{len(names)} tensors, '{names[0] if names else ''}' first",
+                file=self.delta.name, hint="the file does not say which tensor differs, or what its base is called",
+            )  # fmt: skip
+
+    def _explained(self, change: Change) -> FlyweightError:
+        """Why a tensor is not what it was when the delta was made."""
+        if change.stored_digest is not None:
+            found = blake3()
+            for extent in change.stored:
+                found.update(self._files[extent.file].read(extent.offset, extent.nbytes))
+            if found.hexdigest() != change.stored_digest:
+                return MalformedError("the bytes do not match the recorded digest", code="E_DIGEST", hint=DAMAGED)
+        if change.parent is not None and tensor_digest(self.base, change.parent) != change.parent_digest:
+            return self._wrong_parent(change.parent, "differs")
+        return MalformedError("the rebuilt tensor does not match its digest", code="E_DIGEST", hint=DAMAGED)
+
+    def check_tensor(self, name: str) -> None:
+        super().check_tensor(name)
+        wanted = (self.delta.kept or {}).get(name)
+        if wanted is not None and tensor_digest(self.base, name) != wanted:
+            raise self._wrong_parent(name, "differs")
+
+    def check_digests(self) -> None:
+        super().check_digests()
+        for name in self.manifest.entries:
+            self.check_tensor(name)
+
+
+class _Joined(Bundle):
+    """The base's files, and the rebuilt tensors of one delta."""
+
+    def __init__(self, base: Checkpoint, delta: Bundle, *, owns_base: bool) -> None:
+        self.name, self.is_directory = base.bundle.name, base.bundle.is_directory
+        self.rebuilt: dict[str, Rebuilt] = {}
+        self._base, self._delta, self._owns_base = base.bundle, delta, owns_base
+
+    def __getitem__(self, key: str) -> Source:
+        self.check_open()
+        return self.rebuilt[key] if key in self.rebuilt else self._base[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.rebuilt or key in self._base
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._base
+        yield from self.rebuilt
+
+    def __len__(self) -> int:
+        return len(self._base) + len(self.rebuilt)
+
+    @property
+    def single(self) -> str | None:
+        return self._base.single
+
+    def siblings(self) -> Bundle:
+        return self._base.siblings()
+
+    def close(self) -> None:
+        super().close()
+        self._delta.close()
+        for source in self.rebuilt.values():
+            source.close()
+        if self._owns_base:
+            self._base.close()
+
+
+def _key(overlay: Overlay, tensor: str) -> str:
+    """The file that a rebuilt tensor is in the bundle: no other of the chain has this name."""
+    depth = len(overlay.base.deltas) if isinstance(overlay.base, Overlay) else 0
+    return f"{overlay.delta.name}#{depth}/{tensor}"
+
+
+# Elements -------------------------------------------------------------------------------------------
+
+
+def stored_elements(checkpoint: Checkpoint, entry: Entry | None, part: str, spec: TensorSpec) -> Elements:
+    """The stored bytes of a part as elements of `spec`; zeros beyond the last whole one, or where there is no such part."""
+    extent, width = None if entry is None else entry.extents.get(part), spec.dtype.itemsize
+    if extent is None:
+        return lambda start, stop: np.zeros(stop - start, spec.dtype.storage)
+    file, offset, count = extent.file, extent.offset, extent.nbytes // width
+
+    def elements(start: int, stop: int) -> Array:
+        there = max(min(stop, count) - start, 0)
+        raw = bytearray((stop - start) * width)
+        if there:
+            checkpoint.source(file).read_into(offset + start * width, memoryview(raw)[: there * width])
+        return np.frombuffer(raw, spec.dtype.storage)
+
+    return elements
+
+
+def elements_of(checkpoint: Checkpoint, entry: Entry) -> Elements:
+    """The values of a tensor, whatever it is stored as."""
+    if entry.codec == RAW and entry.spec.dtype.bits % 8 == 0:
+        stored = stored_elements(checkpoint, entry, "data", entry.spec)
+        return (lambda start, stop: stored(start, stop).view(bool)) if entry.spec.dtype is DType.BOOL else stored
+    codec, columns = codec_for(entry.codec), entry.spec.columns
+
+    def elements(start: int, stop: int) -> Array:
+        tensor = checkpoint.encoded(entry.name)
+        if not has_rows(entry.spec, entry.parts):
+            return codec.decode(entry.spec, tensor.parts).reshape(-1)[start:stop]
+        first, last = start // columns, -(-stop // columns)
+        rows = take_rows(tensor, slice(first, last))
+        return codec.decode(rows.spec, rows.parts).reshape(-1)[start - first * columns : stop - first * columns]
+
+    return elements
+
+
+def stored_bytes(checkpoint: Checkpoint, name: str) -> Iterator[memoryview]:
+    """The bytes of a tensor as it is stored, part after part, a piece at a time."""
+    entry = checkpoint.checked_entry(name)
+    buffer = memoryview(bytearray(_PIECE))
+    for extent in entry.extents.values():
+        source = checkpoint.source(extent.file)
+        for at in range(0, extent.nbytes, _PIECE):
+            piece = buffer[: min(_PIECE, extent.nbytes - at)]
+            source.read_into(extent.offset + at, piece)
+            yield piece
+
+
+def tensor_digest(checkpoint: Checkpoint, name: str) -> str:
+    """The BLAKE3 of the bytes of a tensor as it is stored."""
+    digest = blake3()
+    for piece in stored_bytes(checkpoint, name):
+        digest.update(piece)
+    return digest.hexdigest()

@@ -1,0 +1,44 @@
+"""Work on many items with every core, its results in order, a few of them in memory at a time."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from itertools import islice
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@cache
+def _pool() -> tuple[ThreadPoolExecutor, int]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return ThreadPoolExecutor(
+        cores, thread_name_prefix="delta", initializer=_within.__setattr__, initargs=("pool", True)
+    ), cores
+
+
+_within = threading.local()
+
+
+def in_order(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """`work` of each item. Within such work it is done one by one: else all threads could come to wait for one another."""
+    if hasattr(_within, "pool"):
+        yield from map(work, items)
+        return
+    pool, cores = _pool()
+    rest = iter(items)
+    begun: deque[Future[R]] = deque(pool.submit(work, item) for item in islice(rest, 2 * cores))
+    try:
+        while begun:
+            result = begun.popleft().result()
+            begun.extend(pool.submit(work, item) for item in islice(rest, 1))
+            yield result
+    finally:
+        for future in begun:
+            future.cancel()

@@ -1,0 +1,300 @@
+"""`exact`: an array as its difference from the base, bit for bit, coded by its entropy.
+
+    coding "words"   bf16, f16, f32: differences in the order of the floats (`kernels.entropy.word_deltas`)
+        tables   u8: the number of the table for each exponent of the base (256), then the frequencies of symbols 0, 1, 2 … of
+                 each table as LEB128, until they are 4096 in all
+        chunks   u8: for each chunk u32, its words; 32 states, u32; the words, u16; the bits below the symbols
+        ends     u64: where each chunk ends; one that is as in the base has no bytes
+    coding "xor"     everything else: bytes of the array xor bytes of the base, `tables` of one table and no exponents, `chunks`
+                     without bits, `ends`, as above; a chunk has CHUNK bytes
+    coding "bytes"   the same of the array alone, where the base tells nothing of it
+    coding "plain"   the array alone: `chunks`
+
+Small weights differ by more steps than large ones: the exponent of the base, which both sides have, says what to expect, and
+neighbouring exponents share a table where a table of their own would cost more than it saves. A chunk is decoded without the
+others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from flyweight import kernels
+from flyweight.codecs.entropy_coded import CHUNK, chunks_of, encode_symbols, frequencies_of, require_decoded, tables_of
+from flyweight.deltas.in_order import in_order
+from flyweight.deltas.kind import Array, Elements, Kind, Record, StoredArray, ranges, require
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError
+from flyweight.foundation.tensor import TensorSpec
+
+_MANTISSAS = {DType.BF16: 7, DType.F16: 10, DType.F32: 23}
+"""The element types whose differences are taken, and the bits of their mantissa."""
+_SYMBOL_BITS = 10
+"""What a symbol in one more table costs: a frequency takes one byte or two."""
+_HEAD = 4 + 4 * kernels.RANS_STATES
+_U1, _U2, _U4 = np.dtype("u1"), np.dtype("<u2"), np.dtype("<u4")
+
+
+class ExactDelta(Kind):
+    strategy = "exact"
+    fields = {"tables": ("uint8",), "chunks": ("uint8",), "ends": ("uint64",)}
+
+    def __init__(self, spec: TensorSpec, about: Mapping[str, Any], arrays: Mapping[str, StoredArray]) -> None:
+        super().__init__(spec, about, arrays)
+        self.coding = about.get("coding")
+        self.mantissa = _MANTISSAS.get(spec.dtype, 0) if self.coding == "words" else 0
+        require(
+            self.coding in ("xor", "bytes", "plain") or bool(self.mantissa), f"{spec} is not coded as {str(self.coding)[:20]!r}"
+        )
+        units = 0 if self.coding == "plain" else chunks_of(spec.size if self.mantissa else spec.nbytes)
+        require(len(arrays["ends"]) == units, f"there are {len(arrays['ends'])} chunks, not {units}")
+        require(len(arrays["tables"]) <= 256 + 512 * kernels.RANS_CONTEXTS, "its tables are too long")
+        if self.coding == "plain":
+            require(len(arrays["chunks"]) == spec.nbytes, f"there are {len(arrays['chunks'])} bytes, not {spec.nbytes}")
+
+    @cached_property
+    def _ends(self) -> Array:
+        ends = np.array(self.arrays["ends"][:], np.uint64)
+        rising = bool((ends[1:] >= ends[:-1]).all())
+        require(
+            rising and (int(ends[-1]) if len(ends) else 0) == len(self.arrays["chunks"]), "its chunks do not follow each other"
+        )
+        return ends
+
+    @cached_property
+    def _tables(self) -> tuple[Array, Array]:
+        """Which table each exponent has, and the tables."""
+        stream = self.arrays["tables"][:]
+        contexts, stream = (stream[:256], stream[256:]) if self.mantissa else (np.zeros(256, np.uint8), stream)
+        require(
+            len(contexts) == 256 and int(contexts.max()) < kernels.RANS_CONTEXTS, "its tables are not those of 256 exponents"
+        )
+        return np.ascontiguousarray(contexts).reshape(1, 256), tables_of(_read(stream, int(contexts.max()) + 1))
+
+    def rebuild(self, start: int, stop: int, base: Array, out: Array) -> None:
+        """Bytes are at hand for every element, so ranges of elements are ranges of bytes that begin at a chunk, too."""
+        if self.coding == "plain":
+            first, last = (self.spec.dtype.nbytes(at) for at in (start, stop))
+            out.view(_U1)[...] = self.arrays["chunks"][first:last]
+        elif self.mantissa:
+            self._rebuild(start // CHUNK, _words(base, self.spec.dtype), _words(out, self.spec.dtype))
+        else:
+            before = base.view(_U1) if self.coding == "xor" else np.zeros(out.nbytes, np.uint8)
+            self._rebuild(self.spec.dtype.nbytes(start) // CHUNK, before, out.view(_U1))
+
+    def _rebuild(self, first: int, base: Array, out: Array) -> None:
+        for number, (start, stop) in enumerate(ranges(len(out)), first):
+            own, result = base[start:stop].reshape(1, -1), out[start:stop].reshape(1, -1)
+            begin, end = int(self._ends[number - 1]) if number else 0, int(self._ends[number])
+            if begin == end:
+                result[...] = own
+            else:
+                self._decode(np.require(own, requirements=["C", "A"]), self.arrays["chunks"][begin:end], result)
+
+    def _decode(self, base: Array, chunk: Array, out: Array) -> None:
+        words, states, end = _taken_apart(chunk)
+        contexts, tables = self._tables
+        own = None
+        if self.mantissa:
+            own = np.empty(base.shape, np.uint8)
+            kernels.delta_contexts(base, contexts, self.mantissa, own)
+        symbols = np.empty(base.shape, np.uint8)
+        finals, taken, length = np.empty_like(states), np.empty((1, 1), np.uint64), np.full((1, 1), words.shape[1], np.uint64)
+        kernels.rans_decode(states, words, length, own, tables, CHUNK, symbols, finals, taken)
+        require_decoded(finals, taken, length)
+        low = np.ascontiguousarray(chunk[end:]).reshape(1, -1)
+        if not self.mantissa:
+            require(not low.size, "a chunk does not end where it should")
+            np.bitwise_xor(base, symbols, out=out)
+            return
+        length[...] = low.shape[1]
+        kernels.delta_join(base, symbols, low, length, CHUNK, out, taken)
+        if taken[0, 0] != length[0, 0] or int(symbols.max()) >= 4 * 8 * base.itemsize:
+            raise MalformedError("the low bits do not end where their chunk does", code="E_PART_VALUES")
+
+    @classmethod
+    def make(
+        cls, base: Elements, tuned: Elements, spec: TensorSpec, about: dict[str, Any], **_options: Any
+    ) -> Iterator[Record]:
+        if spec.dtype in _MANTISSAS:
+            about["coding"] = "words"
+            yield from _make_words(base, tuned, spec)
+        else:
+            yield from _make_bytes(base, tuned, spec, about)
+
+
+def _words(array: Array, dtype: DType) -> Array:
+    return array.view(np.uint16 if dtype.bits == 16 else np.uint32)
+
+
+def _taken_apart(chunk: Array) -> tuple[Array, Array, int]:
+    """The words and the states of a chunk, and where its words end."""
+    require(len(chunk) >= _HEAD, "a chunk is too short")
+    raw = chunk.tobytes()
+    count = int(np.frombuffer(raw, _U4, 1)[0])
+    end = _HEAD + 2 * count
+    require(end <= len(raw), "a chunk has fewer words than it says")
+    return (
+        np.frombuffer(raw, _U2, count, _HEAD).reshape(1, -1),
+        np.frombuffer(raw, _U4, kernels.RANS_STATES, 4).reshape(1, -1),
+        end,
+    )
+
+
+def _chunk(states: Array, words: Array, low: Array) -> Array:
+    raw = len(words).to_bytes(4, "little") + states.astype(_U4).tobytes() + words.astype(_U2).tobytes() + low.tobytes()
+    return np.frombuffer(raw, np.uint8)
+
+
+def _records(tables: Array, chunks: Iterator[Array]) -> Iterator[Record]:
+    """The three records, the last of which is known when the second has been taken."""
+    ends = [0]
+
+    def counted() -> Iterator[Array]:
+        for chunk in chunks:
+            ends.append(ends[-1] + len(chunk))
+            yield chunk
+
+    yield Record("tables", "uint8", [tables])
+    yield Record("chunks", "uint8", counted())
+    yield Record("ends", "uint64", [np.array(ends[1:], np.uint64)])
+
+
+def _make_words(base: Elements, tuned: Elements, spec: TensorSpec) -> Iterator[Record]:
+    mantissa = _MANTISSAS[spec.dtype]
+
+    def pair(where: tuple[int, int]) -> tuple[Array, Array]:
+        own, other = (_words(np.ascontiguousarray(read(*where)), spec.dtype).reshape(1, -1) for read in (base, tuned))
+        return own, other
+
+    def count(where: tuple[int, int]) -> Array | None:
+        own, other = pair(where)
+        if np.array_equal(own, other):
+            return None
+        counts = np.zeros((256, 256), np.uint64)
+        kernels.delta_count(own, other, mantissa, counts)
+        return counts
+
+    counts = np.zeros((256, 256), np.uint64)
+    for some in in_order(count, ranges(spec.size)):
+        if some is not None:
+            counts += some
+    contexts = _contexts(counts)
+    frequencies = frequencies_of(np.array([counts[contexts == table].sum(0) for table in range(int(contexts.max()) + 1)]))
+
+    def encode(where: tuple[int, int]) -> Array:
+        own, other = pair(where)
+        if np.array_equal(own, other):
+            return np.zeros(0, np.uint8)
+        symbols, tables = np.empty(own.shape, np.uint8), np.empty(own.shape, np.uint8)
+        rest, size = np.empty((1, CHUNK * own.itemsize), np.uint8), np.empty((1, 1), np.uint64)
+        kernels.delta_split(own, other, CHUNK, symbols, rest, size)
+        kernels.delta_contexts(own, contexts.reshape(1, 256), mantissa, tables)
+        coded = encode_symbols(symbols, tables, frequencies)
+        return _chunk(coded.states, coded.words, rest[0, : int(size[0, 0])])
+
+    tables = np.concatenate([contexts, _written(frequencies)])
+    yield from _records(tables, in_order(encode, ranges(spec.size)))
+
+
+def _make_bytes(base: Elements, tuned: Elements, spec: TensorSpec, about: dict[str, Any]) -> Iterator[Record]:
+    """Whichever is smallest by the counts of its bytes."""
+
+    def pieces(xor: bool) -> Iterator[Array]:
+        """CHUNK bytes at a time."""
+        for start, stop in ranges(spec.size):
+            other = np.ascontiguousarray(tuned(start, stop)).view(_U1)
+            if xor:
+                other = other ^ np.ascontiguousarray(base(start, stop)).view(_U1)
+            yield from (other[at : at + CHUNK] for at in range(0, len(other), CHUNK))
+
+    counts = {coding: np.zeros(256, np.uint64) for coding in ("xor", "bytes")}
+    for coding, own in counts.items():
+        for piece in pieces(coding == "xor"):
+            own += np.bincount(piece, minlength=256).astype(np.uint64)
+    overhead = 8 * (_HEAD * chunks_of(spec.nbytes) + 512)
+    bits = {coding: float(_bits(own.reshape(1, 256).astype(np.float64))[0]) + overhead for coding, own in counts.items()}
+    bits["plain"] = 8.0 * spec.nbytes
+    about["coding"] = coding = min(bits, key=bits.__getitem__)
+    if coding == "plain":
+        yield Record("tables", "uint8", [])
+        yield Record("chunks", "uint8", pieces(xor=False))
+        yield Record("ends", "uint64", [])
+        return
+    frequencies = frequencies_of(counts[coding].reshape(1, 256))
+
+    def encode(piece: Array) -> Array:
+        if coding == "xor" and not piece.any():
+            return np.zeros(0, np.uint8)
+        coded = encode_symbols(np.ascontiguousarray(piece).reshape(1, -1), None, frequencies)
+        return _chunk(coded.states, coded.words, np.zeros(0, np.uint8))
+
+    yield from _records(_written(frequencies), in_order(encode, pieces(coding == "xor")))
+
+
+def _contexts(counts: Array) -> Array:
+    """The table for each exponent: of all ways to cut the exponents into at most 16 runs the one of least bits."""
+    present = np.flatnonzero(counts.sum(1))
+    contexts = np.zeros(256, np.uint8)
+    if not len(present):
+        return contexts
+    sums = np.concatenate([np.zeros((1, counts.shape[1])), np.cumsum(counts[present].astype(np.float64), axis=0)])
+    count = len(present)
+    cost = np.full((count + 1, count + 1), np.inf)
+    for first in range(count):
+        cost[first, first + 1 :] = _bits(sums[first + 1 :] - sums[first])
+    best, cuts = cost[0].copy(), []
+    best[0] = 0.0
+    for _ in range(min(count, kernels.RANS_CONTEXTS) - 1):
+        through = best[:, None] + cost
+        before = through.argmin(0)
+        better = through[before, np.arange(count + 1)]
+        cuts.append(np.where(better < best, before, -1))
+        best = np.minimum(best, better)
+    stop, number = count, kernels.RANS_CONTEXTS - 1
+    for before in reversed(cuts):
+        if before[stop] > 0:
+            contexts[present[before[stop] : stop]] = number
+            stop, number = int(before[stop]), number - 1
+    contexts[present[:stop]] = number
+    contexts[present] -= number
+    return contexts
+
+
+def _bits(counts: Array) -> Array:
+    """Of each row of counts: its entropy, and what its table takes."""
+    total = counts.sum(1, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        coded = np.where(counts > 0, counts * np.log2(total / counts), 0.0).sum(1)
+    return np.asarray(coded + _SYMBOL_BITS * (counts > 0).sum(1))
+
+
+def _written(frequencies: Array) -> Array:
+    stream = bytearray()
+    for table in frequencies.tolist():
+        for frequency in table[: max(at for at, each in enumerate(table) if each) + 1]:
+            stream += bytes([frequency]) if frequency < 128 else bytes([frequency & 127 | 128, frequency >> 7])
+    return np.frombuffer(bytes(stream), np.uint8)
+
+
+def _read(stream: Array, count: int) -> Array:
+    """MalformedError unless the stream is the frequencies of so many tables, and nothing else."""
+    frequencies = np.zeros((count, 256), np.uint16)
+    values: Iterator[Any] = iter(stream.tolist())
+    try:
+        for table in frequencies:
+            total = symbol = 0
+            while total < kernels.RANS_SLOTS:
+                byte = next(values)
+                frequency = byte if byte < 128 else byte & 127 | next(values) << 7
+                table[symbol] = frequency
+                total, symbol = total + frequency, symbol + 1
+    except (StopIteration, IndexError, OverflowError):
+        raise MalformedError("the tables of frequencies end too early, or are too long", code="E_PART_VALUES") from None
+    if next(values, None) is not None:
+        raise MalformedError("there is more than the tables of frequencies", code="E_PART_VALUES")
+    return frequencies

@@ -1,0 +1,1 @@
+"""Work on deltas: create, apply, verify, squash, show."""
