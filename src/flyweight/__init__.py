@@ -13,6 +13,9 @@
     flyweight.verify("model-hf")
     flyweight.diff("model.gguf", "model-hf")
 
+    flyweight.create_delta("base-hf", "tuned-hf", "tuned.wdelta")      # a fine-tune as its exact difference
+    flyweight.open("base-hf", deltas=["tuned.wdelta"])     # a checkpoint like any other
+
 Names are imported when first used, so that starting is fast.
 """
 
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
     from flyweight.foundation.errors import FlyweightError
     from flyweight.pipeline import Plan, convert, diff, execute, extract, verify  # as `api` and `tiers` have them
     from flyweight.pipeline.conversion import plan
+    from flyweight.pipeline.deltas.applying import apply_delta, squash_deltas
+    from flyweight.pipeline.deltas.creating import create_delta
+    from flyweight.pipeline.deltas.delta_check import verify_delta
 
 __version__ = "0.1.0"
 __all__ = [
@@ -37,13 +43,17 @@ __all__ = [
     "FlyweightError",
     "Plan",
     "__version__",
+    "apply_delta",
     "convert",
+    "create_delta",
     "diff",
     "execute",
     "extract",
     "open",
     "plan",
+    "squash_deltas",
     "verify",
+    "verify_delta",
 ]
 
 __getattr__ = lazy_exports(
@@ -53,13 +63,17 @@ __getattr__ = lazy_exports(
         "Extras": "containers.squizd.squizd_options:Extras",
         "FlyweightError": "foundation.errors:FlyweightError",
         "Plan": "pipeline.plans.plan:Plan",
+        "apply_delta": "pipeline.deltas.applying:apply_delta",
         "convert": "api:convert",
+        "create_delta": "pipeline.deltas.creating:create_delta",
         "diff": "tiers:diff",
         "execute": "api:execute",
         "extract": "pipeline:extract",
         "open": "checkpoint:open_checkpoint",
         "plan": "pipeline.conversion:plan",
+        "squash_deltas": "pipeline.deltas.applying:squash_deltas",
         "verify": "tiers:verify",
+        "verify_delta": "pipeline.deltas.delta_check:verify_delta",
     },
 )
 

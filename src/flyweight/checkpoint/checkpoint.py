@@ -30,6 +30,9 @@ class Checkpoint(Uncopied, Mapping[str, Array]):
     read.
     """
 
+    delta_places: tuple[str, ...] = ()
+    """The deltas on it, in order; `bundle.name` is the base they are on."""
+
     def __init__(self, bundle: Bundle, container: Container, manifest: Manifest, *, checks_digests: bool = False) -> None:
         """With `checks_digests`, the bytes of a tensor are checked against their recorded digest before they are first read;
         those of side files always are."""

@@ -8,6 +8,7 @@ checkpoint see tensors like any others. The base may be such a checkpoint itself
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -35,9 +36,9 @@ class Overlay(Checkpoint):
 
     def __init__(self, base: Checkpoint, delta: Delta, bundle: Bundle, *, in_f32: bool = False, owns_base: bool = True) -> None:
         self.base, self.delta, self.in_f32 = base, delta, in_f32
-        joined = _Joined(base, bundle, owns_base=owns_base)
+        self.delta_places = (*base.delta_places, os.path.abspath(delta.name))
         self._files = bundle
-        self._joined = joined
+        self._joined = joined = _Joined(base, bundle, len(base.delta_places), owns_base=owns_base)
         if not delta.has_digests and delta.parent.hash is not None:
             self._check_hash()
         entries, digests = self._entries()
@@ -60,6 +61,10 @@ class Overlay(Checkpoint):
     def deltas(self) -> tuple[Delta, ...]:
         """All of the chain, the first one first."""
         return (*(self.base.deltas if isinstance(self.base, Overlay) else ()), self.delta)
+
+    def files(self) -> set[str]:
+        """Those of the base and of the deltas: what is rebuilt is as they are."""
+        return self.base.files() | self._joined.of_delta.keys()
 
     # The table ------------------------------------------------------------------------------------
 
@@ -91,6 +96,8 @@ class Overlay(Checkpoint):
         before = None if change.parent is None else self.base.manifest.entries.get(change.parent)
         if change.parent is not None and before is None:
             raise self._wrong_parent(change.parent, "is not in it")
+        if before is not None and change.parent_spec not in (None, before.spec):
+            raise self._wrong_parent(before.name, f"is {before.spec}, not {change.parent_spec}")
         if not change.parts:
             assert before is not None  # the delta is one that was parsed
             if (before.spec, before.codec) != (change.spec, change.codec):
@@ -201,24 +208,28 @@ class Overlay(Checkpoint):
 class _Joined(Bundle):
     """The base's files, and the rebuilt tensors of one delta."""
 
-    def __init__(self, base: Checkpoint, delta: Bundle, *, owns_base: bool) -> None:
+    def __init__(self, base: Checkpoint, delta: Bundle, depth: int, *, owns_base: bool) -> None:
         self.name, self.is_directory = base.bundle.name, base.bundle.is_directory
         self.rebuilt: dict[str, Rebuilt] = {}
+        self.of_delta = {f"delta {depth}/{file}": file for file in delta}
         self._base, self._delta, self._owns_base = base.bundle, delta, owns_base
 
     def __getitem__(self, key: str) -> Source:
         self.check_open()
+        if key in self.of_delta:
+            return self._delta[self.of_delta[key]]
         return self.rebuilt[key] if key in self.rebuilt else self._base[key]
 
     def __contains__(self, key: object) -> bool:
-        return key in self.rebuilt or key in self._base
+        return key in self.rebuilt or key in self.of_delta or key in self._base
 
     def __iter__(self) -> Iterator[str]:
         yield from self._base
+        yield from self.of_delta
         yield from self.rebuilt
 
     def __len__(self) -> int:
-        return len(self._base) + len(self.rebuilt)
+        return len(self._base) + len(self.of_delta) + len(self.rebuilt)
 
     @property
     def single(self) -> str | None:
@@ -238,8 +249,7 @@ class _Joined(Bundle):
 
 def _key(overlay: Overlay, tensor: str) -> str:
     """The file that a rebuilt tensor is in the bundle: no other of the chain has this name."""
-    depth = len(overlay.base.deltas) if isinstance(overlay.base, Overlay) else 0
-    return f"{overlay.delta.name}#{depth}/{tensor}"
+    return f"rebuilt {len(overlay.base.delta_places)}/{tensor}"
 
 
 # Elements -------------------------------------------------------------------------------------------

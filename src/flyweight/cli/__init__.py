@@ -28,6 +28,7 @@ VERBS = {
     "convert": "Convert or quantize a model.",
     "verify": "Check a model for damage and errors.",
     "diff": "Compare the weights of two models, in any formats.",
+    "delta": "Store a fine-tune as its difference from a base.",
     "extract": "Extract files, a draft head or single tensors from a model.",
     "run": "Generate text from a prompt.",
     "chat": "Chat with a model.",

@@ -22,7 +22,7 @@ from flyweight.cli.streams import lines_from_stdin, require_text, say
 def command(
     model: Path, system: str | None, raw_special: bool, max_tokens: int, context: int | None, kv: str, threads: int | None,
     exact: bool, max_ram: int | None, allow_ungated: bool, tier: str, no_build: bool, verbose: bool, verify: bool,
-    **sampling: Any,
+    deltas: tuple[Path, ...], **sampling: Any,
 ) -> None:  # fmt: skip
     """Chat with MODEL, one line per message.
 
@@ -46,8 +46,8 @@ def command(
             from flyweight.tiers import open_model_from
 
             opened, choice = open_model_from(
-                model, tier=tier, build=not no_build, tell=note, context=context, kv=kv, int8=not exact, threads=threads,
-                max_ram=max_ram, allow_ungated=allow_ungated, verify=verify, measure=measure,
+                model, deltas=deltas, tier=tier, build=not no_build, tell=note, context=context, kv=kv, int8=not exact,
+                threads=threads, max_ram=max_ram, allow_ungated=allow_ungated, verify=verify, measure=measure,
             )  # fmt: skip
             held.enter_context(opened)
         if verbose:

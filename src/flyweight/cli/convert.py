@@ -26,7 +26,7 @@ from flyweight.cli.output import (
     size_argument,
     ungated_option,
 )
-from flyweight.cli.paths import LocalPath
+from flyweight.cli.paths import LocalPath, delta_option
 from flyweight.foundation.errors import InterruptedRunError
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ _OF_PLAN = {"plan_file", "source", "gate_text", "allow_ungated", "force", *_RUNN
     metavar="NAME",
     help="Quantize matrices: q8_0, q4_k, q4_0, int4, int4-g32 … `dense` decodes; `keep`, the default, keeps what is stored.",
 )
+@delta_option
 @click.option("--recipe", type=LocalPath(), help="TOML file with rules that choose a codec for each tensor.")
 @click.option(
     "--dtype",
@@ -81,6 +82,7 @@ def command(
     destination: Path | None,
     target: str | None,
     quant: str | None,
+    deltas: tuple[Path, ...],
     recipe: Path | None,
     dtype: str | None,
     shard_size: int | None,
@@ -113,6 +115,7 @@ def command(
       flyweight convert model.gguf model.safetensors          # copies every quantized byte
       flyweight convert model-hf out.gguf --quant q4_0 --dry-run --json
       flyweight convert model-hf out.gguf --quant q4_0 --plan-out plan.json && flyweight convert --plan plan.json
+      flyweight convert base-hf tuned.gguf --delta tuned.wdelta --quant q4_0
       flyweight convert model-hf model.squizd --quant int4    # weights, config and tokenizer in one file
       flyweight convert --add int4 model-npy                  # add four-bit weights to an 8-bit npy-dir
       flyweight convert model-hf model.squizd --quant int2 --sparse 0.25 --eagle head.safetensors --coreml model.mlpackage
@@ -148,7 +151,8 @@ def command(
         extras = extras_of(of_formats)
         if conflict := conflict_of(target_container(destination, target), quant, recipe is not None, extras):
             raise click.UsageError(conflict)
-        wish = {"to": target, "quant": quant, "recipe": recipe, "dtype": dtype, "shard_bytes": shard_size, "extras": extras}
+        wish: dict[str, Any] = {"deltas": deltas, "to": target, "quant": quant, "recipe": recipe, "dtype": dtype}
+        wish |= {"shard_bytes": shard_size, "extras": extras}
         title = f"{source} → {destination}"
         planned = partial(open_conversion, source, destination, digests=plan_digests, **wish, **judged)
         carry_out = partial(convert, source, destination, **wish, **judged, **replacing)

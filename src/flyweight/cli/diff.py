@@ -9,27 +9,30 @@ from pathlib import Path
 import click
 
 from flyweight.cli.output import json_option, note, print_json, print_table
-from flyweight.cli.paths import LocalPath
+from flyweight.cli.paths import LocalPath, delta_option
 
 
 @click.command(name="diff", short_help="Compare the weights of two models, in any formats.")
 @click.argument("a", type=LocalPath())
 @click.argument("b", type=LocalPath())
 @click.option("--all", "everything", is_flag=True, help="List identical tensors too.")
+@delta_option
 @json_option
-def command(a: Path, b: Path, everything: bool, as_json: bool) -> None:
+def command(a: Path, b: Path, everything: bool, deltas: tuple[Path, ...], as_json: bool) -> None:
     """Compare models A and B tensor by tensor, in any formats. Exit 0 if every value is equal, 1 if not.
 
-    For an npy-dir, tiers beside the arrays are checked too: a tier that does not match its arrays is a difference.
+    A delta that says where its base is can be A or B; --delta applies one to A. For an npy-dir, tiers beside the arrays are
+    checked too: a tier that does not match its arrays is a difference.
 
     \b
     Examples:
       flyweight diff model.gguf model-hf
       flyweight diff base finetuned --json
+      flyweight diff base finetuned --delta finetuned.wdelta
     """
     from flyweight.tiers import diff
 
-    report = diff(a, b)
+    report = diff(a, b, deltas=deltas)
     if as_json:
         print_json(report.as_json())
     else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flyweight.cli.output import json_option, print_json, print_table
-from flyweight.cli.paths import LocalPath
+from flyweight.cli.paths import LocalPath, delta_option
 from flyweight.cli.run import engine_options
 from flyweight.tiers.tier_table import ARRAYS, CHOICES
 
@@ -39,11 +39,12 @@ FIGURES = {
 @click.option("--context", type=click.IntRange(2), help="Window size in tokens.  [default: the model's context, at most 1024]")
 @click.option("--tokens", type=click.IntRange(2), help="Use only the first tokens of the text.")
 @click.option("--tier", type=click.Choice(CHOICES), help="Which tier of an npy-dir to measure.  [default: its arrays]")
+@delta_option
 @engine_options
 @json_option
 def command(
     model: Path, text: Path, against: Path | None, context: int | None, tokens: int | None, kv: str, threads: int | None,
-    exact: bool, max_ram: int | None, tier: str | None, as_json: bool,
+    exact: bool, max_ram: int | None, tier: str | None, deltas: tuple[Path, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Measure the perplexity of MODEL on a text and, with --against, the KL divergence of its predictions from another model's.
 
@@ -54,6 +55,7 @@ def command(
     Examples:
       flyweight eval model.gguf --text book.txt
       flyweight eval model.q4_k.gguf --text book.txt --against model-hf --tokens 20480
+      flyweight eval base-hf --delta tuned.wdelta --text book.txt --against tuned-hf
       flyweight eval model.gguf --text book.txt --kv int8 --against model.gguf --json
     """
     from flyweight.evaluate import common_tokens, evaluate, predictor, read_text, windows_of
@@ -63,16 +65,16 @@ def command(
     share = max_ram // 2 if max_ram and against else max_ram
     with ExitStack() as opened:
 
-        def load(path: Path, kv: str, int8: bool, form: str) -> Model:
-            window = context or min(DEFAULT_WINDOW, _longest(path))
+        def load(path: Path, deltas: tuple[Path, ...], kv: str, int8: bool, form: str) -> Model:
+            window = context or min(DEFAULT_WINDOW, _longest(path, deltas))
             held, _ = open_model_from(
-                path, tier=form, build=False, context=window, kv=kv, int8=int8, threads=threads, max_ram=share,
+                path, deltas=deltas, tier=form, build=False, context=window, kv=kv, int8=int8, threads=threads, max_ram=share,
                 allow_ungated=True, verify=True,
             )  # fmt: skip
             return opened.enter_context(held)
 
-        ours = load(model, kv, not exact, tier or ARRAYS)
-        theirs = load(against, "f32", False, ARRAYS) if against else None
+        ours = load(model, deltas, kv, not exact, tier or ARRAYS)
+        theirs = load(against, (), "f32", False, ARRAYS) if against else None
         words = ours.tokenizer
         ids = common_tokens(written, words, theirs.tokenizer) if theirs else words.encode(written, special=False)
         length = min(ours.context, theirs.context) if theirs else ours.context
@@ -85,11 +87,11 @@ def command(
         _print(found)
 
 
-def _longest(path: Path) -> int:
+def _longest(path: Path, deltas: tuple[Path, ...]) -> int:
     from flyweight.checkpoint import open_checkpoint
     from flyweight.models import blueprint
 
-    with open_checkpoint(path) as checkpoint:
+    with open_checkpoint(path, deltas=deltas) as checkpoint:
         return blueprint(checkpoint.manifest, checkpoint.read).config.context
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flyweight.cli.output import codec_label, gate_label, human_bytes, json_option, note, print_json, print_table
-from flyweight.cli.paths import LocalPath
+from flyweight.cli.paths import LocalPath, delta_option
 from flyweight.foundation.errors import printable
 from flyweight.foundation.manifest import Manifest, Numbers
 
@@ -26,8 +26,9 @@ _MOST_KEYS = 1000
 @click.command(name="inspect", short_help="Show the format, metadata and tensors of a model.")
 @click.argument("path", type=LocalPath())
 @click.option("--tensors", is_flag=True, help="List every tensor.")
+@delta_option
 @json_option
-def command(path: Path, tensors: bool, as_json: bool) -> None:
+def command(path: Path, tensors: bool, deltas: tuple[Path, ...], as_json: bool) -> None:
     """Show the format, metadata and tensors of PATH, a file or a directory. Weights are not read.
 
     For a SQUIZD file, also its flags, draft head and Core ML package, and how it would run on this machine.
@@ -42,12 +43,14 @@ def command(path: Path, tensors: bool, as_json: bool) -> None:
     from flyweight.checkpoint import open_checkpoint
     from flyweight.containers.abilities import Summarises, Warns
 
-    with open_checkpoint(path) as checkpoint:
+    with open_checkpoint(path, deltas=deltas) as checkpoint:
         manifest = checkpoint.manifest
         container = checkpoint.container
         summary = container.summary(checkpoint.bundle) if isinstance(container, Summarises) else {}
         found = container.warnings(checkpoint.bundle, manifest) if isinstance(container, Warns) else ()
         warnings = [*_unreadable(manifest), *found]
+        if checkpoint.delta_places:
+            summary = {"base": checkpoint.bundle.name, "deltas": list(checkpoint.delta_places), **summary}
     routes, added = _dispatch(summary)
     if as_json:
         ways = {"dispatch": [r._asdict() for r in routes], "augments": [a._asdict() for a in added]} if routes else {}

@@ -18,3 +18,9 @@ class LocalPath(click.Path):
         from flyweight.sources import local_path  # which `--help` does not need
 
         return super().convert(local_path(value), param, ctx)
+
+
+delta_option = click.option(
+    "--delta", "deltas", type=LocalPath(), multiple=True, metavar="FILE",
+    help="A .wdelta file or LoRA adapter to apply to the model; may be repeated, in order.",
+)  # fmt: skip

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from flyweight.cli.output import json_option, note, print_json, size_argument, ungated_option
-from flyweight.cli.paths import LocalPath
+from flyweight.cli.paths import LocalPath, delta_option
 from flyweight.cli.streams import require_text, say, text_from_stdin
 from flyweight.tiers.tier_table import AUTO, CHOICES
 
@@ -55,6 +55,7 @@ tier_options = _all(
     click.option("--verbose", "-v", is_flag=True, help="Print which tier is run and why, and how many digests were checked."),
 )
 model_options = _all(
+    delta_option,
     click.option("--context", type=click.IntRange(1), help="Context size in tokens.  [default: the model's, at most 4096]"),
     engine_options,
     tier_options,
@@ -142,7 +143,7 @@ def _stop_texts(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, 
 def command(
     model: Path, prompt: str | None, raw: bool, stop: tuple[str, ...], system: str | None, raw_special: bool, max_tokens: int,
     context: int | None, kv: str, threads: int | None, exact: bool, max_ram: int | None, allow_ungated: bool, tier: str,
-    no_build: bool, verbose: bool, verify: bool, as_json: bool, **sampling: Any,
+    no_build: bool, verbose: bool, verify: bool, deltas: tuple[Path, ...], as_json: bool, **sampling: Any,
 ) -> None:  # fmt: skip
     """Generate text from PROMPT, or from standard input, with MODEL in any format.
 
@@ -152,6 +153,7 @@ def command(
       flyweight run model-hf "Once upon a time" --raw --temperature 0.8 --seed 7
       flyweight run big-model-hf "Hello" --max-ram 4G --json
       flyweight run model-npy "Hello" --tier cache -v
+      flyweight run base-hf "Hello" --delta tuned.wdelta
       cat question.txt | flyweight run model.gguf
     """
     require_text("PROMPT", prompt)
@@ -174,8 +176,8 @@ def command(
             from flyweight.tiers import open_model_from
 
             opened, choice = open_model_from(
-                model, tier=tier, build=not no_build, tell=note, context=context, kv=kv, int8=not exact, threads=threads,
-                max_ram=max_ram, allow_ungated=allow_ungated, verify=verify, measure=measure,
+                model, deltas=deltas, tier=tier, build=not no_build, tell=note, context=context, kv=kv, int8=not exact,
+                threads=threads, max_ram=max_ram, allow_ungated=allow_ungated, verify=verify, measure=measure,
             )  # fmt: skip
             held.enter_context(opened)
             loaded_at = time.time()

@@ -8,14 +8,15 @@ from pathlib import Path
 import click
 
 from flyweight.cli.output import human_bytes, json_option, print_json, print_table, progress_bar
-from flyweight.cli.paths import LocalPath
+from flyweight.cli.paths import LocalPath, delta_option
 
 
 @click.command(name="verify", short_help="Check a model for damage and errors.")
 @click.argument("path", type=LocalPath())
 @click.option("--strict", is_flag=True, help="Exit 1 on warnings too.")
+@delta_option
 @json_option
-def command(path: Path, strict: bool, as_json: bool) -> None:
+def command(path: Path, strict: bool, deltas: tuple[Path, ...], as_json: bool) -> None:
     """Read all of PATH and check its structure, scales, values and digests. Exit 0 if ok, 1 if not, 3 if malformed.
 
     For an npy-dir, tiers beside the arrays are built again in memory and compared. For a SQUIZD file, every broken rule
@@ -30,7 +31,7 @@ def command(path: Path, strict: bool, as_json: bool) -> None:
     from flyweight.tiers import verify
 
     with progress_bar("verifying", quiet=False) as advance:
-        report = verify(path, strict=strict, progress=advance)
+        report = verify(path, deltas=deltas, strict=strict, progress=advance)
     if as_json:
         print_json(report.as_json())
     else:

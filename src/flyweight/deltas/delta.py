@@ -28,6 +28,8 @@ class Change:
     """What each part is."""
     parent: str | None = None
     """The tensor of the parent that it is made from; None for a new one."""
+    parent_spec: TensorSpec | None = None
+    """What that is, if it is said."""
     twin: str | None = None
     """Another change, whose tensor it equals."""
     parent_digest: str | None = None

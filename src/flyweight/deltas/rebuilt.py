@@ -17,7 +17,7 @@ import numpy as np
 from flyweight.codecs.entropy_coded import CHUNK
 from flyweight.deltas.in_order import in_order
 from flyweight.deltas.kind import Array, Elements, Kind, ranges
-from flyweight.foundation.errors import FlyweightError
+from flyweight.foundation.errors import FlyweightError, MalformedError
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.sources import Identity, Source
 
@@ -69,7 +69,7 @@ class Rebuilt(Source):
         for part in self._parts:
             start, stop = max(offset, at), min(offset + len(buffer), at + part.spec.nbytes)
             if start < stop:
-                _fill(part, start - at, np.frombuffer(buffer[start - offset : stop - offset], np.uint8))
+                self._fill(part, start - at, np.frombuffer(buffer[start - offset : stop - offset], np.uint8))
             at += part.spec.nbytes
 
     def in_memory(self, offset: int) -> bool:
@@ -103,6 +103,13 @@ class Rebuilt(Source):
         except FlyweightError as error:
             raise error.at(file=self.name, tensor=self.tensor) from None
 
+    def _fill(self, part: RebuiltPart, offset: int, out: Array, *, in_threads: bool = False) -> None:
+        """What cannot be rebuilt is either damaged, or from another base: the digests tell."""
+        try:
+            _fill(part, offset, out, in_threads)
+        except MalformedError as error:
+            raise (self.explain() if self._wanted is not None else error).at(file=self.name, tensor=self.tensor) from None
+
     def _whole(self) -> Array:
         from blake3 import blake3
 
@@ -113,7 +120,7 @@ class Rebuilt(Source):
                 there = np.empty(self.size, np.uint8)
                 at = 0
                 for part in self._parts:
-                    _fill(part, 0, there[at : at + part.spec.nbytes], in_threads=True)
+                    self._fill(part, 0, there[at : at + part.spec.nbytes], in_threads=True)
                     at += part.spec.nbytes
                 if self._wanted is not None:
                     self._require(blake3(there.data, max_threads=blake3.AUTO).hexdigest())
@@ -121,7 +128,7 @@ class Rebuilt(Source):
             return there
 
 
-def _fill(part: RebuiltPart, offset: int, out: Array, *, in_threads: bool = False) -> None:
+def _fill(part: RebuiltPart, offset: int, out: Array, in_threads: bool) -> None:
     """The bytes of a part from `offset` on, as many as `out` takes; ranges that lie in it whole are rebuilt in place."""
     width, size = part.spec.dtype.itemsize, part.spec.size
     first = offset // width // CHUNK * CHUNK

@@ -238,7 +238,16 @@ def _read_change(name: str, about: object, arrays: Mapping[str, FileArray]) -> C
         parts[part] = kind(array_spec(part_spec), own, chosen)
     stored = tuple(array.extent for field, array in arrays.items() if field in refs)
     before = None if rest.get("new") is True else parent or name
-    return Change(name, spec, _codec(rest), parts, layout, before, stored=stored, **digests)
+    return Change(name, spec, _codec(rest), parts, layout, before, _parent_spec(rest), stored=stored, **digests)
+
+
+def _parent_spec(rest: Mapping[str, Any]) -> TensorSpec | None:
+    match rest.get("parent_spec"):
+        case None:
+            return None
+        case {"shape": shape, "dtype": str(dtype)}:
+            return TensorSpec(check_shape(shape), _dtype(dtype))
+    raise MalformedError("'parent_spec' is not a shape and a dtype", code="E_DELTA")
 
 
 def _parts(rest: Mapping[str, Any], spec: TensorSpec) -> dict[str, tuple[Mapping[str, Any], TensorSpec, str]]:

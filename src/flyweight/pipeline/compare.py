@@ -7,7 +7,7 @@ compared as stored where that is possible, as values otherwise, slab by slab in 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
@@ -64,9 +64,15 @@ class DiffReport:
         return {"a": self.a, "b": self.b, "identical": self.identical, "tensors": tensors, "findings": findings}
 
 
-def diff(a: Path | str, b: Path | str, *, progress: Callable[[str, int, int], None] | None = None) -> DiffReport:
-    """Compare two checkpoints."""
-    with open_checkpoint(a, checks_digests=True) as first, open_checkpoint(b, checks_digests=True) as second:
+def diff(
+    a: Path | str,
+    b: Path | str,
+    *,
+    deltas: Sequence[Path | str] = (),
+    progress: Callable[[str, int, int], None] | None = None,
+) -> DiffReport:
+    """Compare two checkpoints, the first with deltas on it."""
+    with open_checkpoint(a, deltas=deltas, checks_digests=True) as first, open_checkpoint(b, checks_digests=True) as second:
         same_naming = first.manifest.dialect == second.manifest.dialect
         both_draft = all(without_draft(c.manifest) is not c.manifest for c in (first, second))
         names_a, names_b = (_names(checkpoint, same_naming, both_draft) for checkpoint in (first, second))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -105,10 +105,12 @@ def _draft(extras: Extras | None) -> Checkpoint | None:
 
 
 @contextmanager
-def open_conversion(source: Path | str, destination: Path | str, **options: Any) -> Iterator[Job]:
-    """`plan_conversion` of what is at a path."""
+def open_conversion(
+    source: Path | str, destination: Path | str, *, deltas: Sequence[Path | str] = (), in_f32: bool = False, **options: Any
+) -> Iterator[Job]:
+    """`plan_conversion` of what is at a path, with deltas on it."""
     destination = Path(os.path.abspath(as_path("destination", destination)))
-    with open_checkpoint(source, checks_digests=True) as checkpoint:
+    with open_checkpoint(source, deltas=deltas, checks_digests=True, in_f32=in_f32) as checkpoint:
         yield plan_conversion(checkpoint, destination, **options)
 
 
@@ -125,6 +127,8 @@ def convert(
     source: Path | str,
     destination: Path | str,
     *,
+    deltas: Sequence[Path | str] = (),
+    in_f32: bool = False,
     to: str | None = None,
     quant: str | None = None,
     recipe: Path | str | Recipe | None = None,
@@ -140,7 +144,8 @@ def convert(
     force: bool = False,
     progress: Progress | None = None,
 ) -> ConversionReport:
-    """Convert a checkpoint. Memory does not grow with the model; the destination appears complete or not at all.
+    """Convert a checkpoint, with `deltas` on it. Memory does not grow with the model; the destination appears complete or not
+    at all.
 
     Sizes are bytes, or text such as "5G". If there is an accuracy gate, the output is measured before it is published, on
     `gate_text` or on text that the source model generates. An output that fails, or that cannot be measured because there is
@@ -151,10 +156,10 @@ def convert(
     jobs, max_ram = as_count("jobs", jobs), as_size("max_ram", max_ram)
     if force:
         beside = (recipe if isinstance(recipe, Path | str) else None, *(extras.inputs.values() if extras else ()))
-        require_apart(destination, [source, *(path for path in (*beside, gate_text) if path is not None)])
+        require_apart(destination, [source, *deltas, *(path for path in (*beside, gate_text) if path is not None)])
     with open_conversion(
-        source, destination, to=to, quant=quant, recipe=recipe, dtype=dtype, shard_bytes=shard_bytes, max_ram=max_ram,
-        extras=extras, allow_ungated=allow_ungated,
+        source, destination, deltas=deltas, in_f32=in_f32, to=to, quant=quant, recipe=recipe, dtype=dtype,
+        shard_bytes=shard_bytes, max_ram=max_ram, extras=extras, allow_ungated=allow_ungated,
     ) as job:  # fmt: skip
         return _carried_out(
             job, source, destination, started, jobs=jobs, max_ram=max_ram, measure=measure, gate_text=gate_text,
@@ -190,7 +195,8 @@ def execute(
 @contextmanager
 def open_plan(plan: Plan, name: str, *, max_ram: int | None = None, allow_ungated: bool = False) -> Iterator[Job]:
     """A plan ready to be carried out under this name, once its inputs are found to be the same."""
-    with open_checkpoint(plan.inputs[SOURCE].path, checks_digests=True) as checkpoint:
+    source = plan.inputs[SOURCE]
+    with open_checkpoint(source.path, deltas=source.deltas, checks_digests=True) as checkpoint:
         require_same(plan.inputs, checkpoint)
         require_passed(checkpoint, allow_ungated=allow_ungated)
         extras = plan.extras

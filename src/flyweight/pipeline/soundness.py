@@ -9,7 +9,7 @@ by a method that is not read here is an error: nothing can be said of its values
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from flyweight.codecs import codec_for, known
 from flyweight.containers import recognise
 from flyweight.containers.abilities import Audits, Warns
 from flyweight.containers.container import Finding
+from flyweight.deltas.recognition import is_delta
 from flyweight.foundation.errors import FlyweightError, MalformedError
 from flyweight.foundation.manifest import Entry
 from flyweight.foundation.tensor import has_rows
@@ -48,15 +49,21 @@ class VerifyReport:
         return asdict(self) | {"ok": self.ok}
 
 
-def verify(path: Path | str, *, strict: bool = False, progress: Callable[[str, int, int], None] | None = None) -> VerifyReport:
-    """Check a checkpoint; a readable file with doubtful content is reported.
+def verify(
+    path: Path | str,
+    *,
+    deltas: Sequence[Path | str] = (),
+    strict: bool = False,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> VerifyReport:
+    """Check a checkpoint, with deltas on it; a readable file with doubtful content is reported.
 
     A malformed file raises, unless its container audits: then every rule it breaks is in the report.
     """
     form, nbytes, findings = _audit(path)
     flawed = {finding.tensor for finding in findings if finding.level == "error"}
     try:
-        opened = open_checkpoint(path)
+        opened = open_checkpoint(path, deltas=deltas, checks_digests=bool(deltas) or not form)
     except FlyweightError:
         if not flawed:
             raise
@@ -84,8 +91,10 @@ def verify(path: Path | str, *, strict: bool = False, progress: Callable[[str, i
 
 
 def _audit(path: Path | str) -> tuple[str, int, list[Finding]]:
-    """Format, bytes and, where the container does more than parse, every broken rule."""
+    """Format (none: of a delta), bytes and, where the container does more than parse, every broken rule."""
     with closing(open_bundle(path)) as bundle:
+        if is_delta(bundle):
+            return "", 0, []
         container = recognise(bundle)
         if not isinstance(container, Audits):
             return container.name, 0, []

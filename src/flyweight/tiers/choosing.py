@@ -9,7 +9,7 @@ can be run, are. A decoded tier that is larger than the memory is passed over: e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,7 @@ class Choice:
 def open_model_from(
     path: Path | str,
     *,
+    deltas: Sequence[Path | str] = (),
     tier: str = AUTO,
     build: bool = True,
     max_ram: int | None = None,
@@ -54,14 +55,16 @@ def open_model_from(
 ) -> tuple[Model, Choice]:
     """`runtime.open_model` of the tier that `open_best` takes; to `verify` a tier, all of it and of its arrays is read."""
     checkpoint, choice = open_best(
-        path, tier=tier, build=build, max_ram=max_ram, allow_ungated=allow_ungated, verify=verify, tell=tell, measure=measure
-    )
+        path, deltas=deltas, tier=tier, build=build, max_ram=max_ram, allow_ungated=allow_ungated, verify=verify, tell=tell,
+        measure=measure,
+    )  # fmt: skip
     return open_model(checkpoint, max_ram=max_ram, allow_ungated=allow_ungated, verify=verify, **settings), choice
 
 
 def open_best(
     path: Path | str,
     *,
+    deltas: Sequence[Path | str] = (),
     tier: str = AUTO,
     build: bool = True,
     max_ram: int | None = None,
@@ -76,11 +79,13 @@ def open_best(
     whoever runs arrays asks their own gate (`open_model`). `measure` is for a tier that is built and needs a gate.
     """
     root = Path(path)
-    if not has_tiers(root):
+    if deltas or not has_tiers(root):
         if tier not in (AUTO, ARRAYS, NATIVE):
-            raise UnsupportedError("only an npy-dir has tiers", code="E_TIER", file=str(path), hint="leave --tier out")
-        checkpoint = open_checkpoint(path)
-        return checkpoint, Choice(NATIVE, f"{checkpoint.container.title}: run as it is")
+            message = "a model with deltas on it has no tiers" if deltas else "only an npy-dir has tiers"
+            raise UnsupportedError(message, code="E_TIER", file=str(path), hint="leave --tier out")
+        checkpoint = open_checkpoint(path, deltas=deltas)
+        with_deltas = f" with {len(places)} deltas" if (places := checkpoint.delta_places) else ""
+        return checkpoint, Choice(NATIVE, f"{checkpoint.container.title}{with_deltas}: run as it is")
     from flyweight.tiers.decision import Decision  # which other models need not load
 
     decision = Decision(root, build, max_ram, allow_ungated, tell, measure, deep=verify)

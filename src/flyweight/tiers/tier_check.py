@@ -12,7 +12,7 @@ Every tier beside them is made again, without being written, and compared with w
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -37,15 +37,17 @@ from flyweight.tiers.tier_table import TIERS, Home, Tier, has_tiers
 Progress = Callable[[str, int, int], None]
 
 
-def verify(path: Path | str, *, strict: bool = False, progress: Progress | None = None) -> VerifyReport:
+def verify(
+    path: Path | str, *, deltas: Sequence[Path | str] = (), strict: bool = False, progress: Progress | None = None
+) -> VerifyReport:
     """`pipeline.verify`, and the tiers beside the arrays of an npy-dir."""
-    report = pipeline.verify(path, strict=strict, progress=progress)
+    report = pipeline.verify(path, deltas=deltas, strict=strict, progress=progress)
     return report if report.malformed else replace(report, findings=(*report.findings, *audit(path)))
 
 
-def diff(a: Path | str, b: Path | str, *, progress: Progress | None = None) -> DiffReport:
+def diff(a: Path | str, b: Path | str, *, deltas: Sequence[Path | str] = (), progress: Progress | None = None) -> DiffReport:
     """`pipeline.diff`, and the tiers beside the arrays of either: one that its arrays do not give is a difference."""
-    report = pipeline.diff(a, b, progress=progress)
+    report = pipeline.diff(a, b, deltas=deltas, progress=progress)
     return replace(report, findings=tuple((side, found) for side, path in (("a", a), ("b", b)) for found in audit(path)))
 
 

@@ -154,6 +154,8 @@ class _Making:
             about = _described(entry) | {"digest": digests[name]}
             if parent is not None:
                 about |= {"parent_digest": before[parent]} | ({"parent": parent} if parent != name else {})
+                spec = self.base.manifest.entries[parent].spec
+                about["parent_spec"] = {"shape": list(spec.shape), "dtype": DTYPE_NAMES[spec.dtype]}
             nbytes, error = 0, 0.0
             if same and parent == name and not self._must_be_named(entry):
                 kept[name] = digests[name]
@@ -162,7 +164,7 @@ class _Making:
                 described[name] = {"strategy": "same", **about}
                 strategy = "same"
             elif not same and key in twins:
-                about.pop("parent", None), about.pop("parent_digest", None)
+                about = _described(entry) | {"digest": digests[name]}
                 described[name] = {"strategy": "same", **about, "twin": twins[key]}
                 strategy = "same"
             else:
@@ -312,16 +314,15 @@ class _Making:
     # Around the tensors ---------------------------------------------------------------------------
 
     def _parent(self) -> dict[str, Any]:
-        bundle = self.base.bundle
-        place = os.path.relpath(os.path.abspath(bundle.name), self.destination.parent)
-        found = {"name": os.path.basename(os.path.abspath(bundle.name)), "format": self.base.manifest.format}
+        place = os.path.relpath(_place(self.base), self.destination.parent)
+        found = {"name": os.path.basename(_place(self.base)), "format": self.base.manifest.format}
         return found | {"path": place, "tensors": len(self.base.manifest.entries)}
 
     def _result(self) -> dict[str, Any]:
         before, after = self.base.manifest, self.tuned.manifest
         if after.metadata != before.metadata:
             self._writer.put_bytes(METADATA, typed_json.dumps(after.metadata).encode())
-        found = {"name": os.path.basename(os.path.abspath(self.tuned.bundle.name)), "format": after.format}
+        found = {"name": os.path.basename(_place(self.tuned)), "format": after.format}
         return found | ({"dialect": after.dialect} if after.dialect != before.dialect else {})
 
     def _side_files(self) -> dict[str, Any]:
@@ -341,6 +342,11 @@ class _Making:
             files[name] = {"nbytes": len(new), "digest": blake3(new).hexdigest()}
         self.files, self.removed_files = list(files), [name for name in before if name not in after]
         return {"files": files, "removed_files": self.removed_files}
+
+
+def _place(checkpoint: Checkpoint) -> str:
+    """Where a checkpoint is: that of deltas, where the last of them is."""
+    return checkpoint.delta_places[-1] if checkpoint.delta_places else os.path.abspath(checkpoint.bundle.name)
 
 
 def _digests(checkpoint: Checkpoint) -> dict[str, str]:

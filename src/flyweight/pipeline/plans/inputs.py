@@ -22,11 +22,14 @@ class Input(NamedTuple):
     path: str
     files: Mapping[str, Identity]
     """Those that matter, by their names in it."""
+    deltas: tuple[str, ...] = ()
+    """The deltas that are on it."""
 
 
 def input_of(checkpoint: Checkpoint, *, digests: bool = False) -> Input:
     """The files of a checkpoint; with `digests`, for which all is read, a copy elsewhere is the same."""
-    return _input(checkpoint.bundle.name, checkpoint.files(), checkpoint.source, digests)
+    found = _input(checkpoint.bundle.name, checkpoint.files(), checkpoint.source, digests)
+    return found._replace(deltas=checkpoint.delta_places)
 
 
 def input_at(path: Path | str, *, digests: bool = False) -> Input:

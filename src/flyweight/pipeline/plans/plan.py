@@ -141,6 +141,9 @@ class Plan:
                 name: {
                     "path": _seen_from(os.path.abspath(folder), given.path),
                     "files": {file: identity._asdict() for file, identity in given.files.items()},
+                    **(
+                        {"deltas": [_seen_from(os.path.abspath(folder), each) for each in given.deltas]} if given.deltas else {}
+                    ),
                 }
                 for name, given in self.inputs.items()
             },
@@ -211,12 +214,18 @@ def _read(document: Any, folder: str) -> Plan:
 
 def _read_input(document: Any, folder: str) -> Input:
     match document:
-        case {"path": str(path), "files": dict(files), **rest} if path and "\0" not in path and not rest:
-            return Input(
-                os.path.normpath(os.path.join(folder, local_path(path))),
-                {name: _identity(said) for name, said in files.items()},
-            )
-    raise _malformed("an input is a path and files")
+        case {"path": path, "files": dict(files), **rest} if rest.keys() <= {"deltas"}:
+            deltas = rest.get("deltas", [])
+            if isinstance(deltas, list):
+                identities = {name: _identity(said) for name, said in files.items()}
+                return Input(_place(path, folder), identities, tuple(_place(each, folder) for each in deltas))
+    raise _malformed("an input is a path, files, and deltas if there are any")
+
+
+def _place(path: object, folder: str) -> str:
+    if type(path) is not str or not path or "\0" in path:
+        raise _malformed("the path of an input is a text")
+    return os.path.normpath(os.path.join(folder, local_path(path)))
 
 
 def _identity(document: Any) -> Identity:
