@@ -80,7 +80,12 @@ class FileArray:
 
     source: Source
     extent: Extent
-    dtype: np.dtype[Any]
+    type: str
+    """NumPy's name of the elements' type."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return ARRAY_TYPES[self.type]
 
     def __len__(self) -> int:
         return self.extent.nbytes // self.dtype.itemsize
@@ -171,7 +176,7 @@ def _read_records(cursor: Cursor, file: str) -> dict[str, dict[str, FileArray]]:
         of_tensor = records.setdefault(name, {})
         if field in of_tensor:
             raise MalformedError(f"field '{field}' is there twice", code="E_DUPLICATE", tensor=name, offset=begin)
-        of_tensor[field] = FileArray(cursor.source, Extent(file, cursor.offset, nbytes), dtype)  # type: ignore[arg-type]
+        of_tensor[field] = FileArray(cursor.source, Extent(file, cursor.offset, nbytes), kind)  # type: ignore[arg-type]
         cursor.offset += nbytes
     return records
 
@@ -215,8 +220,8 @@ def _read_change(name: str, about: object, arrays: Mapping[str, FileArray]) -> C
     for field in refs:
         require(rest[field] == {"_ref": field} and field in arrays, f"there is no record for field '{field}'")
     parent, twin = (_optional(rest, key, str) for key in ("parent", "twin"))
-    digests = {key: _optional(rest, key, str) for key in ("parent_digest", "digest", "stored_digest")}
-    require(all(digest is None or is_digest(digest) for digest in digests.values()), "a digest is not 64 hexadecimal digits")
+    digests = {key: rest[key] for key in ("parent_digest", "digest", "stored_digest") if key in rest}
+    require(all(map(is_digest, digests.values())), "a digest is not 64 hexadecimal digits")
     if strategy == "same":
         require(not refs and (parent is None) != (twin is None), "it must be the same as one other tensor")
         return Change(name, spec, _codec(rest), parent=parent, twin=twin, **digests)
@@ -231,9 +236,8 @@ def _read_change(name: str, about: object, arrays: Mapping[str, FileArray]) -> C
         for field, types in kind.fields.items():
             require(prefix + field in refs, f"{strategy} needs the field '{prefix}{field}'")
             chosen[field] = arrays[prefix + field]
-            require(
-                chosen[field].dtype.name in types, f"field '{field}' is {chosen[field].dtype.name}, not {' or '.join(types)}"
-            )
+            if chosen[field].type not in types:
+                raise MalformedError(f"field '{field}' is {chosen[field].type}, not {' or '.join(types)}", code="E_DELTA")
         layout[part] = part_spec
         parts[part] = kind(array_spec(part_spec), own, chosen)
     stored = tuple(array.extent for field, array in arrays.items() if field in refs)

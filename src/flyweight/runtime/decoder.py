@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from math import sqrt
 from typing import Any, NamedTuple
 
@@ -137,12 +138,18 @@ class Decoder(Uncopied):
         self._layers = tensors.layers(
             lambda held, index: Layer(held, self.blueprint, index, rotaries[locality[index]], settings)
         )
-        self._embedding = DecodedRows(tensors["model.embed_tokens.weight"])
-        self._norm = _vector(tensors, "model.norm.weight", self.blueprint.gain)
         self._output = tensors.output(lambda held: Linear([held], int8=settings.int8, threads=settings.threads))
         self._factor = np.float32(sqrt(config.dims.hidden)) if config.family.graph.scaled_embedding else None
         self._softcap = float(config.values.get("final_logit_softcapping") or 0.0)
         self._free = [Buffers(config, 1)]
+
+    @cached_property
+    def _embedding(self) -> DecodedRows:
+        return DecodedRows(self.tensors["model.embed_tokens.weight"])
+
+    @cached_property
+    def _norm(self) -> Array:
+        return _vector(self.tensors, "model.norm.weight", self.blueprint.gain)
 
     @property
     def vocabulary(self) -> int:

@@ -26,7 +26,7 @@ from flyweight.deltas.delta import result_dtype
 from flyweight.deltas.file_patch import make_patch
 from flyweight.deltas.in_order import in_order
 from flyweight.deltas.kind import Additive, Array, Elements, Kind, Record, array_spec, ranges
-from flyweight.deltas.wdelta_file import ARRAY_TYPES, DTYPE_NAMES, FILE, FLYWEIGHT, MAX_FILE_BYTES, METADATA, FileArray
+from flyweight.deltas.wdelta_file import DTYPE_NAMES, FILE, FLYWEIGHT, MAX_FILE_BYTES, METADATA, FileArray
 from flyweight.deltas.wdelta_writing import RecordWriter, Written
 from flyweight.foundation import typed_json
 from flyweight.foundation.dtypes import DType
@@ -288,7 +288,7 @@ class _Making:
         """The array that the records give, a few chunks at a time."""
         source = FileSource(self._path)
         arrays = {
-            field: FileArray(source, Extent("", each.offset, each.nbytes), ARRAY_TYPES[each.dtype])
+            field: FileArray(source, Extent("", each.offset, each.nbytes), each.dtype)
             for field, each in zip(kind.fields, written, strict=True)
         }
         delta = kind(spec, about, arrays)
