@@ -15,7 +15,7 @@ from flyweight.foundation.errors import FlyweightError, MalformedError, ParentEr
 from flyweight.sources import Bundle, open_bundle
 
 if TYPE_CHECKING:
-    from flyweight.deltas.delta import Delta
+    from flyweight.deltas.changes import Delta
 
 Place = Path | str
 _MAX_CHAIN = 256

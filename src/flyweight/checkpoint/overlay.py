@@ -17,7 +17,7 @@ from blake3 import blake3
 
 from flyweight.checkpoint.checkpoint import Checkpoint
 from flyweight.codecs import Array, codec_for, take_rows
-from flyweight.deltas.delta import Change, Delta, Patch, result_dtype
+from flyweight.deltas.changes import Change, Delta, Patch, result_dtype
 from flyweight.deltas.file_patch import apply_patch
 from flyweight.deltas.kind import Elements, array_spec
 from flyweight.deltas.rebuilt import Rebuilt, RebuiltPart

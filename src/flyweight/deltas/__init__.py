@@ -1,7 +1,7 @@
 """Deltas: a fine-tune as its difference from a base.
 
 A kind of delta is one file in `kinds/` and one line in KINDS, by the name that files have for it; `kind` says what it is.
-`delta` is what a delta holds, `wdelta_file` and `lora` read one, and `rebuilt` makes tensors of base and delta.
+`changes` is what a delta holds, `wdelta_file` and `lora` read one, and `rebuilt` makes tensors of base and delta.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ import numpy as np
 from blake3 import blake3
 
 from flyweight.deltas import KINDS
-from flyweight.deltas.delta import Change, Delta, Parent, Patch, Result
+from flyweight.deltas.changes import Change, Delta, Parent, Patch, Result
 from flyweight.deltas.kind import Additive, Array, array_spec, require
 from flyweight.deltas.recognition import MAGIC
 from flyweight.foundation import strict_json, typed_json

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flyweight.checkpoint.model_opening import base_place, read_delta
-from flyweight.deltas.delta import Delta
+from flyweight.deltas.changes import Delta
 from flyweight.deltas.recognition import is_delta
 from flyweight.sources import open_bundle
 
