@@ -24,6 +24,10 @@ def u64(*shape: int) -> np.ndarray:
     return np.zeros(shape, np.uint64)
 
 
+def places(*at: int) -> np.ndarray:
+    return np.array([at], np.int64)
+
+
 def i32(*shape: int) -> np.ndarray:
     return np.zeros(shape, np.int32)
 
@@ -102,6 +106,36 @@ REFUSED = [
     ("places", (u8(2, 2), 17, np.zeros((1, 3), np.int64)), ValueError),
     ("places", (u8(2, 2), -1, np.zeros((1, 3), np.int64)), ValueError),
     ("places", (u8(2, 2), 16, i32(1, 3)), TypeError),
+    ("difference", (f32(1, 4), f32(1, 5), f32(1, 4)), ValueError),
+    ("difference", (f32(1, 4), f64(1, 4), f32(1, 4)), TypeError),
+    ("difference", (f32(2, 4), f32(2, 4), f32(2, 4)), ValueError),
+    ("magnitude_counts", (f32(1, 4), 0, 31, u64(1, 4), np.zeros((1, 1), np.uint32)), ValueError),
+    ("magnitude_counts", (f32(1, 4), -1, 0, u64(1, 4), np.zeros((1, 1), np.uint32)), ValueError),
+    ("magnitude_counts", (f32(1, 4), 0, 0, u64(1, 0), np.zeros((1, 1), np.uint32)), ValueError),
+    ("keep_largest", (f32(1, 4), 0, 0, places(0, 0, 0), f32(1, 4), u64(1, 2), f32(1, 2)), ValueError),
+    ("keep_largest", (f32(1, 4), 0, 0, places(0, 0, 0, 0), f32(1, 4), u64(1, 1), f32(1, 2)), ValueError),
+    ("keep_largest", (f32(1, 4), 0, -1, places(0, 0, 0, 0), f32(1, 4), u64(1, 2), f32(1, 2)), ValueError),
+    ("magnitude_sums", (f32(1, 9), 0, 4, f64(1, 2)), ValueError),
+    ("magnitude_sums", (f32(1, 9), 4, 4, f64(1, 4)), ValueError),
+    ("magnitude_sums", (f32(1, 9), 0, 0, f64(1, 4)), ValueError),
+    ("add_signs", (u8(1, 1), 0, 4, f32(1, 3), f32(1, 9)), ValueError),
+    ("add_signs", (u8(1, 2), 0, 4, f32(1, 2), f32(1, 9)), ValueError),
+    *(
+        (name, (*before, wrong, 7, *after), ValueError)
+        for name, before, after in (
+            ("add_at", (), (f32(1, 2), f32(1, 9))),
+            ("drop_at", (u8(1, 9),), (u8(1, 7),)),
+            ("insert_at", (f32(1, 7),), (f32(1, 2), f32(1, 9))),
+        )
+        for wrong in (places(8, 8), places(6, 8), places(7, 16), places(9, 8), places(-1, 8))
+    ),
+    ("add_at", (places(1, 2), 0, f32(1, 3), f32(1, 9)), ValueError),
+    ("drop_at", (u8(1, 9), places(1, 2), 0, u8(1, 8)), ValueError),
+    ("insert_at", (f32(1, 8), places(1, 2), 0, f32(1, 2), f32(1, 9)), ValueError),
+    ("pack_nibbles", (u8(1, 9), u8(1, 4)), ValueError),
+    ("nibble_levels", (u8(1, 4), f32(1, 16), 1, f32(1, 8)), ValueError),
+    ("nibble_levels", (u8(1, 4), f32(1, 16), 2, f32(1, 6)), ValueError),
+    ("nibble_levels", (u8(1, 4), f32(1, 15), 0, f32(1, 8)), ValueError),
     ("add_product", (f32(2, 3), f32(4, 5), f32(2, 5)), ValueError),
     ("add_product", (f32(2, 3), f32(3, 5), f32(2, 4)), ValueError),
     ("astc_decode", (u8(2, 32), 4, 13, 1.0, 0.0, f32(8, 8), u8(2, 2)), ValueError),

@@ -7,6 +7,7 @@ of the same name that checks the arrays and runs the native kernel or the defini
 from flyweight.kernels.attention import *
 from flyweight.kernels.blocks import *
 from flyweight.kernels.coding import *
+from flyweight.kernels.differences import *
 from flyweight.kernels.entropy import *
 from flyweight.kernels.grids import *
 from flyweight.kernels.palettes import *
