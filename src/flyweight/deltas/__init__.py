@@ -17,5 +17,8 @@ KINDS: Table[type[Kind]] = Table(
     __name__,
     {
         "exact": "kinds.exact_delta:ExactDelta",
+        "sparse": "kinds.sparse_delta:SparseDelta",
+        "quantized": "kinds.sign_delta:SignDelta",
+        "int4": "kinds.int4_delta:Int4Delta",
     },
 )
