@@ -20,7 +20,10 @@ NOT_FINITE, BEYOND_F16 = "is NaN or infinite for some weights", "is greater than
 _EVERY_MAGNITUDE = 1 << 31
 _INFINITE = 0x7F800000
 _COUNTER_BITS = 20
+"""At most so many counters, 8 MB: between two magnitudes that a sample gives, each then often has one of its own, and all are
+counted once."""
 _SAMPLE, _SLICE = 1 << 18, 1 << 8
+"""Changes in a sample, and how many of them lie side by side: rows may differ, so that few should be of one."""
 
 
 class Changes:
@@ -123,7 +126,7 @@ def _guess(changes: Changes, count: int) -> tuple[int, int]:
     if not size:
         return 0, _EVERY_MAGNITUDE
     rank = count * size // changes.size
-    margin = rank // 32 + 4 * isqrt(rank) + 4
+    margin = rank // 32 + 4 * isqrt(rank) + 4  # four deviations of chance, and something for rows that differ
     first, last = max(rank - margin, 0), min(rank + margin, size - 1)
     ordered = np.partition(magnitudes, (size - 1 - last, size - 1 - first))
     low = 0 if last == size - 1 else int(ordered[size - 1 - last])

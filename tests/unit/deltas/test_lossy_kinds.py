@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flyweight.codecs.entropy_coded import CHUNK
 from flyweight.deltas import KINDS
 from flyweight.deltas.kind import ranges
-from flyweight.deltas.kinds.int4_delta import _grid, _levels
+from flyweight.deltas.kinds.int4_delta import grid_for, levels_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import ArgumentError, MalformedError, UnsupportedError
 from flyweight.foundation.tensor import TensorSpec
@@ -131,9 +131,9 @@ magnitudes = st.floats(0, 1000, width=32)
 def test_the_grid_has_zero_and_is_hardly_coarser_than_the_range_asks(below: float, above: float) -> None:
     """Changes of 12 steps or fewer always fit: each end is rounded by half a step at most, and of three codes one can be zero.
     Scales of seven bits are 1/64 apart; none is below 2^-24."""
-    scale, zero_point = _grid(-below, above)
+    scale, zero_point = grid_for(-below, above)
     if below or above:
-        levels = _levels(scale, zero_point)[0].astype(np.float64)
+        levels = levels_of(scale, zero_point)[0].astype(np.float64)
         assert 0 in levels
         assert float(scale) <= (below + above) / 12 * (1 + 1 / 64) + 2**-24
         for end in (-below, above):
@@ -146,8 +146,8 @@ def test_the_grid_has_zero_and_is_hardly_coarser_than_the_range_asks(below: floa
 @given(least=st.floats(2**-20, 1000, width=32), width=st.floats(0, 100, width=32), sign=st.sampled_from([1, -1]))
 def test_the_grid_of_changes_that_all_go_one_way_begins_with_them(least: float, width: float, sign: int) -> None:
     ends = sorted((sign * least, sign * float(np.float32(least + width))))
-    scale, zero_point = _grid(*ends)
-    levels = _levels(scale, zero_point)[0].astype(np.float64)
+    scale, zero_point = grid_for(*ends)
+    levels = levels_of(scale, zero_point)[0].astype(np.float64)
     for end in ends:  # half a step; or, of a single change, what f16 takes of it
         assert (
             np.abs(levels - end).min()

@@ -30,7 +30,7 @@ from flyweight.deltas.largest_changes import BEYOND_F16, Changes, Largest, not_s
 from flyweight.deltas.stored_places import StoredPlaces, require_finite
 from flyweight.foundation.tensor import TensorSpec
 
-F32 = np.dtype(np.float32)
+_F32 = np.dtype(np.float32)
 _TOP = 15
 _F16_MAX = 65504.0
 _SMALLEST_EXPONENT = -24
@@ -74,7 +74,7 @@ class Int4Delta(Additive):
     def add(self, start: int, stop: int, values: Array) -> None:
         own = self._places.within(start, stop)
         places = astype(self._indices[own], np.dtype(np.int64)).reshape(1, -1)
-        outliers = astype(self._outliers[own], F32).reshape(1, -1)
+        outliers = astype(self._outliers[own], _F32).reshape(1, -1)
         delta = np.empty((1, stop - start), np.float32)
         if self._all_packed:
             self._look_up(start, delta)
@@ -92,7 +92,7 @@ class Int4Delta(Additive):
 
     @cached_property
     def _levels(self) -> Array:
-        return _levels(self.arrays["scale"][:1][0], self.arrays["zero_point"][:1][0])
+        return levels_of(self.arrays["scale"][:1][0], self.arrays["zero_point"][:1][0])
 
     @classmethod
     def make(
@@ -111,13 +111,13 @@ class Int4Delta(Additive):
         largest = Largest(Changes(base, tuned, spec.size), count)
         yield Record("outlier_idx", "int64", (kept.places[0].copy() for kept in largest))
         yield Record("outlier_vals", "float16", (_as_f16(kept.values[0]) for kept in largest))
-        scale, zero_point = _grid(*largest.rest.tolist()) if spec.size > count else (np.float16(1), np.float16(0))
+        scale, zero_point = grid_for(*largest.rest.tolist()) if spec.size > count else (np.float16(1), np.float16(0))
         yield Record("scale", "float16", [np.array([scale])])
         yield Record("zero_point", "float16", [np.array([zero_point])])
         yield Record("packed", "uint8", _packed(largest, scale, zero_point))
 
 
-def _levels(scale: np.float16, zero_point: np.float16) -> Array:
+def levels_of(scale: np.float16, zero_point: np.float16) -> Array:
     """What each code stands for, f32 (1, 16)."""
     codes = np.arange(_TOP + 1, dtype=np.float32).reshape(1, -1)
     return np.asarray(codes / np.float32(_TOP) * np.float32(float(scale) * _TOP) + np.float32(zero_point))
@@ -130,8 +130,8 @@ def _as_f16(values: Array) -> Array:
     return narrow
 
 
-def _grid(least: float, greatest: float) -> tuple[np.float16, np.float16]:
-    """Scale and zero point for changes between the two."""
+def grid_for(least: float, greatest: float) -> tuple[np.float16, np.float16]:
+    """Scale and zero point for changes between the two. UnsupportedError where f16 has none."""
     if least == greatest:
         return np.float16(1), _as_f16(np.array([least + 0.0], np.float32))[0]
     if least > 0 or greatest < 0:  # no weight is unchanged
@@ -142,7 +142,7 @@ def _grid(least: float, greatest: float) -> tuple[np.float16, np.float16]:
     unit = ldexp(1.0, max(frexp((greatest - least) / (_TOP + 1))[1] - 7, _SMALLEST_EXPONENT))
     steps = ceil((greatest - least) / (_TOP + 1) / unit)
     while (scale := steps * unit) * _TOP <= _F16_MAX:
-        multiples = _levels(np.float16(scale), np.float16(0))[0]
+        multiples = levels_of(np.float16(scale), np.float16(0))[0]
         for code in range(round(-least / scale), _TOP - round(greatest / scale) + 1):
             zero_point = np.float16(0.0 - code * scale)
             if multiples[code] == code * scale == -zero_point:

@@ -29,13 +29,13 @@ class SignDelta(Additive):
     def __init__(self, spec: TensorSpec, about: Mapping[str, Any], arrays: Mapping[str, StoredArray]) -> None:
         super().__init__(spec, about, arrays)
         self._scales, self._packed = arrays["scales"], arrays["packed_signs"]
-        self._rows, self._columns = _rows_and_columns(spec)
+        rows, self._columns = _rows_and_columns(spec)
         require_count(about, "n_elements", spec.size)
         nbytes = -(-spec.size // 8)
         require(len(self._packed) == nbytes, f"{len(self._packed)} bytes of signs are stored for {spec.size} weights")
         if spec.size:  # of nothing, writers differ in what they call rows, and in the means of these
             require_count(about, "n_cols", self._columns)
-            require(len(self._scales) == self._rows, f"{len(self._scales)} scales are stored for {self._rows} rows")
+            require(len(self._scales) == rows, f"{len(self._scales)} scales are stored for {rows} rows")
 
     def check(self) -> None:
         if self.spec.size:
@@ -75,12 +75,11 @@ def _scales(changes: Changes, columns: int) -> Iterator[Array]:
         sums[0, : len(unfinished)] = unfinished
         kernels.magnitude_sums(delta, start % columns, columns, sums)
         finished = stop // columns - start // columns
-        means = sums[0, :finished] / columns
+        unfinished = sums[0, finished:]
         if not np.isfinite(sums).all():
             raise not_stored(NOT_FINITE)
-        unfinished = sums[0, finished:]
         with np.errstate(over="ignore"):
-            scales = means.astype(np.float16)
+            scales = (sums[0, :finished] / columns).astype(np.float16)
         if not np.isfinite(scales).all():
             raise not_stored(BEYOND_F16)
         yield scales
