@@ -17,5 +17,6 @@ KINDS: Table[type[Kind]] = Table(
     __name__,
     {
         "exact": "kinds.exact_delta:ExactDelta",
+        "lowrank": "kinds.low_rank_delta:LowRankDelta",
     },
 )
