@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from flyweight.foundation.errors import FlyweightError
     from flyweight.pipeline import Plan, convert, diff, execute, extract, verify  # as `api` and `tiers` have them
     from flyweight.pipeline.conversion import plan
+    from flyweight.pipeline.deltas.adapters import export_adapter, import_adapter
     from flyweight.pipeline.deltas.applying import apply_delta, squash_deltas
     from flyweight.pipeline.deltas.creating import create_delta
     from flyweight.pipeline.deltas.delta_check import verify_delta
@@ -48,7 +49,9 @@ __all__ = [
     "create_delta",
     "diff",
     "execute",
+    "export_adapter",
     "extract",
+    "import_adapter",
     "open",
     "plan",
     "squash_deltas",
@@ -68,7 +71,9 @@ __getattr__ = lazy_exports(
         "create_delta": "pipeline.deltas.creating:create_delta",
         "diff": "tiers:diff",
         "execute": "api:execute",
+        "export_adapter": "pipeline.deltas.adapters:export_adapter",
         "extract": "pipeline:extract",
+        "import_adapter": "pipeline.deltas.adapters:import_adapter",
         "open": "checkpoint:open_checkpoint",
         "plan": "pipeline.conversion:plan",
         "squash_deltas": "pipeline.deltas.applying:squash_deltas",

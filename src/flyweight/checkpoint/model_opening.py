@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from flyweight.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from flyweight.containers import recognise
 from flyweight.containers.abilities import Inflates
-from flyweight.deltas.recognition import is_delta, is_wdelta
+from flyweight.deltas.recognition import is_adapter, is_delta, is_wdelta
 from flyweight.foundation.errors import FlyweightError, MalformedError, ParentError, UnsupportedError
 from flyweight.sources import Bundle, open_bundle
 
@@ -65,7 +65,9 @@ def read_delta(bundle: Bundle) -> Delta:
 
             assert bundle.single is not None
             return read_wdelta(bundle[bundle.single], bundle.single)
-        raise NotImplementedError
+        from flyweight.deltas.lora import read_adapter
+
+        return read_adapter(bundle)
     except FlyweightError as error:
         bundle.close()
         raise error.at(file=bundle.name) from None
@@ -75,6 +77,10 @@ def _overlaid(base: Checkpoint, delta: Delta, bundle: Bundle, in_f32: bool, *, o
     from flyweight.checkpoint.overlay import Overlay  # which most models do not need
 
     try:
+        if is_adapter(bundle):
+            from flyweight.deltas.lora import named_as
+
+            delta = named_as(delta, base.manifest.entries)
         return Overlay(base, delta, bundle, in_f32=in_f32, owns_base=owns_base)
     except FlyweightError as error:
         bundle.close()

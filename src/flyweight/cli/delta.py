@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from flyweight.cli import Verbs
+from flyweight.cli import Verbs, delta_lora
 from flyweight.cli.output import human_bytes, json_option, print_json, print_table, progress_bar, say, size_argument
 from flyweight.cli.paths import LocalPath
 
@@ -68,6 +69,7 @@ def create(
       flyweight delta create base-hf tuned-hf small.wdelta --strategy lowrank --rank 16
       flyweight delta create base.gguf tuned.gguf tuned.wdelta
     """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's threads and ours would wait for one another
     from flyweight.pipeline.deltas.creating import create_delta
 
     options: dict[str, Any] = {"sparsity": sparsity, "outlier_fraction": outliers, "rank": rank}
@@ -261,3 +263,6 @@ def _print_created(report: Any) -> None:
     rows += [("side files", ", ".join(report.files))] if report.files else []
     rows += [("removed files", ", ".join(report.removed_files))] if report.removed_files else []
     print_table(f"{report.base} → {report.tuned}: {report.destination}", ["", ""], rows)
+
+
+command.add_command(delta_lora.command)

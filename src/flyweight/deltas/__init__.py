@@ -20,5 +20,6 @@ KINDS: Table[type[Kind]] = Table(
         "sparse": "kinds.sparse_delta:SparseDelta",
         "quantized": "kinds.sign_delta:SignDelta",
         "int4": "kinds.int4_delta:Int4Delta",
+        "lowrank": "kinds.low_rank_delta:LowRankDelta",
     },
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from flyweight.containers.container import Image
 from flyweight.deltas import KINDS
 from flyweight.deltas.file_patch import make_patch
 from flyweight.deltas.in_order import in_order
+from flyweight.deltas.kinds.low_rank_delta import LowRankDelta
 from flyweight.deltas.wdelta_file import DTYPE_NAMES, FILE, FLYWEIGHT, MAX_FILE_BYTES, METADATA
 from flyweight.deltas.wdelta_writing import RecordWriter
 from flyweight.foundation import typed_json
@@ -43,6 +45,7 @@ def create_delta(
     *,
     strategy: str = EXACT,
     budget: float | None = None,
+    products: Mapping[str, LowRankDelta] | None = None,
     force: bool = False,
     progress: Progress | None = None,
     **options: Any,
@@ -51,6 +54,7 @@ def create_delta(
 
     `strategy` is exact, which gives every bit back; a lossy one for the floating weights; or auto: for each tensor the smallest
     of all that leaves at most `budget` of the difference, as a share of its Euclidean norm. `options` are of the strategy.
+    Where `products` are given, those tensors are stored as these products, bit for bit, and every other exactly.
     """
     started = time.perf_counter()
     destination = Path(os.path.abspath(as_path("destination", destination)))
@@ -62,7 +66,7 @@ def create_delta(
             place if isinstance(place, Checkpoint) else opened.enter_context(open_checkpoint(place, checks_digests=True))
             for place in (base, tuned)
         ]
-        making = _Making(pair[0], pair[1], Wish(strategy, budget or 0.0, options), destination, progress)
+        making = _Making(pair[0], pair[1], Wish(strategy, budget or 0.0, options, products), destination, progress)
         staging = Staging(destination, [destination.name], is_directory=False, fingerprint="", resume=False, force=force)
         try:
             nbytes = making.write(staging)

@@ -21,6 +21,8 @@ from flyweight.deltas import KINDS
 from flyweight.deltas.changes import result_dtype
 from flyweight.deltas.in_order import in_order
 from flyweight.deltas.kind import Additive, Array, Elements, Kind, Record, array_spec, ranges
+from flyweight.deltas.kinds.low_rank_delta import LowRankDelta
+from flyweight.deltas.low_rank_fit import NO_LOW_RANK
 from flyweight.deltas.wdelta_file import DTYPE_NAMES, FileArray
 from flyweight.deltas.wdelta_writing import RecordWriter, Written
 from flyweight.foundation.dtypes import DType
@@ -29,7 +31,7 @@ from flyweight.foundation.manifest import Entry, Extent
 from flyweight.foundation.tensor import RAW, TensorSpec
 from flyweight.sources import FileSource
 
-AUTO, EXACT = "auto", "exact"
+AUTO, EXACT, LOW_RANK = "auto", "exact", "lowrank"
 PUBLIC = ("sparse", "quantized", "int4")
 """The strategies of the public tool, which reads files of nothing else."""
 _AT_ONCE = 4
@@ -44,10 +46,12 @@ class Wish(NamedTuple):
     strategy: str
     budget: float
     options: Mapping[str, Any]
+    products: Mapping[str, LowRankDelta] | None = None
+    """What tensors are stored as, bit for bit, if all others are stored exactly."""
 
     @property
     def is_exact(self) -> bool:
-        return self.strategy == EXACT or (self.strategy == AUTO and self.budget == 0)
+        return self.products is not None or self.strategy == EXACT or (self.strategy == AUTO and self.budget == 0)
 
 
 class Made(NamedTuple):
@@ -73,13 +77,26 @@ class TensorMaker:
         """The records of a tensor, made from `before`; `about` is what the header says of it however it is stored."""
         if before is None:
             return self._exact(entry, None, {**about, "new": True})
+        if self.wish.products is not None and entry.name in self.wish.products:
+            return self._lossy(LOW_RANK, entry, before, about, {"stored": self.wish.products[entry.name]})
         if self.wish.is_exact or entry.spec != before.spec or not (_sums(entry) and _sums(before)):
             return self._exact(entry, before, about)
         if unchanged:
             return self._lossy("sparse", entry, before, about, {"unchanged": True})
         if self.wish.strategy == AUTO:
             return self._smallest(entry, before, about)
+        if self.wish.strategy == LOW_RANK:
+            return self._low_rank(entry, before, about)
         return self._lossy(self.wish.strategy, entry, before, about, self.wish.options)
+
+    def _low_rank(self, entry: Entry, before: Entry, about: Mapping[str, Any]) -> Made:
+        """A product; or exactly, what no small product is near to: vectors, and differences like noise."""
+        try:
+            return self._lossy(LOW_RANK, entry, before, about, {"budget": self.wish.budget, **self.wish.options})
+        except UnsupportedError as error:
+            if error.code != NO_LOW_RANK:
+                raise
+            return self._exact(entry, before, about)
 
     def _smallest(self, entry: Entry, before: Entry, about: Mapping[str, Any]) -> Made:
         """Of all kinds within the budget the smallest. Each is tried in the same place, and the best is made again."""
