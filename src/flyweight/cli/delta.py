@@ -47,7 +47,7 @@ def command() -> None:
     "--sparsity", type=click.FloatRange(0, 1), help="For sparse: the share of changes that are dropped.  [default: 0.9]"
 )
 @click.option("--outliers", type=click.FloatRange(0, 1), help="For int4: the share of changes kept as f16.  [default: 0.01]")
-@click.option("--rank", type=click.IntRange(1), help="For lowrank: the rank.  [default: from --budget]")
+@click.option("--rank", type=click.IntRange(1), help="For lowrank: the rank.  [default: from --budget, else 16]")
 @_force
 @click.option("--tensors", is_flag=True, help="Report every tensor.")
 @_quiet

@@ -27,15 +27,17 @@ from flyweight.foundation.manifest import Entry, Extent
 from flyweight.foundation.tensor import RAW
 from flyweight.pipeline.deltas.delta_report import CreateReport, TensorDelta
 from flyweight.pipeline.deltas.pairing import parents
-from flyweight.pipeline.deltas.tensor_making import AUTO, EXACT, TensorMaker, Wish
+from flyweight.pipeline.deltas.tensor_making import AUTO, EXACT, LOW_RANK, TensorMaker, Wish
 from flyweight.pipeline.execution import Progress
 from flyweight.pipeline.output.replacing import require_apart
 from flyweight.pipeline.output.staging import Staging
 from flyweight.pipeline.plans.arguments import as_path
 
-_TENSOR_HEADER = 2048
+DEFAULT_RANK = 16
+"""Of low-rank deltas, as of most LoRA adapters."""
+_PART_HEADER = 1536
 _HEADER = 1 << 16
-"""What the header takes at most for a tensor, beside its name, and for everything else: records are written behind it."""
+"""What the header takes at most for a part of a tensor or a side file, beside names and codecs, and for everything else."""
 
 
 def create_delta(
@@ -58,7 +60,9 @@ def create_delta(
     """
     started = time.perf_counter()
     destination = Path(os.path.abspath(as_path("destination", destination)))
-    _check_arguments(strategy, budget)
+    _check_arguments(strategy, budget, options)
+    if strategy == LOW_RANK and budget is None:
+        options.setdefault("rank", DEFAULT_RANK)
     if force:
         require_apart(destination, [place for place in (base, tuned) if not isinstance(place, Checkpoint)])
     with ExitStack() as opened:
@@ -83,12 +87,16 @@ def create_delta(
     )  # fmt: skip
 
 
-def _check_arguments(strategy: str, budget: float | None) -> None:
+def _check_arguments(strategy: str, budget: float | None, options: Mapping[str, Any]) -> None:
     known = (AUTO, *KINDS.lines)
     if strategy not in known:
         raise ArgumentError(f"no strategy named '{strategy}'{nearest(strategy, known)}", hint=f"known: {', '.join(known)}")
     if budget is not None and not 0 <= budget < 1:
         raise ArgumentError(f"a budget is a share of the difference, from 0 to 1, not {budget}")
+    if budget and strategy not in (AUTO, LOW_RANK):
+        raise ArgumentError(f"strategy {strategy} takes no budget", hint="use auto or lowrank")
+    for name in options if strategy in (AUTO, EXACT) else ():
+        raise ArgumentError(f"strategy {strategy} has no option '{name:.40}'")
 
 
 class _Making:
@@ -106,19 +114,19 @@ class _Making:
     def write(self, staging: Staging) -> int:
         name = self.destination.name
         staging.allocate({name: Image(0, ())})
-        entries = self.tuned.manifest.entries
-        room = (
-            _HEADER
-            + sum(_TENSOR_HEADER + 6 * len(tensor) for tensor in entries)
-            + 6 * sum(map(len, self.base.manifest.entries))
-        )
-        room += sum(6 * len(file) + 256 for file in (*self.tuned.manifest.files, *self.base.manifest.files))
-        self._writer = RecordWriter(lambda at, data: staging.write(name, at, data), room)
+        self._writer = RecordWriter(lambda at, data: staging.write(name, at, data), self._most_header())
         header = self._tensors(TensorMaker(self.base, self.tuned, self.wish, self._writer, staging.out / name))
         header[FLYWEIGHT] |= self._side_files()
         nbytes = self._writer.finish(header, lambda at, nbytes: staging.read(Extent(name, at, nbytes)))
         staging.cut(name, nbytes)
         return nbytes
+
+    def _most_header(self) -> int:
+        """What the header can take at most: records are written behind it. A character takes up to six bytes."""
+        models = (self.base.manifest, self.tuned.manifest)
+        names = sum(len(name) for model in models for name in (*model.entries, *model.files))
+        tensors = sum(len(entry.parts) * _PART_HEADER + len(str(entry.codec.as_json())) for entry in models[1].entries.values())
+        return _HEADER + 4 * 6 * names + tensors + sum(len(model.files) * _PART_HEADER for model in models)
 
     # Tensors --------------------------------------------------------------------------------------
 

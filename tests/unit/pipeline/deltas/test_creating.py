@@ -182,7 +182,9 @@ def test_damage_names_the_tensor(tmp_path: Path, base: Path) -> None:
         assert caught.value.tensor == Q
 
 
-@pytest.mark.parametrize("options", [{"strategy": "exakt"}, {"strategy": "auto", "budget": 1.5}])
+@pytest.mark.parametrize(
+    "options", [{"strategy": "exakt"}, {"strategy": "auto", "budget": 1.5}, {"rank": 3}, {"strategy": "int4", "budget": 0.1}]
+)
 def test_arguments(tmp_path: Path, base: Path, options: dict[str, object]) -> None:
     with pytest.raises(ArgumentError):
         flyweight.create_delta(base, base, tmp_path / "d.wdelta", **options)  # type: ignore[arg-type]
