@@ -12,10 +12,10 @@ import pytest
 from flyweight.checkpoint import open_checkpoint
 from flyweight.checkpoint.overlay import Overlay
 from flyweight.deltas.kinds.low_rank_delta import LowRankDelta
-from flyweight.foundation.errors import ArgumentError, OutputError, ParentError, UnsupportedError
+from flyweight.foundation.errors import OutputError, ParentError, UnsupportedError
 from flyweight.pipeline import convert
 from flyweight.pipeline.deltas.adapters import export_adapter, import_adapter
-from flyweight.pipeline.deltas.creating import create_delta
+from flyweight.pipeline.deltas.creating import DEFAULT_RANK, create_delta
 from support.adapters import CONFIG, PREFIX, adapter_weights, factor_pair, linear
 from support.toys import HIDDEN, INTERMEDIATE, llama_tensors, safetensors_bytes, toy_llama_files, write_files, write_toy_llama
 
@@ -110,11 +110,11 @@ def test_a_fine_tune_of_low_rank_becomes_an_adapter(base: Path, tmp_path: Path) 
     assert contents(base, tmp_path / "adapter") == contents(base, tmp_path / "d.wdelta")
 
 
-def test_low_rank_needs_a_budget_or_a_rank(base: Path, tmp_path: Path) -> None:
+def test_low_rank_has_a_usual_rank(base: Path, tmp_path: Path) -> None:
     tuned = write_toy_llama(tmp_path / "tuned", seed=8)
-    with pytest.raises(ArgumentError, match="needs a budget"):
-        create_delta(base, tuned, tmp_path / "d.wdelta", strategy="lowrank")
-    assert not (tmp_path / "d.wdelta").exists()
+    create_delta(base, tuned, tmp_path / "d.wdelta", strategy="lowrank")
+    ranks = export_adapter(None, tmp_path / "d.wdelta", tmp_path / "adapter").ranks
+    assert set(ranks.values()) == {DEFAULT_RANK}
 
 
 def test_an_adapter_for_another_model_is_refused(adapter: Path, tmp_path: Path) -> None:
