@@ -1,4 +1,5 @@
 """Convert a real model to every format, verify, compare and run each result, and print one table of size, time and accuracy.
+Then store a fine-tune of it as a delta, rebuild it, and run it from base and delta.
 
 Every step is the command a user would type, run in its own process, so that seconds and peak memory are its own. Perplexity and
 KL divergence (nats per token, against the source with f32 activations) are measured on the few hundred words of demo_text.txt:
@@ -17,7 +18,7 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from bench import record
 from bench.quality.verb import Ran, flyweight
 from flyweight import kernels
 from flyweight.bench.harness import processor
+from flyweight.checkpoint import open_checkpoint
 from flyweight.evaluate import Predictor, evaluate, predictor, windows_of
 from flyweight.runtime import open_model
 from flyweight.runtime.model import usable_cores
@@ -36,6 +38,16 @@ Array = np.ndarray[Any, Any]
 TEXT = Path(__file__).with_name("demo_text.txt")
 TOKENS, WINDOW = 512, 256
 PROMPT = "Name three animals that live in the sea."
+STEP = 3e-4
+"""How far a weight of the fine-tune moves, as a standard deviation."""
+
+
+class Row(NamedTuple):
+    title: str
+    form: Path
+    bits_per_weight: float
+    made: Ran | None
+    versus_source: str
 
 
 def main(model: Path, out: Path, *, keep: bool) -> None:
@@ -55,16 +67,18 @@ def main(model: Path, out: Path, *, keep: bool) -> None:
         ("SQUIZD TCA_TBE, bf16", hf, out / "SmolLM2.tca.squizd", ["--quant", "tca", "--dtype", "bf16"]),
         ("npy-dir INT8", hf, out / "SmolLM2-npy", ["--to", "npy-dir", "--quant", "int8"]),
     ]
-    rows: list[tuple[str, Path, Ran | None, str]] = [(f"{model.name.split('.')[-2]} GGUF, the source", model, None, "")]
+    about = flyweight("inspect", model).document
+    weights: int = about["weights"]
+    rows = [Row(f"{model.name.split('.')[-2]} GGUF, the source", model, 8 * about["nbytes"] / weights, None, "")]
     for title, source, target, options in jobs:
         made = flyweight("convert", source, target, *options)
         flyweight("verify", target)
-        compared = flyweight("diff", model, target, expect=(0, 1)).document
-        rows.append((title, target, made, "identical" if compared["identical"] else f"{worst_snr(compared):.1f} dB at worst"))
+        rows.append(Row(title, target, made.document["bits_per_weight"], made, versus(model, target)))
     flyweight("convert", out / "SmolLM2.safetensors", out / "SmolLM2.again.gguf")
     if (out / "SmolLM2.again.gguf").read_bytes() != model.read_bytes():
         sys.exit("GGUF → safetensors → GGUF did not give the same file")
     print("GGUF → safetensors → GGUF: byte-identical")
+    rows += a_delta(model, out / "SmolLM2-hf-bf16", out, weights)
     report = {
         "date": datetime.now(UTC).date().isoformat(), "processor": processor(), "kernels": kernels.active(),
         "threads": usable_cores(), "load_average": os.getloadavg()[0], "forms": list(forms(model, rows)),
@@ -74,16 +88,45 @@ def main(model: Path, out: Path, *, keep: bool) -> None:
     print(f"\n$ flyweight run {out / 'SmolLM2.q8_0.gguf'} {PROMPT!r}", flush=True)
     command = [sys.executable, "-m", "flyweight", "run", str(out / "SmolLM2.q8_0.gguf"), PROMPT, "--max-tokens", "64"]
     subprocess.run(command, check=True)
+    print(f"\nThe fine-tune is the bf16 directory with N(0, {STEP:g}) added to every weight, from a fixed seed.")
     print(f"\n{aligned(COLUMNS, map(cells, report['forms']))}")
 
 
-def forms(model: Path, rows: list[tuple[str, Path, Ran | None, str]]) -> Iterator[dict[str, Any]]:
+def a_delta(model: Path, base: Path, out: Path, weights: int) -> list[Row]:
+    """A fine-tune, and the same as a delta: made, applied and compared."""
+    tuned, delta, again = out / "SmolLM2-tuned", out / "SmolLM2-tuned.wdelta", out / "SmolLM2-tuned-again"
+    fine_tune(base, tuned)
+    made = flyweight("delta", "create", base, tuned, delta)
+    flyweight("delta", "apply", base, delta, again)
+    if any((again / file.name).read_bytes() != file.read_bytes() for file in tuned.iterdir()):
+        sys.exit("base + delta did not give the fine-tune")
+    print("base + delta: byte-identical to the fine-tune")
+    bits = 8 * made.document["nbytes"] / weights
+    return [
+        Row("a fine-tune, bf16", tuned, 16.0, None, versus(model, tuned)),
+        Row("the fine-tune, as a delta", delta, bits, made, f"{versus(tuned, delta)} to the fine-tune"),
+    ]
+
+
+def fine_tune(source: Path, out: Path) -> None:
+    """What stands for training: every weight moves a little, at random but always the same way."""
+    shutil.copytree(source, out)
+    with open_checkpoint(out) as checkpoint:
+        entries = list(checkpoint.manifest.entries.values())
+    rng = np.random.default_rng(0)
+    for entry in entries:
+        place = entry.extents["data"]
+        weights = np.memmap(out / place.file, entry.spec.dtype.storage, "r+", place.offset, (entry.spec.size,))
+        weights[:] = weights.astype(np.float32) + STEP * rng.standard_normal(weights.size, np.float32)
+        weights.flush()
+
+
+def forms(model: Path, rows: list[Row]) -> Iterator[dict[str, Any]]:
     """What each form took to make, and how it runs."""
-    about = flyweight("inspect", model).document
     with open_model(model, context=WINDOW, kv="f32", int8=False) as source:
         windows = windows_of(source.tokenizer.encode(TEXT.read_text("utf-8"), special=False), WINDOW, TOKENS)
         reference = remembered(predictor(source), windows)
-    for title, form, made, verdict in rows:
+    for title, form, bits, made, versus_source in rows:
         files = [file for file in form.rglob("*") if file.is_file()] if form.is_dir() else [form]
         answer = flyweight("run", form, PROMPT, "--max-tokens", "32").document
         with open_model(form, context=WINDOW) as opened:
@@ -91,9 +134,9 @@ def forms(model: Path, rows: list[tuple[str, Path, Ran | None, str]]) -> Iterato
         yield {
             "title": title,
             "bytes": sum(file.stat().st_size for file in files),
-            "bits_per_weight": made.document["bits_per_weight"] if made else 8 * about["nbytes"] / about["weights"],
+            "bits_per_weight": bits,
             "made": {"seconds": made.seconds, "peak_bytes": made.peak_bytes} if made else None,
-            "versus_source": verdict,
+            "versus_source": versus_source,
             "perplexity": scores["perplexity"].value,
             "kl_mean": scores["kl_mean"].value,
             "run": {key: answer[key] for key in ("decode_tokens_per_s", "load_ms", "peak_rss")},
@@ -106,8 +149,11 @@ def remembered(predict: Predictor, windows: Array) -> Predictor:
     return lambda window: iter(held[window.tobytes()])
 
 
-def worst_snr(document: Any) -> float:
-    return float(min(t["snr_db"] for t in document["tensors"] if t["snr_db"] is not None))
+def versus(a: Path, b: Path) -> str:
+    compared = flyweight("diff", a, b, expect=(0, 1)).document
+    if compared["identical"]:
+        return "identical"
+    return f"{min(t['snr_db'] for t in compared['tensors'] if t['snr_db'] is not None):.1f} dB at worst"
 
 
 if __name__ == "__main__":

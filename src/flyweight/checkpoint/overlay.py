@@ -73,7 +73,7 @@ class Overlay(Checkpoint):
         kept = before.entries.keys() - delta.changes.keys() if delta.kept is None else delta.kept.keys()
         for name in kept:
             if name not in before.entries:
-                raise self._wrong_parent(name, "is not in it")
+                raise self._wrong_parent(name, "is missing")
         order = [*(name for name in before.entries if name in kept or name in delta.changes)]
         order += [name for name in delta.changes if name not in before.entries]
         entries = {
@@ -95,7 +95,7 @@ class Overlay(Checkpoint):
             return replace(self._changed(self.delta.changes[change.twin]), name=change.name)
         before = None if change.parent is None else self.base.manifest.entries.get(change.parent)
         if change.parent is not None and before is None:
-            raise self._wrong_parent(change.parent, "is not in it")
+            raise self._wrong_parent(change.parent, "is missing")
         if before is not None and change.parent_spec not in (None, before.spec):
             raise self._wrong_parent(before.name, f"is {before.spec}, not {change.parent_spec}")
         if not change.parts:
@@ -170,7 +170,7 @@ class Overlay(Checkpoint):
         names = list(self.delta.parent.hashed)
         for name in names:
             if name not in entries:
-                raise self._wrong_parent(name, "is not in it")
+                raise self._wrong_parent(name, "is missing")
             digest.update(name.encode())
             for piece in stored_bytes(self.base, name):
                 digest.update(piece)

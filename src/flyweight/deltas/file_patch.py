@@ -1,10 +1,14 @@
 """A side file as a patch of another: what to copy of it, and what lies between, deflated.
 
     u32       n, the number of steps
-    u32 × 3   for each step: bytes to take from the literals; where to copy from, and how many bytes
+    u32 × n   for each step: how many bytes to take from the literals
+    u32 × n   then where to copy from: how far behind the end of the copy before, modulo 2³²
+    u32 × n   how many bytes to copy
     literals
 
-Files are compared line by line, and at commas: what a fine-tune changes in a tokenizer is a few lines of a hundred thousand.
+Files are compared line by line and at commas, and word by word, and the smaller patch is taken: what a fine-tune changes in a
+tokenizer is a few lines of a hundred thousand, or all white space between the words. Positions are relative because copies
+follow each other: most are then zero.
 """
 
 from __future__ import annotations
@@ -16,50 +20,65 @@ import numpy as np
 
 from flyweight.foundation.errors import MalformedError
 
+MAX_STEPS = 1 << 20
+"""A step is twelve bytes that deflate to almost nothing: this bounds what a small patch can become."""
 _U4 = np.dtype("<u4")
 _STEP = 3 * _U4.itemsize
-_CUT = re.compile(rb"[^\n,]*[\n,]|[^\n,]+\Z")
+_LINES = re.compile(rb"[^\n,]*[\n,]|[^\n,]+\Z")
+_WORDS = re.compile(rb"\s+|[^\s,:]+[,:]?|[,:]")
 
 
 def make_patch(before: bytes, after: bytes) -> bytes:
     """What `apply_patch` makes `after` of."""
-    places: dict[bytes, int] = {}
-    for line in _CUT.finditer(before):
-        places.setdefault(line[0], line.start())
-    steps, literals, literal, copied_from, copied = list[int](), bytearray(), 0, 0, 0
+    return min((_patch(before, after, cut) for cut in (_LINES, _WORDS)), key=len)
 
-    for line in _CUT.finditer(after):
-        text = line[0]
-        if copied and before.startswith(text, copied_from + copied):
-            copied += len(text)
+
+def _patch(before: bytes, after: bytes, cut: re.Pattern[bytes]) -> bytes:
+    places: dict[bytes, int] = {}
+    for token in cut.finditer(before):
+        places.setdefault(token[0], token.start())
+    steps, literals = list[tuple[int, int, int]](), bytearray()
+    literal = start = length = 0
+    for token in cut.finditer(after):
+        text, end = token[0], start + length
+        if before.startswith(text, end):
+            place: int | None = end
+        else:
+            place = places.get(text) if len(steps) < MAX_STEPS - 2 else None
+        if length and place == end:
+            length += len(text)
             continue
-        place = places.get(text)
-        if copied:
-            steps += [literal, copied_from, copied]
-            literal = copied = 0
+        if length:
+            steps.append((literal, start, length))
+            literal, start, length = 0, end, 0
         if place is None:
             literals += text
             literal += len(text)
         else:
-            copied_from, copied = place, len(text)
-    steps += [literal, copied_from, copied]
-    plain = np.array([len(steps) // 3, *steps], _U4).tobytes() + bytes(literals)
+            start, length = place, len(text)
+    steps.append((literal, start, length))
+    table = np.array(steps, np.int64).T
+    table[1, 1:] -= table[1, :-1] + table[2, :-1]
+    plain = np.array([len(steps)], _U4).tobytes() + (table & 0xFFFFFFFF).astype(_U4).tobytes() + bytes(literals)
     return zlib.compress(plain, 9)
 
 
 def apply_patch(before: bytes, patch: bytes, nbytes: int) -> bytes:
     """The file of `nbytes` bytes that a patch makes of `before`; MalformedError if it makes none of that size."""
-    plain = _inflated(patch, 4 + (nbytes + 1) * (_STEP + 1))
+    plain = _inflated(patch, 4 + min(nbytes + 1, MAX_STEPS) * _STEP + nbytes)
     count = int(np.frombuffer(plain, _U4, 1)[0]) if len(plain) >= 4 else -1
     at = 4 + count * _STEP
-    if count < 0 or at > len(plain):
+    if not 0 <= count <= MAX_STEPS or at > len(plain):
         raise _wrong()
-    made = bytearray()
-    for literal, start, length in np.frombuffer(plain, _U4, 3 * count, 4).reshape(-1, 3).tolist():
-        if at + literal > len(plain) or start + length > len(before) or len(made) + literal + length > nbytes:
+    literals, apart, lengths = np.frombuffer(plain, _U4, 3 * count, 4).reshape(3, -1).tolist()
+    made, end = bytearray(), 0
+    for literal, gap, length in zip(literals, apart, lengths, strict=True):
+        start = (end + gap) % (1 << 32)
+        end = start + length
+        if at + literal > len(plain) or end > len(before) or len(made) + literal + length > nbytes:
             raise _wrong()
         made += plain[at : at + literal]
-        made += before[start : start + length]
+        made += before[start:end]
         at += literal
     if len(made) != nbytes or at != len(plain):
         raise _wrong()

@@ -91,7 +91,8 @@ def test_inspect_verify_log(folder: Path) -> None:
         str(folder / "d.wdelta")
     ]
     done = flyweight("delta", "verify", folder / "d.wdelta", "--base", folder / "tuned", "--json")
-    assert (done.code, {finding["code"] for finding in done.json()["findings"]}) == (1, {"E_PARENT"})
+    assert (done.code, [finding["code"] for finding in done.json()["findings"]]) == (1, ["E_PARENT", "E_PARENT"])
+    assert "tensors of" in done.json()["findings"][1]["message"]
 
 
 def test_a_delta_without_its_base(folder: Path, tmp_path: Path) -> None:
@@ -114,3 +115,13 @@ def test_what_is_no_delta(folder: Path, deltas: list[str]) -> None:
 
 def test_squash_needs_a_delta(folder: Path) -> None:
     assert flyweight("delta", "squash", folder / "base", folder / "out.wdelta").code == 2
+
+
+def test_squash_is_the_delta_of_base_and_result(folder: Path, tmp_path: Path) -> None:
+    """Byte for byte the file that create makes, with the name of the result and not of the last delta."""
+    write_model(tmp_path / "next", tuned(llama_tensors(), 0.05, seed=2))
+    flyweight("delta", "create", folder / "d.wdelta", tmp_path / "next", tmp_path / "next.wdelta")
+    done = flyweight("delta", "squash", tmp_path / "next.wdelta", tmp_path / "squashed.wdelta", "--json").json()
+    assert (done["base"], done["tuned"]) == (str(folder / "base"), str(tmp_path / "next.wdelta"))
+    flyweight("delta", "create", folder / "base", tmp_path / "next", tmp_path / "made.wdelta")
+    assert (tmp_path / "squashed.wdelta").read_bytes() == (tmp_path / "made.wdelta").read_bytes()

@@ -13,7 +13,7 @@ from typing import Any
 from blake3 import blake3
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
-from flyweight.checkpoint.overlay import stored_bytes, tensor_digest
+from flyweight.checkpoint.overlay import Overlay, stored_bytes, tensor_digest
 from flyweight.containers.container import Image
 from flyweight.deltas import KINDS
 from flyweight.deltas.file_patch import make_patch
@@ -81,7 +81,7 @@ def create_delta(
         finally:
             staging.close()
     return CreateReport(
-        base=pair[0].bundle.name, tuned=pair[1].bundle.name, destination=str(destination), strategy=strategy, nbytes=nbytes,
+        base=_shown(pair[0]), tuned=_shown(pair[1]), destination=str(destination), strategy=strategy, nbytes=nbytes,
         tuned_nbytes=pair[1].manifest.nbytes, seconds=round(time.perf_counter() - started, 3), tensors=tuple(making.reports),
         removed=tuple(making.removed), files=tuple(making.files), removed_files=tuple(making.removed_files),
     )  # fmt: skip
@@ -176,7 +176,7 @@ class _Making:
         before, after = self.base.manifest, self.tuned.manifest
         if after.metadata != before.metadata:
             self._writer.put_bytes(METADATA, typed_json.dumps(after.metadata).encode())
-        found = {"name": os.path.basename(_place(self.tuned)), "format": after.format}
+        found = {"name": _result_name(self.tuned), "format": after.format}
         return found | ({"dialect": after.dialect} if after.dialect != before.dialect else {})
 
     def _side_files(self) -> dict[str, Any]:
@@ -201,6 +201,17 @@ class _Making:
 def _place(checkpoint: Checkpoint) -> str:
     """Where a checkpoint is: that of deltas, where the last of them is."""
     return checkpoint.delta_places[-1] if checkpoint.delta_places else os.path.abspath(checkpoint.bundle.name)
+
+
+def _shown(checkpoint: Checkpoint) -> str:
+    """The same for people: as it was given."""
+    return checkpoint.delta_places[-1] if checkpoint.delta_places else checkpoint.bundle.name
+
+
+def _result_name(tuned: Checkpoint) -> str:
+    """What deltas make has the name that the last of them has for it."""
+    own = tuned.delta.result.name if isinstance(tuned, Overlay) else ""
+    return own or os.path.basename(_place(tuned))
 
 
 def _digests(checkpoint: Checkpoint) -> dict[str, str]:

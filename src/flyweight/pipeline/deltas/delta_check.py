@@ -14,7 +14,7 @@ from flyweight.containers.container import Finding
 from flyweight.deltas.changes import Change, Delta
 from flyweight.deltas.recognition import is_wdelta
 from flyweight.deltas.wdelta_file import check_seal
-from flyweight.foundation.errors import FlyweightError, MalformedError
+from flyweight.foundation.errors import FlyweightError, MalformedError, ParentError
 from flyweight.pipeline.execution import Progress
 from flyweight.pipeline.soundness import VerifyReport
 from flyweight.sources import Bundle, open_bundle
@@ -75,10 +75,17 @@ def _look_at_result(base: Path | str, path: Path | str, progress: Progress | Non
         yield Finding("error", error.code, error.message, error.tensor, error.offset)
         return
     with opened as result:
+        differing = 0
         for name, entry in result.manifest.entries.items():
             try:
                 result.check_tensor(name)
+            except ParentError as error:  # of another base everything differs: once is enough
+                if not differing:
+                    yield Finding("error", error.code, error.message, name, error.offset)
+                differing += 1
             except FlyweightError as error:
                 yield Finding("error", error.code, error.message, name, error.offset)
             if progress is not None:
                 progress(name, entry.nbytes, result.manifest.nbytes)
+        if differing > 1:
+            yield Finding("error", ParentError.default_code, f"{differing} tensors of '{base}' differ in all")
