@@ -90,7 +90,7 @@ bench: $(PEERS)/.ready $(DEMO_MODEL)  ## Measure beside the peers, in one run
 	$(PEERS)/bin/python -m bench.models.memory
 	$(PEERS)/bin/python -m bench.kernels.palette
 	$(PEERS)/bin/python -m bench.quality.palette_error $(DEMO_MODEL)
-	$(PEERS)/bin/python tools/fetch_bench_weights.py .models/minilm.safetensors
+	$(PEERS)/bin/python tools/fetch_bench_weights.py .models
 	$(PEERS)/bin/python -m bench.kernels.lossless
 	$(PEERS)/bin/python -m bench.kernels.codecs
 	$(PEERS)/bin/python -m bench.kernels.astc
