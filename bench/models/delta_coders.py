@@ -24,6 +24,7 @@ __all__ = ["Coder", "coders"]
 
 Array = np.ndarray[Any, Any]
 Model = Sequence[Array]
+DTYPES = {"bfloat16": DType.BF16, "float32": DType.F32}
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,13 @@ class Coder:
     nbytes: Callable[[Any], int] = lambda stored: sum(map(len, stored))
 
 
-def coders(dtype: DType) -> dict[str, Coder]:
-    """All that are installed, for models of this type; ours is the first."""
+def coders() -> dict[str, Coder]:
+    """All that are installed; ours is the first."""
     makers = {"flyweight": _flyweight, "zipnn": _zipnn, "xor planes + zstd": _xor_planes, "pcodec": _pcodec}
     made = {}
     for name, make in makers.items():
         try:
-            made[name] = make(dtype)
+            made[name] = make()
         except ModuleNotFoundError as error:
             print(f"{error.name} is not here: measuring without it")
     return made
@@ -60,35 +61,37 @@ def _split(words: Array, base: Model) -> Model:
     return [part.view(array.dtype) for part, array in zip(np.split(words, ends[:-1]), base, strict=True)]
 
 
-def _flyweight(dtype: DType) -> Coder:
+def _flyweight() -> Coder:
     def encode(base: Model, tuned: Model) -> Any:
         pairs = zip(base, tuned, strict=True)
-        return [encode_exact(_words(a).reshape(1, -1), _words(b).reshape(1, -1), dtype) for a, b in pairs]
+        return [encode_exact(_words(a).reshape(1, -1), _words(b).reshape(1, -1), DTYPES[a.dtype.name]) for a, b in pairs]
 
     def decode(base: Model, stored: Any) -> Model:
         result = [np.empty_like(array) for array in base]
         for array, delta, out in zip(base, stored, result, strict=True):
-            decode_exact(_words(array).reshape(1, -1), delta, dtype, _words(out).reshape(1, -1))
+            decode_exact(_words(array).reshape(1, -1), delta, DTYPES[array.dtype.name], _words(out).reshape(1, -1))
         return result
 
     return Coder(encode, decode, lambda stored: sum(delta.nbytes for delta in stored))
 
 
-def _zipnn(dtype: DType) -> Coder:
-    kind = {DType.BF16: "bfloat16", DType.F32: "float32"}[dtype]
-    coder = import_module("zipnn").ZipNN(bytearray_dtype=kind, delta_compressed_type="byte", threads=1)
+def _zipnn() -> Coder:
+    package = import_module("zipnn")
+
+    def coder(base: Model) -> Any:
+        return package.ZipNN(bytearray_dtype=str(base[0].dtype), delta_compressed_type="byte", threads=1)
 
     def encode(base: Model, tuned: Model) -> Any:
-        return [coder.compress(bytearray(_joined(tuned)), delta_second_data=bytearray(_joined(base)))]
+        return [coder(base).compress(bytearray(_joined(tuned)), delta_second_data=bytearray(_joined(base)))]
 
     def decode(base: Model, stored: Any) -> Model:
-        raw = coder.decompress(stored[0], delta_second_data=bytearray(_joined(base)))
+        raw = coder(base).decompress(stored[0], delta_second_data=bytearray(_joined(base)))
         return _split(np.frombuffer(raw, f"u{base[0].itemsize}"), base)
 
     return Coder(encode, decode)
 
 
-def _xor_planes(dtype: DType) -> Coder:
+def _xor_planes() -> Coder:
     try:
         zstd = import_module("compression.zstd")
     except ModuleNotFoundError:
@@ -106,7 +109,7 @@ def _xor_planes(dtype: DType) -> Coder:
     return Coder(encode, decode)
 
 
-def _pcodec(dtype: DType) -> Coder:
+def _pcodec() -> Coder:
     standalone, settings = import_module("pcodec.standalone"), import_module("pcodec").ChunkConfig()
 
     def ordered(words: Array) -> Array:

@@ -1,8 +1,8 @@
 """Pairs of a base and a fine-tune to measure deltas on.
 
-    MiniLM     all-MiniLM-L6-v2 and a published fine-tune (`tools/fetch_bench_weights.py`), f32 as shipped, or rounded to bf16
-    σ = …      bf16 weights drawn from N(0, 0.02), and the same plus N(0, σ), rounded to bf16
-    RL-like    the same with a σ so small that 1.2 % of the weights change after rounding, as in a step of reinforcement learning
+MiniLM     all-MiniLM-L6-v2 and a published fine-tune (`tools/fetch_bench_weights.py`), f32 as shipped, or rounded to bf16
+σ = …      bf16 weights drawn from N(0, 0.02), and the same plus N(0, σ), rounded to bf16
+RL-like    the same with a σ so small that 1.2 % of the weights change after rounding, as reinforcement learning does
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ class Pair:
     """Flat arrays of one type, of the tensors that both models have."""
 
     name: str
-    dtype: DType
     base: list[Array]
     tuned: list[Array]
 
@@ -46,15 +45,15 @@ def pairs() -> Iterator[Pair]:
             shared = [name for name in tuned if name in base and base[name].dtype == np.float32]
             for dtype in (DType.BF16, DType.F32):
                 of = [[model[name].ravel().astype(dtype.numpy) for name in shared] for model in (base, tuned)]
-                yield Pair(f"MiniLM, {dtype}", dtype, *of)
+                yield Pair(f"MiniLM, {dtype}", *of)
     else:
         print(f"{BASE} or {TUNED} is not here (tools/fetch_bench_weights.py): measuring without real weights")
     random = np.random.default_rng(0)
     base = (random.standard_normal(WEIGHTS, np.float32) * np.float32(0.02)).astype(ml_dtypes.bfloat16)
     noise = random.standard_normal(WEIGHTS, np.float32)
     for name, sigma in (("5e-4", 5e-4), ("1e-4", 1e-4), ("1e-5", 1e-5)):
-        yield Pair(f"σ = {name}, bf16", DType.BF16, [base], [_moved(base, noise, sigma)])
-    yield Pair("RL-like, bf16", DType.BF16, [base], [_moved(base, noise, _step_of(base, noise))])
+        yield Pair(f"σ = {name}, bf16", [base], [_moved(base, noise, sigma)])
+    yield Pair("RL-like, bf16", [base], [_moved(base, noise, _step_of(base, noise))])
 
 
 def _moved(base: Array, noise: Array, sigma: float) -> Array:
