@@ -114,7 +114,7 @@ def remade(work: Callable[[Path], object], out: Path) -> None:
 
 
 def rebuilt(base: Path, delta: Path, in_f32: bool) -> dict[str, Array]:
-    with flyweight.open(base, deltas=[delta], dtype="float32" if in_f32 else None) as model:
+    with flyweight.open(base, deltas=[delta], in_f32=in_f32) as model:
         return {name: model[name] for name in model}
 
 

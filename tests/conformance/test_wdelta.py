@@ -100,7 +100,7 @@ def same(found: Arrays, expected: Arrays) -> None:
 
 
 def rebuilt(base: Path, *deltas: Path) -> dict[str, np.ndarray]:
-    with flyweight.open(base, deltas=list(deltas), dtype="float32") as model:
+    with flyweight.open(base, deltas=list(deltas), in_f32=True) as model:
         return {name: model[name] for name in model}
 
 
