@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from flyweight.codecs.exact_delta import decode_exact, encode_exact
+from flyweight.deltas.kind import ranges
+from flyweight.deltas.kinds.exact_delta import ExactDelta
 from flyweight.foundation.dtypes import DType
+from flyweight.foundation.tensor import TensorSpec
 
 __all__ = ["Coder", "coders"]
 
@@ -62,17 +64,26 @@ def _split(words: Array, base: Model) -> Model:
 
 
 def _flyweight() -> Coder:
+    def spec_of(array: Array) -> TensorSpec:
+        return TensorSpec(array.shape, DTYPES[array.dtype.name])
+
+    def encode_one(base: Array, tuned: Array) -> tuple[dict[str, Any], dict[str, Array]]:
+        about: dict[str, Any] = {}
+        records = ExactDelta.make(lambda *at: base[slice(*at)], lambda *at: tuned[slice(*at)], spec_of(base), about)
+        return about, {field: np.concatenate([np.zeros(0, dtype), *pieces]) for field, dtype, pieces in records}
+
     def encode(base: Model, tuned: Model) -> Any:
-        pairs = zip(base, tuned, strict=True)
-        return [encode_exact(_words(a).reshape(1, -1), _words(b).reshape(1, -1), DTYPES[a.dtype.name]) for a, b in pairs]
+        return [encode_one(*pair) for pair in zip(base, tuned, strict=True)]
 
     def decode(base: Model, stored: Any) -> Model:
         result = [np.empty_like(array) for array in base]
         for array, delta, out in zip(base, stored, result, strict=True):
-            decode_exact(_words(array).reshape(1, -1), delta, DTYPES[array.dtype.name], _words(out).reshape(1, -1))
+            kind = ExactDelta(spec_of(array), *delta)
+            for start, stop in ranges(len(array)):
+                kind.rebuild(start, stop, array[start:stop], out[start:stop])
         return result
 
-    return Coder(encode, decode, lambda stored: sum(delta.nbytes for delta in stored))
+    return Coder(encode, decode, lambda stored: sum(array.nbytes for _, arrays in stored for array in arrays.values()))
 
 
 def _zipnn() -> Coder:
