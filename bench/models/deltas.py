@@ -46,7 +46,7 @@ RATIOS = {
     "σ = 1e-5, bf16": "30×",
     "RL-like, bf16": "200×",
 }
-STRATEGIES = ("exact", "int4", "quantized", "sparse")
+STRATEGIES = ("exact",)
 FOLDER = Path(".bench/deltas")
 
 
@@ -192,16 +192,22 @@ def work(base, tuned, delta, out):
 
 
 def drawn_pair(folder: Path, layers: int) -> tuple[Path, Path]:
-    """A model of so many equal layers, and one that is a little different."""
+    """A model of so many layers, and one that is a little different. Layers are the same values, at other places."""
     random = np.random.default_rng(0)
     weights = (random.standard_normal(SHAPE, np.float32) * np.float32(0.02)).astype(ml_dtypes.bfloat16)
     moved = (weights.astype(np.float32) + random.standard_normal(SHAPE, np.float32) * np.float32(1e-4)).astype(weights.dtype)
     shapes = {f"layers.{layer}.weight": SHAPE for layer in range(layers)}
-    return write_model(folder / "base", shapes, lambda _: weights), write_model(folder / "tuned", shapes, lambda _: moved)
+
+    def layer_of(model: Array, name: str) -> Array:
+        return np.roll(model, int(name.split(".")[1]), axis=0)
+
+    return (
+        write_model(folder / "base", shapes, partial(layer_of, weights)),
+        write_model(folder / "tuned", shapes, partial(layer_of, moved)),
+    )
 
 
 def memory() -> Iterator[Row]:
-    """Layers that are alike are as much to read and to write as others, and are no less memory."""
     peaks: dict[tuple[str, str, int], float] = {}
     public = public_tool()
     for scale in (1, 4):
@@ -228,7 +234,9 @@ def memory() -> Iterator[Row]:
 
 # Running --------------------------------------------------------------------------------------------
 
-WITH_DELTA = FLYWEIGHT.replace("open_model(model,", "open_model(model, deltas=[DELTA],")
+WITH_DELTA = FLYWEIGHT.replace("open_model(model,", "open_model(open_checkpoint(model, deltas=[DELTA]),").replace(
+    "import open_model", "import open_model\n    from flyweight.checkpoint import open_checkpoint"
+)
 OPENING = """
 import json, sys, time
 def main(model, started, threads, *_):
@@ -263,8 +271,8 @@ def require_same_logits(base: Path, tuned: Path, delta: Path) -> None:
     from flyweight.runtime import open_model
 
     logits = []
-    for path, deltas in ((tuned, []), (base, [delta])):
-        with open_model(path, deltas=deltas) as model:
+    for checkpoint in (flyweight.open(tuned), flyweight.open(base, deltas=[delta])):
+        with open_model(checkpoint) as model:
             logits.append(model.decoder.forward(model.tokenizer.encode("The sky is blue because"), model.cache()).tobytes())
     if logits[0] != logits[1]:
         sys.exit("base + delta has other logits than the fine-tune")
