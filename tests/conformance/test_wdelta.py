@@ -105,7 +105,7 @@ def rebuilt(base: Path, *deltas: Path) -> dict[str, np.ndarray]:
 
 
 def applied(base: Path, out: Path, *deltas: Path) -> dict[str, np.ndarray]:
-    flyweight.apply_delta(base, list(deltas), out, dtype="float32")
+    flyweight.apply_delta(base, list(deltas), out, dtype="f32")
     files = sorted(out.glob("*.safetensors")) if out.is_dir() else [out]
     return {name: tensor.numpy() for file in files for name, tensor in load_file(file).items()}
 
