@@ -75,7 +75,7 @@ def stored(tensors: Tensors, dtype: torch.dtype) -> Tensors:
     return {name: tensor.to(dtype) for name, tensor in tensors.items()}
 
 
-def directory(folder: Path, tensors: Tensors, split: str = "whole") -> Path:
+def directory(folder: Path, tensors: Tensors, split: str = "whole", config: str = "{}") -> Path:
     """A Hugging Face directory; the public tool looks at its safetensors files alone."""
     folder.mkdir(parents=True)
     shards = SPLITS[split](list(tensors))
@@ -88,7 +88,7 @@ def directory(folder: Path, tensors: Tensors, split: str = "whole") -> Path:
     if len(shards) > 1:
         where = {name: file for file, names in zip(files, shards, strict=True) for name in names}
         (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
-    (folder / "config.json").write_text("{}")
+    (folder / "config.json").write_text(config)
     return folder
 
 
@@ -235,25 +235,16 @@ def test_its_third_step_from_paths_is_refused_by_both(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("of_base", "of_tuned"), LAYOUTS)
 def test_it_reads_what_we_write(strategy: str, dtype: str, of_base: str, of_tuned: str, tmp_path: Path) -> None:
-    """It checks the base too. A tensor that the delta does not name is missing from its result, and the base's in ours."""
+    """It checks the base too, and takes no notice of what only we store, such as side files that changed."""
     weights = drawn(0)
-    before = stored(weights, DTYPES[dtype])
-    base = directory(tmp_path / "base", before, of_base)
-    tuned = directory(tmp_path / "tuned", stored(tuned_from(weights), DTYPES[dtype]), of_tuned)
+    base = directory(tmp_path / "base", stored(weights, DTYPES[dtype]), of_base)
+    changed = stored(tuned_from(weights), DTYPES[dtype])
+    tuned = directory(tmp_path / "tuned", changed, of_tuned, config='{"model_type": "other"}')
     delta = tmp_path / "d.wdelta"
     flyweight.create_delta(base, tuned, delta, strategy=strategy)
-    theirs, ours = deltatensors.load_delta_from_paths(delta, base), rebuilt(base, delta)
-    named = deltatensors.inspect(delta)["tensors"]
-    assert "model.embed.weight" in named
-    same({name: ours[name] for name in named}, theirs)
-    for name in ours.keys() - named.keys():
-        assert np.array_equal(ours[name], before[name].float().numpy()), name
-    changed = {name for name, tensor in load_all(tuned).items() if not torch.equal(tensor, before[name])}
-    assert changed <= named.keys()
-
-
-def load_all(folder: Path) -> Tensors:
-    return {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
+    theirs = deltatensors.load_delta_from_paths(delta, base)
+    assert theirs.keys() == changed.keys()
+    same(rebuilt(base, delta), theirs)
 
 
 def test_it_refuses_by_name_what_it_does_not_know(tmp_path: Path) -> None:
@@ -267,7 +258,7 @@ def test_it_refuses_by_name_what_it_does_not_know(tmp_path: Path) -> None:
 
 # Anything at all ------------------------------------------------------------------------------------
 
-NUMBERS = st.floats(-(2.0**12), 2.0**12, width=16)
+NUMBERS = st.floats(-(2.0**12), 2.0**12, width=16)  # differences have to be numbers of f16
 DRAWN = hnp.array_shapes(max_dims=3, max_side=9).flatmap(
     lambda shape: st.tuples(*(hnp.arrays(np.float16, shape, elements=NUMBERS) for _ in range(2)))
 )
@@ -282,8 +273,7 @@ def test_any_pair(pair: tuple[np.ndarray, np.ndarray], dtype: str, case: Any, tm
     base, tuned = directory(folder / "base", before), directory(folder / "tuned", after)
     theirs, ours = folder / "theirs.wdelta", folder / "ours.wdelta"
     flyweight.create_delta(base, tuned, ours, strategy=strategy)
-    if "w" in deltatensors.inspect(ours)["tensors"]:
-        same(rebuilt(base, ours), deltatensors.load_delta_from_paths(ours, base))
+    same(rebuilt(base, ours), deltatensors.load_delta_from_paths(ours, base))
     try:
         deltatensors.save_delta_from_paths(theirs, tuned, base, strategy=strategy, **options)
     except ValueError:  # it cannot store a tensor of which nothing is left beside the outliers
