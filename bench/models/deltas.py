@@ -46,7 +46,7 @@ RATIOS = {
     "σ = 1e-5, bf16": "30×",
     "RL-like, bf16": "200×",
 }
-STRATEGIES = ("exact",)
+STRATEGIES = ("exact", "int4", "quantized", "sparse")
 FOLDER = Path(".bench/deltas")
 
 
