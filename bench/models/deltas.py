@@ -19,10 +19,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -48,6 +48,8 @@ RATIOS = {
 }
 STRATEGIES = ("exact", "int4", "quantized", "sparse")
 FOLDER = Path(".bench/deltas")
+LAYERS, SHAPE = 8, (2048, 2048)
+"""Of a model that is drawn: 67 MB of bf16."""
 
 
 # Coding, in memory ----------------------------------------------------------------------------------
@@ -94,6 +96,23 @@ def real_directories() -> tuple[Path, Path]:
         return tuple(write_model(FOLDER / who, shapes, model.__getitem__) for who, model in (("base", base), ("tuned", tuned)))
 
 
+def drawn_pair(folder: Path, layers: int) -> tuple[Path, Path]:
+    """A model of so many layers, and one that is a little different. Layers are the same values, at other places."""
+    random = np.random.default_rng(0)
+    weights = (random.standard_normal(SHAPE, np.float32) * np.float32(0.02)).astype(ml_dtypes.bfloat16)
+    moved = (weights.astype(np.float32) + random.standard_normal(SHAPE, np.float32) * np.float32(1e-4)).astype(weights.dtype)
+    shapes = {f"layers.{layer}.weight": SHAPE for layer in range(layers)}
+
+    def layer_of(model: Array, name: str) -> Array:
+        return np.roll(model, int(name.split(".")[1]), axis=0)
+
+    return (
+        write_model(folder / "base", shapes, partial(layer_of, weights)),
+        write_model(folder / "tuned", shapes, partial(layer_of, moved)),
+    )
+
+
+@cache
 def public_tool() -> Any:
     try:
         return import_module("deltatensors")
@@ -118,7 +137,7 @@ def rebuilt(base: Path, delta: Path, in_f32: bool) -> dict[str, Array]:
         return {name: model[name] for name in model}
 
 
-def error_of(base: Path, tuned: Path, result: Mapping[str, Array]) -> float:
+def error_of(base: Path, tuned: Path, result: Any) -> float:
     """‖result − tuned‖ / ‖tuned − base‖, over all tensors."""
     missed = change = 0.0
     with flyweight.open(base) as before, flyweight.open(tuned) as after:
@@ -129,35 +148,50 @@ def error_of(base: Path, tuned: Path, result: Mapping[str, Array]) -> float:
     return (missed / change) ** 0.5
 
 
+class ToolRuns(NamedTuple):
+    """What each tool does with a pair of directories."""
+
+    save: dict[str, Work]
+    load: dict[str, Work]
+    files: dict[str, Path]
+
+
+def tool_runs(base: Path, tuned: Path, strategy: str) -> ToolRuns:
+    lossy = strategy != "exact"
+    ours, theirs = base.with_name(f"{strategy}.wdelta"), base.with_name(f"{strategy}-public.wdelta")
+    save = partial(flyweight.create_delta, base, tuned, strategy=strategy)
+    found = ToolRuns(
+        {"flyweight": partial(remade, save, ours)}, {"flyweight": partial(rebuilt, base, ours, lossy)}, {"flyweight": ours}
+    )
+    if lossy and (public := public_tool()):
+        save = partial(public.save_delta_from_paths, finetuned_dir=tuned, base_dir=base, strategy=strategy)
+        found.save["deltatensors"] = partial(remade, partial(quietly, save), theirs)
+        found.load["deltatensors"] = partial(quietly, public.load_delta_from_paths, theirs, base)
+        found.files["deltatensors"] = theirs
+    return found
+
+
 def files(runs: int) -> Iterator[Row]:
-    if not (BASE.exists() and TUNED.exists()):
-        return
-    base, tuned = real_directories()
-    size, public = (tuned / "model.safetensors").stat().st_size, public_tool()
+    if BASE.exists() and TUNED.exists():
+        base, tuned = real_directories()
+        size = (tuned / "model.safetensors").stat().st_size
+        for strategy in STRATEGIES:
+            tools = tool_runs(base, tuned, strategy)
+            for save in tools.save.values():
+                save()
+            ratios = {who: spread([size / file.stat().st_size]) for who, file in tools.files.items()}
+            yield row(f"MiniLM, {strategy}: ratio", "×", "flyweight", ratios, "6.2×" if strategy == "exact" else "")
+            errors = {who: spread([error_of(base, tuned, load())]) for who, load in tools.load.items()}
+            yield row(f"MiniLM, {strategy}: error", "×", "flyweight", errors)
+    base, tuned = drawn_pair(FOLDER / "drawn", LAYERS)
+    size = (tuned / "model.safetensors").stat().st_size
     for strategy in STRATEGIES:
-        lossy = strategy != "exact"
-        ours, theirs = FOLDER / f"{strategy}.wdelta", FOLDER / f"{strategy}-public.wdelta"
-        saving: dict[str, Work] = {
-            "flyweight": partial(remade, partial(flyweight.create_delta, base, tuned, strategy=strategy), ours)
-        }
-        loading: dict[str, Work] = {"flyweight": partial(rebuilt, base, ours, lossy)}
-        if public and lossy:
-            save = partial(public.save_delta_from_paths, finetuned_dir=tuned, base_dir=base, strategy=strategy)
-            saving["deltatensors"] = partial(remade, partial(quietly, save), theirs)
-            loading["deltatensors"] = partial(quietly, public.load_delta_from_paths, theirs, base)
-        target = "10× deltatensors" if lossy else ""
-        yield row(f"{strategy}: save", "MB/s", "flyweight", measure(saving, size, runs), target)
-        yield row(f"{strategy}: load", "MB/s", "flyweight", measure(loading, size, runs), target)
-        sizes = {"flyweight": ours, "deltatensors": theirs}
-        ratios = {who: spread([size / file.stat().st_size]) for who, file in sizes.items() if who in saving}
-        yield row(f"{strategy}: ratio", "×", "flyweight", ratios, "" if lossy else "6.2×")
-        errors = {who: spread([error_of(base, tuned, load())]) for who, load in loading.items()}  # type: ignore[arg-type]
-        yield row(f"{strategy}: error", "×", "flyweight", errors)
+        tools, target = tool_runs(base, tuned, strategy), "" if strategy == "exact" else "10× deltatensors"
+        yield row(f"drawn, {strategy}: save", "MB/s", "flyweight", measure(tools.save, size, runs), target)
+        yield row(f"drawn, {strategy}: load", "MB/s", "flyweight", measure(tools.load, size, runs), target)
 
 
 # Memory ---------------------------------------------------------------------------------------------
-
-LAYERS, SHAPE = 8, (2048, 2048)
 
 PEAK = """
 import json, sys
@@ -189,22 +223,6 @@ def work(base, tuned, delta, out):
     safetensors.torch.save_file({{name: torch.from_numpy(array) for name, array in rebuilt.items()}}, out)
 """,
 }
-
-
-def drawn_pair(folder: Path, layers: int) -> tuple[Path, Path]:
-    """A model of so many layers, and one that is a little different. Layers are the same values, at other places."""
-    random = np.random.default_rng(0)
-    weights = (random.standard_normal(SHAPE, np.float32) * np.float32(0.02)).astype(ml_dtypes.bfloat16)
-    moved = (weights.astype(np.float32) + random.standard_normal(SHAPE, np.float32) * np.float32(1e-4)).astype(weights.dtype)
-    shapes = {f"layers.{layer}.weight": SHAPE for layer in range(layers)}
-
-    def layer_of(model: Array, name: str) -> Array:
-        return np.roll(model, int(name.split(".")[1]), axis=0)
-
-    return (
-        write_model(folder / "base", shapes, partial(layer_of, weights)),
-        write_model(folder / "tuned", shapes, partial(layer_of, moved)),
-    )
 
 
 def memory() -> Iterator[Row]:
