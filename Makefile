@@ -7,6 +7,7 @@ PEERS := .venv-peers
 SQUISH := .venv-squish
 DEMO_MODEL := .models/SmolLM2-135M-Instruct.Q4_1.gguf
 DEMO_TEXT := .models/text/debian-handbook.txt
+FINE_TUNE := .bench/fine-tune
 NATIVE := $(wildcard native/*.?pp native/*/*) src/flyweight/foundation/ggml_types.py CMakeLists.txt
 
 .PHONY: setup demo test check resolve check-native format conformance bench quality squizd tiers pages fuzz clean
@@ -82,7 +83,7 @@ conformance: $(PEERS)/.ready $(SQUISH)/.ready $(DEMO_MODEL)  ## Check against th
 	FLYWEIGHT_DEMO_MODEL=$(DEMO_MODEL) $(PEERS)/bin/python -m pytest tests/conformance --ignore tests/conformance/squish
 	$(SQUISH)/bin/python -m pytest tests/conformance/squish
 
-bench: $(PEERS)/.ready $(DEMO_MODEL)  ## Measure beside the peers, in one run
+bench: $(PEERS)/.ready $(DEMO_MODEL) $(FINE_TUNE)/tuned  ## Measure beside the peers, in one run
 	$(PEERS)/bin/python -m bench.kernels.decode
 	$(PEERS)/bin/python -m bench.kernels.kquants
 	$(PEERS)/bin/python -m bench.kernels.encode
@@ -90,7 +91,7 @@ bench: $(PEERS)/.ready $(DEMO_MODEL)  ## Measure beside the peers, in one run
 	$(PEERS)/bin/python -m bench.models.memory
 	$(PEERS)/bin/python -m bench.kernels.palette
 	$(PEERS)/bin/python -m bench.quality.palette_error $(DEMO_MODEL)
-	$(PEERS)/bin/python tools/fetch_bench_weights.py .models/minilm.safetensors
+	$(PEERS)/bin/python tools/fetch_bench_weights.py .models
 	$(PEERS)/bin/python -m bench.kernels.lossless
 	$(PEERS)/bin/python -m bench.kernels.codecs
 	$(PEERS)/bin/python -m bench.kernels.astc
@@ -101,8 +102,13 @@ bench: $(PEERS)/.ready $(DEMO_MODEL)  ## Measure beside the peers, in one run
 	$(PEERS)/bin/python -m bench.models.run $(DEMO_MODEL)
 	$(PEERS)/bin/python -m bench.models.load
 	$(PEERS)/bin/python -m bench.models.stream
-	$(PEERS)/bin/python -m pages performance
+	$(PEERS)/bin/python -m bench.models.deltas --fine-tune $(FINE_TUNE)
+	$(PEERS)/bin/python -m pages performance deltas
 	@cat docs/performance.md
+
+# Trained once, in some minutes.
+$(FINE_TUNE)/tuned: | $(PEERS)/.ready $(DEMO_MODEL) $(DEMO_TEXT)
+	$(PEERS)/bin/python -m bench.models.fine_tune $(DEMO_MODEL) $(DEMO_TEXT) $(@D)
 
 $(DEMO_TEXT):
 	$(PYTHON) tools/fetch_text.py $(@D)

@@ -7,6 +7,7 @@ from typing import Any
 
 from bench import RESULTS, recorded
 from flyweight.bench.harness import rate
+from flyweight.bench.running import digits_of
 from pages.markdown import table, where
 
 HEADING = ("", "", "measured", "", "compared with", "target")
@@ -25,7 +26,7 @@ def rows(report: dict[str, Any]) -> Iterator[tuple[str, ...]]:
         if result.get("target"):
             beside = ", ".join(f"{ratio:.2f}× {who}" for who, ratio in result["ratios"].items())
             share = f"{result['share_of_limit']:.2f} of {result['limit']}" if "limit" in result else result["unit"]
-            figure = rate(result["figures"][result["ours"]]).strip()
+            figure = rate(result["figures"][result["ours"]], digits_of(result.get("unit", ""))).strip()
             yield result["verdict"], result["name"], figure, share, beside, result["target"]
 
 

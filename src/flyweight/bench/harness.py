@@ -8,6 +8,7 @@ A target is text that a verdict can be given on, several joined by commas:
     3× libggml      our median over that contender's
     0.7 of write    our median over that limit of the machine
     1000 MB/s       our median, in MB/s, MB, ms or tokens/s
+    6.2×            our median, where it is itself a ratio
     at most …       any of these, where less is better
 """
 
@@ -33,8 +34,11 @@ import numpy as np
 from flyweight import kernels
 
 Work = Callable[[], object]
-_GOAL = re.compile(r"(?P<most>at most )?(?P<bound>\d+(\.\d+)?)(× (?P<peer>.+)| of (?P<limit>\w+)| MB/s| MB| ms| tokens/s)")
-_VERSIONS = ("flyweight", "numpy", "ml_dtypes", "gguf", "pywhispercpp", "zipnn", "coremltools", "astc-encoder-py")
+_GOAL = re.compile(r"(?P<most>at most )?(?P<bound>\d+(\.\d+)?)(× (?P<peer>.+)| of (?P<limit>\w+)| MB/s| MB| ms| tokens/s|×)")
+_VERSIONS = (
+    "flyweight", "numpy", "ml_dtypes", "gguf", "pywhispercpp", "zipnn", "coremltools", "astc-encoder-py",
+    "deltatensors", "pcodec",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,8 @@ def measure(contenders: dict[str, Work], nbytes: int, runs: int) -> dict[str, di
     return {who: {"median": statistics.median(r), "min": min(r), "max": max(r)} for who, r in taken.items()}
 
 
-def rate(figures: dict[str, float]) -> str:
-    return f"{figures['median']:7.0f} [{figures['min']:.0f}–{figures['max']:.0f}]"
+def rate(figures: dict[str, float], digits: int = 0) -> str:
+    return f"{figures['median']:7.{digits}f} [{figures['min']:.{digits}f}–{figures['max']:.{digits}f}]"
 
 
 def processor() -> str:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flyweight.bench.harness import verdict
+from flyweight.bench.harness import rate, verdict
 
 FIGURES = {"load": "ms", "first token": "ms", "private": "MB", "decode": "tokens/s", "prefill": "tokens/s", "own": "MB"}
 
@@ -158,12 +158,16 @@ def row(name: str, unit: str, ours: str, figures: Mapping[str, Spread], target: 
     }
 
 
+def digits_of(unit: str) -> int:
+    """How many digits after the point say something: ratios are small numbers."""
+    return 2 if unit == "×" else 0
+
+
 def show(result: Mapping[str, Any]) -> str:
     """A result for people."""
 
     def figure(who: str) -> str:
-        figures = result["figures"][who]
-        return f"{figures['median']:.0f} [{figures['min']:.0f}–{figures['max']:.0f}]"
+        return rate(result["figures"][who], digits_of(result["unit"])).strip()
 
     beside = "".join(f"  {ratio:.2f}× {who} {figure(who)}" for who, ratio in result["ratios"].items())
     goal = f"  ({result['verdict']}: {result['target']})" if result["target"] else ""

@@ -25,6 +25,8 @@ LIMITS = {"write": {"median": 1000.0}}
         ("at most 699 MB", "missed"),
         ("at most 3× libggml", "met"),
         ("at most 2.9× libggml", "missed"),
+        ("700×", "met"),
+        ("700.5×", "missed"),
     ],
 )
 def test_verdict(target: str, expected: str) -> None:

@@ -135,7 +135,7 @@ class _Making:
         made_from = parents(self.base, self.tuned, digests, before)
         kept, described, twins = dict[str, str](), dict[str, dict[str, Any]](), dict[tuple[Any, ...], str]()
         seal = hashlib.sha256()
-        for name in sorted(self.tuned.manifest.entries):
+        for name in self._order(maker, made_from):
             entry, parent = self.tuned.manifest.entries[name], made_from.get(name)
             old = None if parent is None else self.base.manifest.entries[parent]
             unchanged = old is not None and digests[name] == before[old.name] and _alike(entry, old)
@@ -163,7 +163,19 @@ class _Making:
         used = set(made_from.values())
         self.removed = [name for name in self.base.manifest.entries if name not in used]
         ours = {"version": 1, "parent": self._parent(), "result": self._result(), "kept": kept, "removed": self.removed}
-        return {"parent_hash": seal.hexdigest(), "strategy": self.wish.strategy, "tensors": described, FLYWEIGHT: ours}
+        tensors = dict(sorted(described.items()))
+        return {"parent_hash": seal.hexdigest(), "strategy": self.wish.strategy, "tensors": tensors, FLYWEIGHT: ours}
+
+    def _order(self, maker: TensorMaker, made_from: Mapping[str, str]) -> list[str]:
+        """By name, but tensors of one file of the base together, as the public reader hashes a base of several files."""
+        entries, base = self.tuned.manifest.entries, self.base.manifest.entries
+
+        def file_of(name: str) -> str | None:
+            return next(iter(base[made_from[name]].extents.values())).file if name in made_from else None
+
+        named = (name for name in sorted(entries) if maker.must_be_named(entries[name]))
+        rank = {file: at for at, file in enumerate(dict.fromkeys(map(file_of, named)))}
+        return sorted(entries, key=lambda name: (rank.get(file_of(name), len(rank)), name))
 
     # Around the tensors ---------------------------------------------------------------------------
 
