@@ -114,7 +114,7 @@ def test_low_rank_has_a_usual_rank(base: Path, tmp_path: Path) -> None:
     tuned = write_toy_llama(tmp_path / "tuned", seed=8)
     create_delta(base, tuned, tmp_path / "d.wdelta", strategy="lowrank")
     ranks = export_adapter(None, tmp_path / "d.wdelta", tmp_path / "adapter").ranks
-    assert set(ranks.values()) == {DEFAULT_RANK}
+    assert 0 < max(ranks.values()) <= DEFAULT_RANK  # and less than four bits a weight, which is less here
 
 
 def test_an_adapter_for_another_model_is_refused(adapter: Path, tmp_path: Path) -> None:
