@@ -19,6 +19,7 @@ from flyweight.foundation.errors import MalformedError
 from flyweight.foundation.tensor import TensorSpec
 
 Array = np.ndarray[Any, Any]
+_F32 = np.dtype(np.float32)
 Elements = Callable[[int, int], Array]
 """Elements start..stop of a flat array, in its stored type: `read(start, stop)`."""
 
@@ -75,7 +76,7 @@ class Additive(Kind):
     """A kind that adds numbers to the base: both are f32, and so is their sum, rounded once to the type of the result."""
 
     def rebuild(self, start: int, stop: int, base: Array, out: Array) -> None:
-        values = np.array(astype(base, np.dtype(np.float32)))
+        values = astype(base, _F32) if base.dtype != _F32 else base.copy()
         self.add(start, stop, values)
         out[...] = astype(values, out.dtype)
 

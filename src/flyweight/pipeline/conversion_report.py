@@ -16,7 +16,7 @@ from flyweight.foundation.tensor import RAW
 _RUN = 1 << 14
 
 
-def _squares(a: Array) -> float:
+def squares(a: Array) -> float:
     """a · a: runs of 16 K in float32 (relative error at worst 2^14 · 2^-24, in practice 1e-6), summed in double."""
     whole = a.size - a.size % _RUN
     runs = np.einsum("ij,ij->i", a[:whole].reshape(-1, _RUN), a[:whole].reshape(-1, _RUN))
@@ -41,7 +41,7 @@ class Drift:
         if reference.dtype.itemsize <= 4 and values.dtype.itemsize <= 4 and reference.dtype.kind not in "iu":
             x, y = (np.ascontiguousarray(a, np.float32).reshape(-1) for a in (reference, values))
             error = x - y
-            sums = [_squares(a) for a in (error, x, y)]
+            sums = [squares(a) for a in (error, x, y)]
             if all(map(isfinite, sums)):
                 # A difference of floats is zero only if they are equal (gradual underflow).
                 largest = float(max(error.max(initial=0), -error.min(initial=0)))

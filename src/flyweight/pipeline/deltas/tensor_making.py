@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from blake3 import blake3
 
+from flyweight import kernels
 from flyweight.checkpoint import Checkpoint
 from flyweight.checkpoint.overlay import elements_of, stored_elements
 from flyweight.codecs.casts import astype
@@ -29,6 +30,7 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, OutputError, UnsupportedError
 from flyweight.foundation.manifest import Entry, Extent
 from flyweight.foundation.tensor import RAW, TensorSpec
+from flyweight.pipeline.conversion_report import squares
 from flyweight.sources import FileSource
 
 AUTO, EXACT, LOW_RANK = "auto", "exact", "lowrank"
@@ -126,7 +128,7 @@ class TensorMaker:
             prefix = "" if entry.codec == RAW else f"{part}."
             records = self._put(entry.name, kind.make(base, tuned, spec, own), prefix)
             for piece in self._rebuilt(kind, spec, own, records, base, spec.dtype):
-                rebuilt.update(piece.view(np.uint8).data)
+                rebuilt.update(piece.array.view(np.uint8).data)
             written += records
             parts[part] = {"shape": list(part_spec.shape), "dtype": DTYPE_NAMES[part_spec.dtype], **own}
         if rebuilt.hexdigest() != about["digest"]:
@@ -141,12 +143,9 @@ class TensorMaker:
         except FlyweightError as error:
             raise error.at(tensor=entry.name) from None
         digest, noise, signal = blake3(), 0.0, 0.0
-        pieces = self._rebuilt(kind, spec, own, written, base, result_dtype(before.spec.dtype))
-        for (start, stop), piece in zip(ranges(spec.size, _AT_ONCE), pieces, strict=True):
-            digest.update(piece.view(np.uint8).data)
-            wanted = astype(tuned(start, stop), _F32)
-            noise += _squares(astype(piece, _F32) - wanted)
-            signal += _squares(wanted - astype(base(start, stop), _F32))
+        for piece in self._rebuilt(kind, spec, own, written, base, result_dtype(before.spec.dtype), tuned):
+            digest.update(piece.array.view(np.uint8).data)
+            noise, signal = noise + piece.noise, signal + piece.signal
         left = sqrt(noise / signal) if signal else inf if noise else 0.0
         return self._made(strategy, {**about, "dtype": "float32", "digest": digest.hexdigest(), **own}, written, left)
 
@@ -161,18 +160,22 @@ class TensorMaker:
         written: Sequence[Written],
         base: Elements,
         to: DType,
-    ) -> Iterator[Array]:
-        """The array that the records give, a few chunks at a time."""
+        tuned: Elements | None = None,
+    ) -> Iterator[_Piece]:
+        """The array that the records give, a few chunks at a time, and how far that is from `tuned`."""
         source = FileSource(self._path)
         places = zip(kind.fields, written, strict=True)
         arrays = {field: FileArray(source, Extent("", each.offset, each.nbytes), each.dtype) for field, each in places}
         delta = kind(spec, about, arrays)
         delta.check()
 
-        def rebuild(where: tuple[int, int]) -> Array:
-            out = np.empty(where[1] - where[0], to.storage)
-            delta.rebuild(*where, base(*where), out)
-            return out
+        def rebuild(where: tuple[int, int]) -> _Piece:
+            before, out = base(*where), np.empty(where[1] - where[0], to.storage)
+            delta.rebuild(*where, before, out)
+            if tuned is None:
+                return _Piece(out)
+            wanted = tuned(*where)
+            return _Piece(out, _apart(out, wanted), _apart(before, wanted))
 
         return in_order(rebuild, ranges(spec.size, _AT_ONCE))
 
@@ -188,9 +191,21 @@ class TensorMaker:
         )
 
 
-def _squares(values: Array) -> float:
-    """In f32 within a range: of a few hundred thousand numbers, whose sum is for people."""
-    return float(np.dot(values, values))
+class _Piece(NamedTuple):
+    """A range of an array that was rebuilt, and the squares of what it, and the base, are from the fine-tune."""
+
+    array: Array
+    noise: float = 0.0
+    signal: float = 0.0
+
+
+def _apart(a: Array, b: Array) -> float:
+    """‖a − b‖²."""
+    difference = np.empty((1, len(a)), np.float32)
+    if not a.dtype == b.dtype == DType.BF16.numpy:
+        a, b = astype(a, _F32), astype(b, _F32)
+    kernels.difference(a.reshape(1, -1), b.reshape(1, -1), difference)
+    return squares(difference[0])
 
 
 def _sums(entry: Entry) -> bool:
