@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import isqrt
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ _INFINITE = 0x7F800000
 _COUNTER_BITS = 20
 """At most so many counters, 8 MB: between two magnitudes that a sample gives, each then often has one of its own, and all are
 counted once."""
-_SAMPLE, _SLICE = 1 << 18, 1 << 8
+_SAMPLE, _SLICE, _FEWEST_SLICES = 1 << 18, 1 << 8, 16
 """Changes in a sample, and how many of them lie side by side: rows may differ, so that few should be of one."""
 
 
@@ -39,11 +39,11 @@ class Changes:
             yield start, self._read(start, stop, buffer[:, : stop - start])
 
     def sample(self) -> Array:
-        """Differences in slices from all over the array, 1/64 of it or less."""
-        slices = min(self.size >> 6, _SAMPLE) // _SLICE
-        found = np.empty((slices, _SLICE), np.float32)
+        """Differences in slices from all over the array, (slices, elements): 1/256 of it or less; none where that is little."""
+        slices = min(self.size >> 8, _SAMPLE) // _SLICE
+        found = np.empty((slices if slices >= _FEWEST_SLICES else 0, _SLICE), np.float32)
         for number, row in enumerate(found):
-            start = (self.size - _SLICE) * number // max(slices - 1, 1)
+            start = (self.size - _SLICE) * number // (slices - 1)
             self._read(start, start + _SLICE, row.reshape(1, -1))
         return found
 
@@ -121,14 +121,11 @@ def _threshold(changes: Changes, count: int) -> tuple[int, int, int]:
 
 def _guess(changes: Changes, count: int) -> tuple[int, int]:
     """Between which magnitudes the last of the `count` largest changes likely lies."""
-    magnitudes = np.abs(changes.sample()).view(np.uint32).reshape(-1)
-    size = len(magnitudes)
-    if not size:
+    sample = np.abs(changes.sample()).view(np.uint32)
+    if not sample.size:
         return 0, _EVERY_MAGNITUDE
-    rank = count * size // changes.size
-    margin = rank // 32 + 4 * isqrt(rank) + 4  # four deviations of chance, and something for rows that differ
-    first, last = max(rank - margin, 0), min(rank + margin, size - 1)
-    ordered = np.partition(magnitudes, (size - 1 - last, size - 1 - first))
-    low = 0 if last == size - 1 else int(ordered[size - 1 - last])
-    high = _EVERY_MAGNITUDE if first == 0 else int(ordered[size - 1 - first]) + 1
-    return low, high
+    rank, ordered = count * sample.size // changes.size, np.sort(sample, axis=None)[::-1]
+    above = (sample > ordered[min(rank, sample.size - 1)]).sum(axis=1)
+    margin = int(4 * above.std() * sqrt(len(sample))) + 4  # four deviations; slices differ by chance, and as rows do
+    first, last = rank - margin, rank + margin
+    return int(ordered[last]) if last < sample.size else 0, int(ordered[first]) + 1 if first > 0 else _EVERY_MAGNITUDE

@@ -53,7 +53,7 @@ def test_they_are_those_a_sort_finds(size: int, share: float, spread: float, dty
 
 def test_they_are_found_in_many_ranges_and_in_two_types() -> None:
     rng = np.random.default_rng(0)
-    base = rng.normal(size=3 * CHUNK + 5).astype(ml_dtypes.bfloat16)
+    base = rng.normal(size=8 * CHUNK + 5).astype(ml_dtypes.bfloat16)
     tuned = (base.astype(np.float32) + rng.normal(0, 1e-3, len(base))).astype(np.float32)
     for count in (1, len(base) // 10, len(base) - 1, len(base)):
         check_largest(base, tuned, count)
@@ -64,7 +64,7 @@ def test_they_are_found_in_many_ranges_and_in_two_types() -> None:
 def test_a_sample_that_misleads_costs_time_alone(sampled: float) -> None:
     """All of the sample is unlike the rest."""
     rng = np.random.default_rng(1)
-    base, tuned = np.zeros(1 << 17, np.float32), rng.normal(size=1 << 17).astype(np.float32)
+    base, tuned = np.zeros(1 << 20, np.float32), rng.normal(size=1 << 20).astype(np.float32)
     seen: list[slice] = []
 
     def watched(start: int, stop: int) -> np.ndarray:
