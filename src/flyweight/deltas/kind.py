@@ -60,6 +60,10 @@ class Kind(ABC):
         a piece at a time, once, before the first range is rebuilt."""
         return
 
+    def complaint(self) -> str | None:
+        """Stored numbers that are NaN or infinite: well-formed, and what is rebuilt is no model. They are read for it."""
+        return None
+
     @abstractmethod
     def rebuild(self, start: int, stop: int, base: Array, out: Array) -> None:
         """A range, into `out`, whose type is that of `spec`. `base` has the same range of the base, in its own type; where the

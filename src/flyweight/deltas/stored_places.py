@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
@@ -43,7 +44,10 @@ class StoredPlaces:
         return np.concatenate(marks)
 
 
-def require_finite(label: str, stored: StoredArray) -> None:
-    """MalformedError if an array has NaN or infinity. It is read a piece at a time."""
-    for start in range(0, len(stored), PIECE):
-        require(bool(np.isfinite(stored[start : start + PIECE]).all()), f"{label} has NaN or infinity")
+def not_finite(arrays: Mapping[str, StoredArray]) -> str | None:
+    """A complaint about the first array that has NaN or infinity. They are read a piece at a time."""
+    for label, stored in arrays.items():
+        for start in range(0, len(stored), PIECE):
+            if not np.isfinite(stored[start : start + PIECE]).all():
+                return f"{label} has NaN or infinity"
+    return None

@@ -27,7 +27,7 @@ from flyweight.codecs.casts import astype
 from flyweight.deltas.header_numbers import refuse_options, require_count, require_share, share_option
 from flyweight.deltas.kind import Additive, Array, Elements, Record, StoredArray, require
 from flyweight.deltas.largest_changes import BEYOND_F16, Changes, Largest, not_stored
-from flyweight.deltas.stored_places import StoredPlaces, require_finite
+from flyweight.deltas.stored_places import StoredPlaces, not_finite
 from flyweight.foundation.tensor import TensorSpec
 
 _F32 = np.dtype(np.float32)
@@ -68,8 +68,9 @@ class Int4Delta(Additive):
 
     def check(self) -> None:
         self._places.check()
-        for key in ("outlier_vals", "scale", "zero_point"):
-            require_finite(key, self.arrays[key])
+
+    def complaint(self) -> str | None:
+        return not_finite({key: self.arrays[key] for key in ("outlier_vals", "scale", "zero_point")})
 
     def add(self, start: int, stop: int, values: Array) -> None:
         own = self._places.within(start, stop)
@@ -120,7 +121,8 @@ class Int4Delta(Additive):
 def levels_of(scale: np.float16, zero_point: np.float16) -> Array:
     """What each code stands for, f32 (1, 16)."""
     codes = np.arange(_TOP + 1, dtype=np.float32).reshape(1, -1)
-    return np.asarray(codes / np.float32(_TOP) * np.float32(float(scale) * _TOP) + np.float32(zero_point))
+    with np.errstate(invalid="ignore", over="ignore"):  # a scale may be infinite
+        return np.asarray(codes / np.float32(_TOP) * np.float32(float(scale) * _TOP) + np.float32(zero_point))
 
 
 def _as_f16(values: Array) -> Array:

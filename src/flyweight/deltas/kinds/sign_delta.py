@@ -18,7 +18,7 @@ from flyweight.codecs.casts import astype
 from flyweight.deltas.header_numbers import refuse_options, require_count
 from flyweight.deltas.kind import Additive, Array, Elements, Record, StoredArray, require
 from flyweight.deltas.largest_changes import BEYOND_F16, NOT_FINITE, Changes, not_stored
-from flyweight.deltas.stored_places import require_finite
+from flyweight.deltas.stored_places import not_finite
 from flyweight.foundation.tensor import TensorSpec
 
 
@@ -37,9 +37,8 @@ class SignDelta(Additive):
             require_count(about, "n_cols", self._columns)
             require(len(self._scales) == rows, f"{len(self._scales)} scales are stored for {rows} rows")
 
-    def check(self) -> None:
-        if self.spec.size:
-            require_finite("scales", self._scales)
+    def complaint(self) -> str | None:
+        return not_finite({"scales": self._scales}) if self.spec.size else None
 
     def add(self, start: int, stop: int, values: Array) -> None:
         first, last = start // self._columns, -(-stop // self._columns)

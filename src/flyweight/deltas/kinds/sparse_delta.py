@@ -16,7 +16,7 @@ from flyweight import kernels
 from flyweight.deltas.header_numbers import refuse_options, require_share, share_option
 from flyweight.deltas.kind import Additive, Array, Elements, Record, StoredArray, require
 from flyweight.deltas.largest_changes import Changes, Largest
-from flyweight.deltas.stored_places import StoredPlaces, require_finite
+from flyweight.deltas.stored_places import StoredPlaces, not_finite
 from flyweight.foundation.tensor import TensorSpec
 
 
@@ -35,7 +35,9 @@ class SparseDelta(Additive):
 
     def check(self) -> None:
         self._places.check()
-        require_finite("values", self._values)
+
+    def complaint(self) -> str | None:
+        return not_finite({"values": self._values})
 
     def add(self, start: int, stop: int, values: Array) -> None:
         own = self._places.within(start, stop)

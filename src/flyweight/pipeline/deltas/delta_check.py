@@ -47,6 +47,8 @@ def _look_at_file(bundle: Bundle, delta: Delta) -> Iterator[Finding]:
             _check_stored(bundle, change)
             for kind in change.parts.values():
                 kind.check()
+                if (complaint := kind.complaint()) is not None:
+                    yield Finding("error", "E_NONFINITE", complaint, change.name)
         except FlyweightError as error:
             damaged = True
             yield Finding("error", error.code, error.message, change.name, error.offset)
