@@ -22,6 +22,7 @@ from flyweight.codecs import codec_for
 from flyweight.containers import CONTAINERS
 from flyweight.containers.abilities import EmbedsFiles, adapted
 from flyweight.containers.container import Container
+from flyweight.deltas.recognition import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError
 from flyweight.foundation.manifest import Entry, Manifest, Typed
@@ -31,6 +32,8 @@ from flyweight.pipeline.plans.recipe import Masks, preset
 from flyweight.sources import MemoryBundle
 from fuzz.framing import Files, Input
 from support import GOLDEN, sample_files
+from support.adapters import CONFIG as ADAPTER_SETTINGS
+from support.adapters import PREFIX, adapter_weights, embedding, factor_pair, linear
 from support.chat_templates import TEMPLATES
 from support.every_codec import INSTANCES, plausible
 from support.materialise import Payload, materialise
@@ -279,6 +282,25 @@ def _plans() -> Iterator[Input]:
                     yield Input({"plan.json": job.plan.to_json("/plans")}, False)
 
 
+def _adapters() -> Iterator[Input]:
+    a, b = factor_pair(6, 5)
+    half, wide = factor_pair(4, 4, 2, np.float16), factor_pair(3, 400, 1, DType.BF16.numpy)
+    saved = {f"{PREFIX}lm_head.modules_to_save.default.weight": a, f"{PREFIX}model.norm.weight": b[0]}
+    for tensors, settings in (
+        (linear(a, b), {}),
+        (linear(a, b, "layers.0.self_attn.q_proj") | saved, {"modules_to_save": ["lm_head", "model.norm"], "use_rslora": True}),
+        (
+            linear(a, b) | linear(*half, "mlp.up_proj", ".default"),
+            {"rank_pattern": {"up_proj": 2}, "alpha_pattern": {"^mlp.up_proj": 3}},
+        ),
+        (embedding(*wide), {"r": 1}),
+        (linear(*wide, "h.0.c_attn"), {"fan_in_fan_out": True, "rank_pattern": {"c_attn": 1}}),
+    ):
+        yield Input(
+            {ADAPTER_CONFIG: json.dumps(ADAPTER_SETTINGS | settings).encode(), ADAPTER_WEIGHTS: adapter_weights(tensors)}
+        )
+
+
 SEEDS: dict[str, Callable[[], Iterator[Input]]] = {
     **{name: partial(_container, name) for name in _BY_HAND},
     "squizd_audit": partial(_container, "squizd"),
@@ -293,6 +315,7 @@ SEEDS: dict[str, Callable[[], Iterator[Input]]] = {
     "tokenizer": _tokenizers,
     "tokenizer_library": _tokenizers,
     "model": lambda: iter([*_models("hf"), *_models("gguf")]),
+    "adapter": _adapters,
 }
 
 

@@ -16,10 +16,13 @@ import numpy as np
 from flyweight import models
 from flyweight.checkpoint import Checkpoint, read_checkpoint
 from flyweight.codecs import CODECS
+from flyweight.codecs.entropy_coded import CHUNK
 from flyweight.containers import CONTAINERS
 from flyweight.containers.mlpackage import check_content
 from flyweight.containers.squizd.audit import audit
 from flyweight.containers.squizd.squizd_reading import check_archive, read
+from flyweight.deltas.lora import named_as, read_adapter
+from flyweight.deltas.recognition import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from flyweight.foundation import strict_json
 from flyweight.foundation.cursor import SCALARS, Cursor
 from flyweight.foundation.dtypes import DType
@@ -280,6 +283,23 @@ def _model(given: Input) -> str:
     return code
 
 
+def _adapter(given: Input) -> str:
+    """A LoRA adapter: what can be read is checked, and its first chunk rebuilt on zeros."""
+    if not {ADAPTER_CONFIG, ADAPTER_WEIGHTS} <= given.files.keys():
+        return "no adapter"
+    try:
+        delta = named_as(read_adapter(MemoryBundle(given.files)), {"model.layers.0.self_attn.q_proj.weight"})
+        for name, change in delta.changes.items():
+            kind = change.parts["data"]
+            kind.check()
+            out = np.empty(min(change.spec.size, CHUNK), change.spec.dtype.storage)
+            kind.rebuild(0, len(out), np.zeros_like(out), out)
+            promise(change.name == name and change.parent in (name, None), "a change of another tensor")
+    except FlyweightError as error:
+        return error.code
+    return f"{len(delta.changes)} changes"
+
+
 TARGETS: dict[str, Target] = {
     **{name: partial(check_container, CONTAINERS[name]) for name in CONTAINERS.lines},
     "squizd_audit": _squizd_audit,
@@ -294,4 +314,5 @@ TARGETS: dict[str, Target] = {
     "tokenizer": _tokenizer,
     "tokenizer_library": _tokenizer_library,
     "model": _model,
+    "adapter": _adapter,
 }
