@@ -198,6 +198,14 @@ def test_ranges_give_the_same_however_many_chunks_they_are(kind: str) -> None:
     assert np.array_equal(rebuilt(kind, base, about, arrays, chunks=2), whole)
 
 
+@pytest.mark.parametrize("kind", LOSSY)
+def test_a_sum_with_minus_zero_is_zero(kind: str) -> None:
+    """−0 + 0 = 0, whether the zero is stored or left out, as in the public reader."""
+    base = np.array([-0.0, -0.0, 1.0], np.float32)
+    tuned = np.array([-0.0, -0.0, 1.0], np.float32) if kind == "quantized" else np.array([-0.0, -0.0, 5.0], np.float32)
+    assert not np.signbit(rebuilt(kind, base, *made(kind, base, tuned))).any()
+
+
 def test_the_result_is_rounded_once_to_its_type() -> None:
     base, tuned = (array.astype(ml_dtypes.bfloat16) for array in pair((300,), 4))
     about, arrays = made("int4", base, tuned)
