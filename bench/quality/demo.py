@@ -11,6 +11,7 @@ enough to tell the rows apart, too few to compare with figures from elsewhere.
 from __future__ import annotations
 
 import argparse
+import filecmp
 import os
 import shutil
 import subprocess
@@ -40,6 +41,8 @@ TOKENS, WINDOW = 512, 256
 PROMPT = "Name three animals that live in the sea."
 STEP = 3e-4
 """How far a weight of the fine-tune moves, as a standard deviation."""
+
+PIECE = 1 << 20
 
 
 class Row(NamedTuple):
@@ -75,7 +78,7 @@ def main(model: Path, out: Path, *, keep: bool) -> None:
         flyweight("verify", target)
         rows.append(Row(title, target, made.document["bits_per_weight"], made, versus(model, target)))
     flyweight("convert", out / "SmolLM2.safetensors", out / "SmolLM2.again.gguf")
-    if (out / "SmolLM2.again.gguf").read_bytes() != model.read_bytes():
+    if not filecmp.cmp(out / "SmolLM2.again.gguf", model, shallow=False):
         sys.exit("GGUF → safetensors → GGUF did not give the same file")
     print("GGUF → safetensors → GGUF: byte-identical")
     rows += a_delta(model, out / "SmolLM2-hf-bf16", out, weights)
@@ -98,7 +101,7 @@ def a_delta(model: Path, base: Path, out: Path, weights: int) -> list[Row]:
     fine_tune(base, tuned)
     made = flyweight("delta", "create", base, tuned, delta)
     flyweight("delta", "apply", base, delta, again)
-    if any((again / file.name).read_bytes() != file.read_bytes() for file in tuned.iterdir()):
+    if any(not filecmp.cmp(again / file.name, file, shallow=False) for file in tuned.iterdir()):
         sys.exit("base + delta did not give the fine-tune")
     print("base + delta: byte-identical to the fine-tune")
     bits = 8 * made.document["nbytes"] / weights
@@ -109,16 +112,21 @@ def a_delta(model: Path, base: Path, out: Path, weights: int) -> list[Row]:
 
 
 def fine_tune(source: Path, out: Path) -> None:
-    """What stands for training: every weight moves a little, at random but always the same way."""
+    """What stands for training: every weight moves a little, at random but always the same way. In pieces, because what a
+    command uses is counted from what this process has used."""
     shutil.copytree(source, out)
     with open_checkpoint(out) as checkpoint:
         entries = list(checkpoint.manifest.entries.values())
     rng = np.random.default_rng(0)
     for entry in entries:
-        place = entry.extents["data"]
-        weights = np.memmap(out / place.file, entry.spec.dtype.storage, "r+", place.offset, (entry.spec.size,))
-        weights[:] = weights.astype(np.float32) + STEP * rng.standard_normal(weights.size, np.float32)
-        weights.flush()
+        place, dtype = entry.extents["data"], entry.spec.dtype.storage
+        with (out / place.file).open("r+b") as file:
+            for at in range(place.offset, place.end, PIECE):
+                file.seek(at)
+                weights = np.frombuffer(file.read(min(PIECE, place.end - at)), dtype).astype(np.float32)
+                weights += STEP * rng.standard_normal(len(weights), np.float32)
+                file.seek(at)
+                file.write(weights.astype(dtype).tobytes())
 
 
 def forms(model: Path, rows: list[Row]) -> Iterator[dict[str, Any]]:

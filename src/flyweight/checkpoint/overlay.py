@@ -84,11 +84,15 @@ class Overlay(Checkpoint):
         tensors = {name: extents for name, extents in old.tensors.items() if name in kept}
         for name, change in delta.changes.items():
             file = _key(self, change.twin or name)
-            if change.digest is not None and file in self._joined.rebuilt:
+            if (digest := self._digest(change)) is not None and file in self._joined.rebuilt:
                 extent = Extent(file, 0, self._joined.rebuilt[file].size)
-                of[extent] = change.digest
+                of[extent] = digest
                 tensors[name] = (extent,)
         return entries, Digests(of, tensors, old.remedy)
+
+    def _digest(self, change: Change) -> str | None:
+        """Sums as f32 have none: it is of the type that they have otherwise."""
+        return None if change.adds and self.in_f32 else change.digest
 
     def _changed(self, change: Change) -> Entry:
         if change.twin is not None:
@@ -126,8 +130,7 @@ class Overlay(Checkpoint):
             base = elements_of(self.base, before) if change.adds and before else stored_elements(self.base, before, part, spec)
             parts.append(RebuiltPart(change.parts[part], spec, base))
         stamp = f"{self._files[next(iter(self._files))].identity.stamp}.{change.name}"
-        exact = change.digest if not (change.adds and self.in_f32) else None
-        rebuilt = Rebuilt(self.delta.name, change.name, parts, stamp, exact)
+        rebuilt = Rebuilt(self.delta.name, change.name, parts, stamp, self._digest(change))
         rebuilt.explain = lambda: self._explained(change)
         return rebuilt
 

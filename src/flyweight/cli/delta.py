@@ -109,7 +109,7 @@ def apply(
       flyweight delta apply base-hf tuned.wdelta tuned-hf
       flyweight delta apply base-hf monday.wdelta tuesday.wdelta tuesday-hf
       flyweight delta apply base-hf lora-adapter merged.gguf --to gguf
-      flyweight delta apply base-hf small.wdelta tuned-f32 --dtype float32
+      flyweight delta apply base-hf small.wdelta tuned-f32 --dtype f32
     """
     from flyweight.pipeline.deltas.applying import apply_delta
 

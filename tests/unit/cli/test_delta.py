@@ -125,3 +125,19 @@ def test_squash_is_the_delta_of_base_and_result(folder: Path, tmp_path: Path) ->
     assert (done["base"], done["tuned"]) == (str(folder / "base"), str(tmp_path / "next.wdelta"))
     flyweight("delta", "create", folder / "base", tmp_path / "next", tmp_path / "made.wdelta")
     assert (tmp_path / "squashed.wdelta").read_bytes() == (tmp_path / "made.wdelta").read_bytes()
+
+
+@pytest.mark.parametrize("strategy", ["sparse", "quantized", "int4", "lowrank"])
+def test_sums_as_f32(folder: Path, tmp_path: Path, strategy: str) -> None:
+    """Not rounded: rounding them gives what apply writes without a type."""
+    base = {name: array.astype(np.float16) for name, array in llama_tensors().items()}
+    write_model(tmp_path / "base", base)
+    write_model(tmp_path / "tuned", tuned(base, 0.05))
+    given = tmp_path / "base", tmp_path / "d.wdelta"
+    assert flyweight("delta", "create", given[0], tmp_path / "tuned", given[1], "--strategy", strategy).code == 0
+    assert flyweight("delta", "apply", *given, tmp_path / "f32", "--dtype", "f32").code == 0
+    assert flyweight("delta", "apply", *given, tmp_path / "f16").code == 0
+    with package.open(tmp_path / "f32") as wide, package.open(tmp_path / "f16") as narrow:
+        assert all(np.array_equal(wide[name].astype(np.float16), narrow[name]) for name in base)
+        rounded = any(not np.array_equal(wide[name], narrow[name]) for name in base)
+        assert rounded == (strategy != "sparse")  # which has the differences themselves
