@@ -1,8 +1,9 @@
 """`exact`: an array as its difference from the base, bit for bit, coded by its entropy.
 
     coding "words"   bf16, f16, f32: differences in the order of the floats (`kernels.entropy.word_deltas`)
-        tables   u8: the number of the table for each exponent of the base (256), then the frequencies of symbols 0, 1, 2 … of
-                 each table as LEB128, until they are 4096 in all
+        drift    in the header, of f32, if it is not 0: so many cells of the base are moved (`deltas.drift`)
+        tables   u8: the drift; the number of the table for each exponent of the base (256); the frequencies of symbols 0, 1, 2
+                 … of each table as LEB128, until they are 4096 in all
         chunks   u8: for each chunk u32, its words; 32 states, u32; the words, u16; the bits below the symbols
         ends     u64: where each chunk ends; one that is as in the base has no bytes
     coding "xor"     everything else: bytes of the array xor bytes of the base, `tables` of one table and no exponents, `chunks`
@@ -25,6 +26,7 @@ import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs.entropy_coded import CHUNK, chunks_of, encode_symbols, frequencies_of, require_decoded, tables_of
+from flyweight.deltas.drift import CELL_NBYTES, MAX_CELLS, NO_DRIFT, Drift, find_drift
 from flyweight.deltas.in_order import in_order
 from flyweight.deltas.kind import Array, Elements, Kind, Record, StoredArray, ranges, require
 from flyweight.foundation.dtypes import DType
@@ -52,7 +54,12 @@ class ExactDelta(Kind):
         )
         units = 0 if self.coding == "plain" else chunks_of(spec.size if self.mantissa else spec.nbytes)
         require(len(arrays["ends"]) == units, f"there are {len(arrays['ends'])} chunks, not {units}")
-        require(len(arrays["tables"]) <= 256 + 512 * kernels.RANS_CONTEXTS, "its tables are too long")
+        require(len(arrays["tables"]) <= MAX_CELLS * CELL_NBYTES + 256 + 512 * kernels.RANS_CONTEXTS, "its tables are too long")
+        self._cells = about.get("drift", 0)
+        drifts = self.mantissa and spec.dtype is DType.F32
+        require(
+            type(self._cells) is int and 0 <= self._cells <= (MAX_CELLS if drifts else 0), "its drift is not a number of cells"
+        )
         if self.coding == "plain":
             require(len(arrays["chunks"]) == spec.nbytes, f"there are {len(arrays['chunks'])} bytes, not {spec.nbytes}")
 
@@ -68,12 +75,16 @@ class ExactDelta(Kind):
     @cached_property
     def _tables(self) -> tuple[Array, Array]:
         """Which table each exponent has, and the tables."""
-        stream = self.arrays["tables"][:]
+        stream = self.arrays["tables"][self._cells * CELL_NBYTES :]
         contexts, stream = (stream[:256], stream[256:]) if self.mantissa else (np.zeros(256, np.uint8), stream)
         require(
             len(contexts) == 256 and int(contexts.max()) < kernels.RANS_CONTEXTS, "its tables are not those of 256 exponents"
         )
         return np.ascontiguousarray(contexts).reshape(1, 256), tables_of(_read(stream, int(contexts.max()) + 1))
+
+    @cached_property
+    def _drift(self) -> Drift:
+        return Drift.read(self.arrays["tables"][: self._cells * CELL_NBYTES])
 
     def rebuild(self, start: int, stop: int, base: Array, out: Array) -> None:
         """Bytes are at hand for every element, so ranges of elements are ranges of bytes that begin at a chunk, too."""
@@ -93,7 +104,8 @@ class ExactDelta(Kind):
             if begin == end:
                 result[...] = own
             else:
-                self._decode(np.require(own, requirements=["C", "A"]), self.arrays["chunks"][begin:end], result)
+                moved = self._drift.moved(own) if self.mantissa else own
+                self._decode(np.require(moved, requirements=["C", "A"]), self.arrays["chunks"][begin:end], result)
 
     def _decode(self, base: Array, chunk: Array, out: Array) -> None:
         words, states, end = _taken_apart(chunk)
@@ -122,7 +134,7 @@ class ExactDelta(Kind):
     ) -> Iterator[Record]:
         if spec.dtype in _MANTISSAS:
             about["coding"] = "words"
-            yield from _make_words(base, tuned, spec)
+            yield from _make_words(base, tuned, spec, about)
         else:
             yield from _make_bytes(base, tuned, spec, about)
 
@@ -164,8 +176,10 @@ def _records(tables: Array, chunks: Iterator[Array]) -> Iterator[Record]:
     yield Record("ends", "uint64", [np.array(ends[1:], np.uint64)])
 
 
-def _make_words(base: Elements, tuned: Elements, spec: TensorSpec) -> Iterator[Record]:
+def _make_words(base: Elements, tuned: Elements, spec: TensorSpec, about: dict[str, Any]) -> Iterator[Record]:
     mantissa = _MANTISSAS[spec.dtype]
+    drift = find_drift(base, tuned, spec.size) if spec.dtype is DType.F32 else NO_DRIFT
+    about |= {"drift": drift.cells} if drift.cells else {}
 
     def pair(where: tuple[int, int]) -> tuple[Array, Array]:
         own, other = (_words(np.ascontiguousarray(read(*where)), spec.dtype).reshape(1, -1) for read in (base, tuned))
@@ -176,7 +190,7 @@ def _make_words(base: Elements, tuned: Elements, spec: TensorSpec) -> Iterator[R
         if np.array_equal(own, other):
             return None
         counts = np.zeros((256, 256), np.uint64)
-        kernels.delta_count(own, other, mantissa, counts)
+        kernels.delta_count(drift.moved(own), other, mantissa, counts)
         return counts
 
     counts = np.zeros((256, 256), np.uint64)
@@ -190,6 +204,7 @@ def _make_words(base: Elements, tuned: Elements, spec: TensorSpec) -> Iterator[R
         own, other = pair(where)
         if np.array_equal(own, other):
             return np.zeros(0, np.uint8)
+        own = drift.moved(own)
         symbols, tables = np.empty(own.shape, np.uint8), np.empty(own.shape, np.uint8)
         rest, size = np.empty((1, CHUNK * own.itemsize), np.uint8), np.empty((1, 1), np.uint64)
         kernels.delta_split(own, other, CHUNK, symbols, rest, size)
@@ -197,7 +212,7 @@ def _make_words(base: Elements, tuned: Elements, spec: TensorSpec) -> Iterator[R
         coded = encode_symbols(symbols, tables, frequencies)
         return _chunk(coded.states, coded.words, rest[0, : int(size[0, 0])])
 
-    tables = np.concatenate([contexts, _written(frequencies)])
+    tables = np.concatenate([drift.stored, contexts, _written(frequencies)])
     yield from _records(tables, in_order(encode, ranges(spec.size)))
 
 
