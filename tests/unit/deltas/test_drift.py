@@ -91,7 +91,7 @@ def test_hostile_tables(pairs: list[tuple[int, int]]) -> None:
         Drift.read(np.array(pairs, "<i4").view(np.uint8).reshape(-1))
 
 
-@pytest.mark.parametrize("drift", [-1, MAX_CELLS + 1, True, 1.0, "1", None])
+@pytest.mark.parametrize("drift", [-1, 38, MAX_CELLS + 1, True, 1.0, "1", None])
 def test_hostile_counts(drift: object) -> None:
     parts = {"tables": np.zeros(300, np.uint8), "chunks": np.zeros(0, np.uint8), "ends": np.zeros(1, np.uint64)}
     with pytest.raises(MalformedError):

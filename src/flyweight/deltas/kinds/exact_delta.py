@@ -60,6 +60,7 @@ class ExactDelta(Kind):
         require(
             type(self._cells) is int and 0 <= self._cells <= (MAX_CELLS if drifts else 0), "its drift is not a number of cells"
         )
+        require(len(arrays["tables"]) >= self._cells * CELL_NBYTES, "its tables are shorter than its drift")
         if self.coding == "plain":
             require(len(arrays["chunks"]) == spec.nbytes, f"there are {len(arrays['chunks'])} bytes, not {spec.nbytes}")
 
