@@ -150,21 +150,25 @@ class Overlay(Checkpoint):
         except MalformedError:
             made = b""
         if blake3(made).hexdigest() != patch.digest:
-            raise ParentError(
-                f"the side file '{name}' cannot be rebuilt: it was made from '{self.delta.parent.name}', the base is "
-                f"'{self.base.bundle.name}'",
-                file=self.delta.name,
-            )
+            raise self._another_base(f"whose side file '{name}' differs")
         return made
 
     # Whether the base is the parent ---------------------------------------------------------------
 
-    def _wrong_parent(self, tensor: str, how: str) -> ParentError:
+    @property
+    def _base_name(self) -> str:
+        return self.base.delta_places[-1] if self.base.delta_places else self.base.bundle.name
+
+    def _another_base(self, how: str) -> ParentError:
         made_from = f"'{self.delta.parent.name}'" if self.delta.parent.name else "another base"
         return ParentError(
-            f"the delta was made from {made_from}, not from '{self.base.bundle.name}', where tensor '{tensor}' {how}",
-            file=self.delta.name, tensor=tensor, hint="give the base that it was made from; `flyweight delta log` names it",
-        )  # fmt: skip
+            f"the delta was made from {made_from}, not from '{self._base_name}', {how}",
+            file=self.delta.name,
+            hint="give the base that it was made from; `flyweight delta log` names it",
+        )
+
+    def _wrong_parent(self, tensor: str, how: str) -> FlyweightError:
+        return self._another_base(f"where tensor '{tensor}' {how}").at(tensor=tensor)
 
     def _check_hash(self) -> None:
         """The hash of a file that has no digests: of the tensors it names, in the order it has them. Where it was made from
@@ -176,7 +180,7 @@ class Overlay(Checkpoint):
         more = [every, sorted(every)] if len(every) > len(named) else []
         if all(self._hash(names) != self.delta.parent.hash for names in (named, *more)):
             raise ParentError(
-                f"the base '{self.base.bundle.name}' is not the one that the delta was made from: their hashes differ over "
+                f"the base '{self._base_name}' is not the one that the delta was made from: their hashes differ over "
                 f"{len(named)} tensors, '{named[0] if named else ''}' first",
                 file=self.delta.name, hint="the file does not say which tensor differs, or what its base is called",
             )  # fmt: skip

@@ -179,7 +179,9 @@ def verify(delta: Path, base: Path | None, as_json: bool) -> None:
     else:
         for found in report.findings:
             say(f"{found.level}: {f'tensor {found.tensor}: ' if found.tensor else ''}{found.message} [{found.code}]")
-        say(f"{'ok' if report.ok else 'FAILED'}: {report.tensors} tensors change, {human_bytes(report.nbytes)} read")
+        rebuilt = "" if any(found.code == "E_NO_BASE" for found in report.findings) else ", the result rebuilt"
+        summary = f"{report.tensors} tensors change, {human_bytes(report.nbytes)} read"
+        say(f"ok: {summary}{rebuilt}" if report.ok else f"FAILED: {summary}")
     sys.exit(0 if report.ok else 1 if all(f.code == "E_PARENT" for f in report.findings if f.level == "error") else 3)
 
 

@@ -113,6 +113,13 @@ def test_what_is_no_delta(folder: Path, deltas: list[str]) -> None:
     assert not (folder / "out").exists()
 
 
+def test_another_base_is_named_as_it_was_given(folder: Path, tmp_path: Path) -> None:
+    """A chain by its last delta, and not by the model below."""
+    done = flyweight("delta", "apply", folder / "d.wdelta", folder / "d.wdelta", tmp_path / "out", "--json")
+    assert done.error()["code"] == "E_PARENT"
+    assert f"not from '{folder / 'd.wdelta'}'" in done.error()["message"]
+
+
 def test_squash_needs_a_delta(folder: Path) -> None:
     assert flyweight("delta", "squash", folder / "base", folder / "out.wdelta").code == 2
 
