@@ -28,7 +28,7 @@ def verify_delta(path: Path | str, *, base: Path | str | None = None, progress: 
     findings: list[Finding] = []
     with closing(open_bundle(path)) as bundle:
         delta = read_delta(bundle)
-        findings += _look_at_file(bundle, delta)
+        findings += look_at_file(bundle, delta)
         nbytes = sum(source.size for source in bundle.values())
     place = base if base is not None else base_place(delta)
     if place is not None and Path(place).exists() and not findings:
@@ -39,7 +39,7 @@ def verify_delta(path: Path | str, *, base: Path | str | None = None, progress: 
     return VerifyReport(str(path), "wdelta", len(delta.changes), nbytes, False, tuple(findings), malformed=malformed)
 
 
-def _look_at_file(bundle: Bundle, delta: Delta) -> Iterator[Finding]:
+def look_at_file(bundle: Bundle, delta: Delta) -> Iterator[Finding]:
     """Each tensor by its own digest, so that damage has a name; what lies between them by the checksum of all."""
     damaged = False
     for change in delta.changes.values():
