@@ -24,6 +24,7 @@ from flyweight.containers.mlpackage import check_content
 from flyweight.containers.squizd.audit import audit
 from flyweight.containers.squizd.squizd_reading import check_archive, read
 from flyweight.deltas import KINDS
+from flyweight.deltas.changes import Delta
 from flyweight.foundation import strict_json
 from flyweight.foundation.cursor import SCALARS, Cursor
 from flyweight.foundation.dtypes import DType
@@ -301,6 +302,13 @@ def _wdelta(given: Input) -> str:
         opened = Overlay(DELTA_BASE, delta, bundle, owns_base=False)
     except FlyweightError as error:
         return error.code
+    try:
+        return _read_and_written(opened, delta) + (f", {found[0].code}" if found else "")
+    finally:
+        opened.close()
+
+
+def _read_and_written(opened: Overlay, delta: Delta) -> str:
     check_manifest(opened.manifest, opened.bundle, twins=True)
     code = decoded(opened)
     code += placed_again(opened.container, opened)
@@ -312,7 +320,7 @@ def _wdelta(given: Input) -> str:
                 continue
             raw = b"".join(stored_bytes(opened, name))
             promise(blake3(raw).hexdigest() == change.digest, "a tensor that is not what its digest says was not found")
-    return f"{code}{f', {found[0].code}' if found else ''}"
+    return code
 
 
 TARGETS: dict[str, Target] = {

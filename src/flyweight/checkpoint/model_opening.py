@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from flyweight.deltas.changes import Delta
 
 Place = Path | str
-_MAX_CHAIN = 256
+MAX_CHAIN = 256
+"""Deltas, each on the one before."""
 
 
 def open_checkpoint(
@@ -103,21 +104,20 @@ def _opened(path: Place, checks_digests: bool, in_f32: bool, depth: int) -> Chec
 def _on_its_base(bundle: Bundle, checks_digests: bool, in_f32: bool, depth: int) -> Checkpoint:
     delta = read_delta(bundle)
     place = base_place(delta)
-    if depth == _MAX_CHAIN:
-        raise MalformedError(f"a chain of more than {_MAX_CHAIN} deltas", code="E_CHAIN", file=bundle.name)
     try:
+        if depth == MAX_CHAIN:
+            raise MalformedError(f"a chain of more than {MAX_CHAIN} deltas", code="E_CHAIN", file=bundle.name)
         if place is None:
             raise ParentError(
                 "does not say where its base is", file=bundle.name, hint="give the base, and this file with --delta"
             )
+        if not os.path.exists(place):
+            raise ParentError(
+                f"its base '{delta.parent.name}' is not at '{place}'",
+                file=bundle.name,
+                hint="give the base, and this file with --delta",
+            )
         base = _opened(place, checks_digests, in_f32, depth + 1)
-    except FileNotFoundError:
-        bundle.close()
-        raise ParentError(
-            f"its base '{delta.parent.name}' is not at '{place}'",
-            file=bundle.name,
-            hint="give the base, and this file with --delta",
-        ) from None
     except BaseException:
         bundle.close()
         raise

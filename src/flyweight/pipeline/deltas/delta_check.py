@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -31,7 +32,7 @@ def verify_delta(path: Path | str, *, base: Path | str | None = None, progress: 
         findings += look_at_file(bundle, delta)
         nbytes = sum(source.size for source in bundle.values())
     place = base if base is not None else base_place(delta)
-    if place is not None and Path(place).exists() and not findings:
+    if place is not None and os.path.exists(place) and not findings:
         findings += _look_at_result(place, path, progress)
     elif base is None and not findings:
         findings.append(Finding("warning", "E_NO_BASE", "the base is not there: the file is whole, the result was not rebuilt"))
