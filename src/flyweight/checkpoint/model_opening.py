@@ -11,15 +11,15 @@ from flyweight.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from flyweight.containers import recognise
 from flyweight.containers.abilities import Inflates
 from flyweight.deltas.recognition import is_adapter, is_delta, is_wdelta
-from flyweight.foundation.errors import FlyweightError, MalformedError, ParentError, UnsupportedError
+from flyweight.foundation.errors import FlyweightError, LimitError, ParentError, UnsupportedError
 from flyweight.sources import Bundle, open_bundle
 
 if TYPE_CHECKING:
     from flyweight.deltas.changes import Delta
 
 Place = Path | str
-MAX_CHAIN = 256
-"""Deltas, each on the one before."""
+MAX_CHAIN = 100
+"""Deltas, each on the one before: a tensor is rebuilt through all of them, each within the next."""
 
 
 def open_checkpoint(
@@ -78,6 +78,8 @@ def _overlaid(base: Checkpoint, delta: Delta, bundle: Bundle, in_f32: bool, *, o
     from flyweight.checkpoint.overlay import Overlay  # which most models do not need
 
     try:
+        if len(base.delta_places) == MAX_CHAIN:
+            raise too_long(bundle.name)
         if is_adapter(bundle):
             from flyweight.deltas.lora import named_as
 
@@ -106,7 +108,7 @@ def _on_its_base(bundle: Bundle, checks_digests: bool, in_f32: bool, depth: int)
     place = base_place(delta)
     try:
         if depth == MAX_CHAIN:
-            raise MalformedError(f"a chain of more than {MAX_CHAIN} deltas", code="E_CHAIN", file=bundle.name)
+            raise too_long(bundle.name)
         if place is None:
             raise ParentError(
                 "does not say where its base is", file=bundle.name, hint="give the base, and this file with --delta"
@@ -126,6 +128,13 @@ def _on_its_base(bundle: Bundle, checks_digests: bool, in_f32: bool, depth: int)
     except BaseException:
         base.close()
         raise
+
+
+def too_long(file: str) -> LimitError:
+    return LimitError(
+        f"a chain of more than {MAX_CHAIN} deltas", code="E_CHAIN", file=file,
+        hint="make one of several with `flyweight delta squash`; a delta that is its own base is damaged",
+    )  # fmt: skip
 
 
 def base_place(delta: Delta) -> Path | None:

@@ -10,10 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flyweight.checkpoint.model_opening import MAX_CHAIN, base_place, read_delta
+from flyweight.checkpoint.model_opening import MAX_CHAIN, base_place, read_delta, too_long
 from flyweight.deltas.changes import Delta
 from flyweight.deltas.recognition import is_delta
-from flyweight.foundation.errors import MalformedError
 from flyweight.sources import open_bundle
 
 
@@ -51,7 +50,7 @@ def delta_log(path: Path | str) -> Iterator[DeltaSummary]:
         if summary.base_path is None or not is_delta_at(summary.base_path):
             return
         path = summary.base_path
-    raise MalformedError(f"a chain of more than {MAX_CHAIN} deltas", code="E_CHAIN", file=str(path))
+    raise too_long(str(path))
 
 
 def is_delta_at(path: Path | str) -> bool:
