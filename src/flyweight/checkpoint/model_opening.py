@@ -33,7 +33,7 @@ def open_checkpoint(
     """
     if isinstance(path, Checkpoint) and not deltas:
         return path
-    base = path if isinstance(path, Checkpoint) else _opened(path, checks_digests, in_f32, 0)
+    base = path if isinstance(path, Checkpoint) else _opened(path, checks_digests, in_f32)
     try:
         for place in deltas:
             bundle = open_bundle(place)
@@ -90,10 +90,11 @@ def _overlaid(base: Checkpoint, delta: Delta, bundle: Bundle, in_f32: bool, *, o
         raise error.at(file=delta.name) from None
 
 
-def _opened(path: Place, checks_digests: bool, in_f32: bool, depth: int) -> Checkpoint:
+def _opened(path: Place, checks_digests: bool, in_f32: bool, above: tuple[str, ...] = ()) -> Checkpoint:
+    """`above` are the deltas whose base it is."""
     bundle = open_bundle(path)
     if is_delta(bundle):
-        return _on_its_base(bundle, checks_digests, in_f32, depth)
+        return _on_its_base(bundle, checks_digests, in_f32, above)
     try:
         container = recognise(bundle)
         bundle = container.view(bundle) if isinstance(container, Inflates) else bundle
@@ -103,11 +104,11 @@ def _opened(path: Place, checks_digests: bool, in_f32: bool, depth: int) -> Chec
     return read_checkpoint(bundle, container, checks_digests=checks_digests)
 
 
-def _on_its_base(bundle: Bundle, checks_digests: bool, in_f32: bool, depth: int) -> Checkpoint:
+def _on_its_base(bundle: Bundle, checks_digests: bool, in_f32: bool, above: tuple[str, ...]) -> Checkpoint:
     delta = read_delta(bundle)
-    place = base_place(delta)
+    place, real = base_place(delta), os.path.realpath(bundle.name)
     try:
-        if depth == MAX_CHAIN:
+        if real in above or len(above) == MAX_CHAIN:
             raise too_long(bundle.name)
         if place is None:
             raise ParentError(
@@ -119,7 +120,7 @@ def _on_its_base(bundle: Bundle, checks_digests: bool, in_f32: bool, depth: int)
                 file=bundle.name,
                 hint="give the base, and this file with --delta",
             )
-        base = _opened(place, checks_digests, in_f32, depth + 1)
+        base = _opened(place, checks_digests, in_f32, (*above, real))
     except BaseException:
         bundle.close()
         raise

@@ -203,7 +203,8 @@ def _read_changes(header: Mapping[str, Any], records: Records, name: str, versio
     changes = {}
     for tensor, about in described.items():
         try:
-            changes[check_name(tensor)] = _read_change(tensor, about, records.get(tensor, {}))
+            check_name(tensor)
+            changes[tensor] = _read_change(tensor, about, records.get(tensor, {}))
         except FlyweightError as error:
             raise error.at(tensor=tensor) from None
     for change in changes.values():

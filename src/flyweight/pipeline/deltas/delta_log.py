@@ -44,7 +44,9 @@ def inspect_delta(path: Path | str) -> DeltaSummary:
 
 def delta_log(path: Path | str) -> Iterator[DeltaSummary]:
     """A delta and those it is made on, the newest first, as far as they say where they are."""
-    for _ in range(MAX_CHAIN):
+    seen = set[str]()
+    while len(seen) < MAX_CHAIN and (real := os.path.realpath(path)) not in seen:
+        seen.add(real)
         summary = inspect_delta(path)
         yield summary
         if summary.base_path is None or not is_delta_at(summary.base_path):
