@@ -29,8 +29,12 @@ __all__ = [
     "array",
     "as_public",
     "edited",
+    "int4",
+    "low_rank",
     "made_of",
     "public",
+    "signs",
+    "sparse",
     "taken_apart",
     "v1_hash",
     "with_records",
@@ -278,5 +282,11 @@ def int4(
     return public({"b.weight": INT4 | about}, records)
 
 
-PUBLIC = {"sparse": sparse(), "quantized": signs(), "int4": int4()}
-"""A file of each strategy of the public tool."""
+def low_rank(up: Any = (1, 2, 3), down: Any = (0.5, 0.25, 0, 1), dtype: str = "float16", **about: Any) -> bytes:
+    records = [array("b.weight", "up", up, dtype), array("b.weight", "down", down, dtype)]
+    header = {"strategy": "lowrank", "shape": [3, 4], "dtype": "float32", "rank": 1, "scale": 1.0}
+    return public({"b.weight": header | about}, records)
+
+
+PUBLIC = {"sparse": sparse(), "quantized": signs(), "int4": int4(), "lowrank": low_rank()}
+"""A file of each strategy that adds numbers, without digests, as those of the public tool are."""

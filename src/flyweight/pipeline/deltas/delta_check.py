@@ -11,6 +11,7 @@ from blake3 import blake3
 
 from flyweight.checkpoint import open_checkpoint
 from flyweight.checkpoint.model_opening import base_place, read_delta
+from flyweight.checkpoint.overlay import tensor_digest
 from flyweight.containers.container import Finding
 from flyweight.deltas.changes import Change, Delta
 from flyweight.deltas.recognition import is_wdelta
@@ -80,6 +81,8 @@ def _look_at_result(base: Path | str, path: Path | str, progress: Progress | Non
         for name, entry in result.manifest.entries.items():
             try:
                 result.check_tensor(name)
+                if name not in result.manifest.digests.tensors:
+                    tensor_digest(result, name)  # it can be rebuilt, which is all that is known of it
             except ParentError as error:  # of another base everything differs: once is enough
                 if not differing:
                     yield Finding("error", error.code, error.message, name, error.offset)
