@@ -32,6 +32,7 @@ __all__ = [
     "int4",
     "low_rank",
     "made_of",
+    "owners",
     "public",
     "signs",
     "sparse",
@@ -114,6 +115,18 @@ def taken_apart(raw: bytes) -> tuple[bytes, list[Field]]:
             records.append(Field(texts[0], texts[1], raw[at : at + nbytes], texts[2], tuple(shape), nbytes))
         at += nbytes
     return header, records
+
+
+def owners(raw: bytes) -> dict[int, str]:
+    """The tensor of each byte that lies in an array of one."""
+    _, records = taken_apart(raw)
+    found, at = dict[int, str](), 15 + int.from_bytes(raw[11:15], "little")
+    for record in records:
+        end = at + len(record.pack())
+        if record.tensor:
+            found |= dict.fromkeys(range(end - len(record.data), end), bytes(record.tensor).decode())  # type: ignore[arg-type]
+        at = end
+    return found
 
 
 def edited(raw: bytes, change: Callable[[Header], object] | bytes) -> bytes:
