@@ -102,8 +102,9 @@ def check_container(container: Container, given: Input, *, again: bool = True) -
     return code
 
 
-def check_manifest(manifest: Manifest, bundle: Bundle) -> None:
-    """Every part lies inside its file, has the size its layout says, and shares no byte with another."""
+def check_manifest(manifest: Manifest, bundle: Bundle, *, twins: bool = False) -> None:
+    """Every part lies inside its file, has the size its layout says, and shares no byte with another: but for `twins`, which
+    share them all."""
     spans: dict[str, list[tuple[int, int]]] = {}
     for entry in manifest.entries.values():
         promise(entry.parts.keys() == entry.extents.keys(), "parts without a place")
@@ -114,7 +115,7 @@ def check_manifest(manifest: Manifest, bundle: Bundle) -> None:
         if isinstance(extent, Extent):
             spans.setdefault(extent.file, []).append((extent.offset, extent.end))
     for file, runs in spans.items():
-        runs = sorted(run for run in runs if run[0] < run[1])
+        runs = sorted(run for run in (set(runs) if twins else runs) if run[0] < run[1])
         size = (bundle[file] if file in bundle else bundle.siblings()[file]).size
         promise(not runs or (runs[0][0] >= 0 and max(end for _, end in runs) <= size), f"an extent outside {file!r}")
         promise(all(before[1] <= after[0] for before, after in pairwise(runs)), f"extents of {file!r} overlap")

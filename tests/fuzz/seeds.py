@@ -31,7 +31,7 @@ from flyweight.pipeline.plans.planning import make_job
 from flyweight.pipeline.plans.recipe import Masks, preset
 from flyweight.sources import MemoryBundle
 from fuzz.framing import Files, Input
-from support import GOLDEN, sample_files
+from support import GOLDEN, sample_files, wdelta_files
 from support.adapters import CONFIG as ADAPTER_SETTINGS
 from support.adapters import PREFIX, adapter_weights, embedding, factor_pair, linear
 from support.chat_templates import TEMPLATES
@@ -301,8 +301,24 @@ def _adapters() -> Iterator[Input]:
         )
 
 
+def _wdelta() -> Iterator[Input]:
+    """Of models that differ in every way, ours and without what is ours; deltas of one tensor; the public tool's."""
+    tuned = wdelta_files.TUNED
+    made = [wdelta_files.made_of(wdelta_files.BASE, tuned)]
+    tensors = wdelta_files.BASE_TENSORS
+    for name in ("a.weight", "c.bias", "d.bytes", "g.eight"):
+        changed = {name: tensors[name][::-1]}
+        made.append(wdelta_files.made_of(wdelta_files.BASE, wdelta_files.BASE | {
+            "model.safetensors": wdelta_files.safetensors(tensors | changed)}))  # fmt: skip
+    made += [wdelta_files.as_public(raw) for raw in made]
+    made += wdelta_files.PUBLIC.values()
+    for raw in made:
+        yield Input({wdelta_files.NAME: raw}, False)
+
+
 SEEDS: dict[str, Callable[[], Iterator[Input]]] = {
     **{name: partial(_container, name) for name in _BY_HAND},
+    "wdelta": _wdelta,
     "squizd_audit": partial(_container, "squizd"),
     "squizd_damage": _damages,
     "archive": _archives,

@@ -12,15 +12,20 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from blake3 import blake3
 
 from flyweight import models
 from flyweight.checkpoint import Checkpoint, read_checkpoint
+from flyweight.checkpoint.model_opening import read_delta
+from flyweight.checkpoint.overlay import Overlay, stored_bytes
 from flyweight.codecs import CODECS
 from flyweight.codecs.entropy_coded import CHUNK
 from flyweight.containers import CONTAINERS
 from flyweight.containers.mlpackage import check_content
 from flyweight.containers.squizd.audit import audit
 from flyweight.containers.squizd.squizd_reading import check_archive, read
+from flyweight.deltas import KINDS
+from flyweight.deltas.changes import Delta
 from flyweight.deltas.lora import named_as, read_adapter
 from flyweight.deltas.recognition import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from flyweight.foundation import strict_json
@@ -34,6 +39,7 @@ from flyweight.models.checked_record import Record
 from flyweight.models.dialects import DIALECTS, gguf_tokenizer
 from flyweight.models.dialects.contract import Text
 from flyweight.models.tokenizers import tokenizer_files
+from flyweight.pipeline.deltas.delta_check import look_at_file
 from flyweight.pipeline.plans.plan import Plan
 from flyweight.pipeline.plans.planning import job_of_plan
 from flyweight.pipeline.plans.recipe import load_recipe
@@ -43,11 +49,12 @@ from flyweight.runtime.text.tokenizer import Tokenizer
 from flyweight.sources import MemoryBundle, MemorySource
 from flyweight.sources.zstd import ZstdSource
 from fuzz.framing import Input
-from fuzz.oracle import check_container, promise
+from fuzz.oracle import check_container, check_manifest, decoded, placed_again, promise
 from fuzz.seeds import PLANNED_TENSORS, SQUIZD_WHOLE
 from support.raw_files import safetensors_file, tensor_json
 from support.squizd_files import NAME
 from support.toys import safetensors_bytes
+from support.wdelta_files import BASE
 
 __all__ = ["TARGETS", "Target"]
 
@@ -55,7 +62,7 @@ Target = Callable[[Input], str]
 """Takes an input; returns how it ended. What it raises is a finding."""
 
 # Everything is imported now: a module that is imported inside an execution would cost that execution its time.
-list(CONTAINERS), list(CODECS), list(FAMILIES), list(DIALECTS)
+list(CONTAINERS), list(CODECS), list(FAMILIES), list(DIALECTS), list(KINDS)
 
 ROWS = 20
 """Of the embedding beside a tokenizer."""
@@ -300,8 +307,45 @@ def _adapter(given: Input) -> str:
     return f"{len(delta.changes)} changes"
 
 
+DELTA_BASE = read_checkpoint(MemoryBundle(BASE, "/models/base"), CONTAINERS["hf"])
+"""What deltas are opened on: the seeds are made from it."""
+
+
+def _wdelta(given: Input) -> str:
+    """Checked as a file, opened on a base, read and written; what has digests and can be read is what they say."""
+    if given.is_directory:
+        return "a directory"
+    bundle = MemoryBundle(given.files, f"/models/{NAME}", is_directory=False)
+    try:
+        delta = read_delta(bundle)
+        found = list(look_at_file(bundle, delta))
+        opened = Overlay(DELTA_BASE, delta, bundle, owns_base=False)
+    except FlyweightError as error:
+        return error.code
+    try:
+        return _read_and_written(opened, delta) + (f", {found[0].code}" if found else "")
+    finally:
+        opened.close()
+
+
+def _read_and_written(opened: Overlay, delta: Delta) -> str:
+    check_manifest(opened.manifest, opened.bundle, twins=True)
+    code = decoded(opened)
+    code += placed_again(opened.container, opened)
+    for name, change in delta.changes.items():
+        if change.digest is not None and opened.manifest.entries[name].nbytes <= _MOST_WRITTEN:
+            try:
+                opened.check_tensor(name)
+            except FlyweightError:
+                continue
+            raw = b"".join(stored_bytes(opened, name))
+            promise(blake3(raw).hexdigest() == change.digest, "a tensor that is not what its digest says was not found")
+    return code
+
+
 TARGETS: dict[str, Target] = {
     **{name: partial(check_container, CONTAINERS[name]) for name in CONTAINERS.lines},
+    "wdelta": _wdelta,
     "squizd_audit": _squizd_audit,
     "squizd_damage": _squizd_damage,
     "archive": _archive,

@@ -15,7 +15,7 @@ import pytest
 
 from flyweight import cli
 from flyweight.checkpoint import open_checkpoint
-from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
+from flyweight.foundation.errors import FlyweightError, MalformedError, ParentError, UnsupportedError
 from support.fuzz_cases import Case
 
 MODULES = sorted(path.stem for path in Path(__file__).parent.glob("hostile_*.py"))
@@ -24,7 +24,9 @@ CORPORA: dict[str, dict[str, Case]] = {
 }
 CASES = [pytest.param(case, id=f"{form}: {name}") for form, cases in CORPORA.items() for name, case in cases.items()]
 
-ATLEAST = {"safetensors": 25, "hf": 12, "gguf": 30, "mlx": 12, "squizd": 60, "npy_dir": 30}
+ATLEAST = {"safetensors": 25, "hf": 12, "gguf": 30, "mlx": 12, "squizd": 60, "npy_dir": 30, "wdelta": 150}
+KINDS = {1: ParentError, 3: MalformedError, 4: UnsupportedError}
+"""Errors by exit code."""
 
 
 def cpu_budget_s(case: Case) -> float:
@@ -34,6 +36,16 @@ def cpu_budget_s(case: Case) -> float:
 
 def memory_budget(case: Case) -> int:
     return 32 * 2**20 + 16 * case.nbytes
+
+
+def opened(case: Case, path: Path) -> None:
+    """As a model; as a delta on its base, with all that it makes read."""
+    if not case.base:
+        open_checkpoint(path).close()
+        return
+    with open_checkpoint(path.parent / case.base, deltas=[path], checks_digests=True) as result:
+        for name in result:
+            result.encoded(name)
 
 
 def test_corpora_are_large_enough() -> None:
@@ -46,14 +58,14 @@ def test_hostile_file_is_refused(case: Case, tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(FlyweightError) as caught:
-            open_checkpoint(path)
+            opened(case, path)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     error = caught.value
     assert error.code == case.code, str(error)
     assert error.exit_code == case.exit_code
-    assert isinstance(error, MalformedError if case.exit_code == 3 else UnsupportedError)
+    assert isinstance(error, KINDS[case.exit_code])
     assert error.file, "the error names no file"
     assert peak <= memory_budget(case)
 
@@ -62,7 +74,7 @@ def test_hostile_file_is_refused(case: Case, tmp_path: Path) -> None:
     for _ in range(3):
         start = time.process_time()
         with pytest.raises(FlyweightError):
-            open_checkpoint(path)
+            opened(case, path)
         spent = min(spent, time.process_time() - start)
         if spent <= cpu_budget_s(case):
             return
@@ -77,7 +89,8 @@ def test_convert_of_a_hostile_file_writes_nothing(
     destination = tmp_path / "out"
     destination.mkdir()
     target = destination / ("converted" if case.is_directory else "converted.safetensors")
-    monkeypatch.setattr(sys, "argv", ["flyweight", "convert", str(path), str(target)])
+    source = [str(path.parent / case.base), "--delta", str(path)] if case.base else [str(path)]
+    monkeypatch.setattr(sys, "argv", ["flyweight", "convert", *source, str(target)])
     with pytest.raises(SystemExit) as stop:
         cli.main()
     assert stop.value.code == case.exit_code
@@ -90,8 +103,9 @@ def test_convert_in_a_process_of_its_own(form: str, tmp_path: Path) -> None:
     case = next(iter(CORPORA[form].values()))
     path = case.write(tmp_path)
     target = tmp_path / "converted.safetensors"
+    source = [str(path.parent / case.base), "--delta", str(path)] if case.base else [str(path)]
     done = subprocess.run(
-        [sys.executable, "-m", "flyweight", "convert", str(path), str(target)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "flyweight", "convert", *source, str(target)], capture_output=True, text=True, check=False
     )
     assert (done.returncode, target.exists()) == (case.exit_code, False), done.stderr
     assert case.code in done.stderr

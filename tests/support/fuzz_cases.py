@@ -32,7 +32,9 @@ class Case:
     special: Mapping[str, Special] = field(default_factory=dict)
     opened: str = ""
     exit_code: int = 3
-    """3 malformed or hostile, 4 well-formed but unsupported."""
+    """3 malformed or hostile, 4 well-formed but unsupported, 1 a delta of another base."""
+    base: str = ""
+    """The model beside it that it is opened on, if it is a delta."""
 
     @property
     def nbytes(self) -> int:

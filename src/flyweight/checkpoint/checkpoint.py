@@ -174,7 +174,7 @@ class Checkpoint(Uncopied, Mapping[str, Array]):
         return f"<Checkpoint {self.bundle.name!r} ({self.manifest.format}, {len(self)} tensors)>"
 
 
-def _check_layouts(manifest: Manifest) -> None:
+def check_layouts(manifest: Manifest) -> None:
     """Stored parts are what their codec says, where the codec is known. What tensors share is looked at once."""
     for entry, _ in manifest.kinds():
         try:
@@ -212,7 +212,7 @@ def read_checkpoint(bundle: Bundle, container: Container, *, checks_digests: boo
     try:
         with without_collector():
             manifest = container.parse(bundle)
-            _check_layouts(manifest)
+            check_layouts(manifest)
     except FlyweightError as error:
         bundle.close()
         raise error.at(file=bundle.name) from None

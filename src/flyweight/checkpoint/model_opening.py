@@ -11,14 +11,15 @@ from flyweight.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from flyweight.containers import recognise
 from flyweight.containers.abilities import Inflates
 from flyweight.deltas.recognition import is_adapter, is_delta, is_wdelta
-from flyweight.foundation.errors import FlyweightError, MalformedError, ParentError, UnsupportedError
+from flyweight.foundation.errors import FlyweightError, LimitError, ParentError, UnsupportedError
 from flyweight.sources import Bundle, open_bundle
 
 if TYPE_CHECKING:
     from flyweight.deltas.changes import Delta
 
 Place = Path | str
-_MAX_CHAIN = 256
+MAX_CHAIN = 100
+"""Deltas, each on the one before: a tensor is rebuilt through all of them, each within the next."""
 
 
 def open_checkpoint(
@@ -32,7 +33,7 @@ def open_checkpoint(
     """
     if isinstance(path, Checkpoint) and not deltas:
         return path
-    base = path if isinstance(path, Checkpoint) else _opened(path, checks_digests, in_f32, 0)
+    base = path if isinstance(path, Checkpoint) else _opened(path, checks_digests, in_f32)
     try:
         for place in deltas:
             bundle = open_bundle(place)
@@ -77,6 +78,8 @@ def _overlaid(base: Checkpoint, delta: Delta, bundle: Bundle, in_f32: bool, *, o
     from flyweight.checkpoint.overlay import Overlay  # which most models do not need
 
     try:
+        if len(base.delta_places) == MAX_CHAIN:
+            raise too_long(bundle.name)
         if is_adapter(bundle):
             from flyweight.deltas.lora import named_as
 
@@ -87,10 +90,11 @@ def _overlaid(base: Checkpoint, delta: Delta, bundle: Bundle, in_f32: bool, *, o
         raise error.at(file=delta.name) from None
 
 
-def _opened(path: Place, checks_digests: bool, in_f32: bool, depth: int) -> Checkpoint:
+def _opened(path: Place, checks_digests: bool, in_f32: bool, above: tuple[str, ...] = ()) -> Checkpoint:
+    """`above` are the deltas whose base it is."""
     bundle = open_bundle(path)
     if is_delta(bundle):
-        return _on_its_base(bundle, checks_digests, in_f32, depth)
+        return _on_its_base(bundle, checks_digests, in_f32, above)
     try:
         container = recognise(bundle)
         bundle = container.view(bundle) if isinstance(container, Inflates) else bundle
@@ -100,24 +104,23 @@ def _opened(path: Place, checks_digests: bool, in_f32: bool, depth: int) -> Chec
     return read_checkpoint(bundle, container, checks_digests=checks_digests)
 
 
-def _on_its_base(bundle: Bundle, checks_digests: bool, in_f32: bool, depth: int) -> Checkpoint:
+def _on_its_base(bundle: Bundle, checks_digests: bool, in_f32: bool, above: tuple[str, ...]) -> Checkpoint:
     delta = read_delta(bundle)
-    place = base_place(delta)
-    if depth == _MAX_CHAIN:
-        raise MalformedError(f"a chain of more than {_MAX_CHAIN} deltas", code="E_CHAIN", file=bundle.name)
+    place, real = base_place(delta), os.path.realpath(bundle.name)
     try:
+        if real in above or len(above) == MAX_CHAIN:
+            raise too_long(bundle.name)
         if place is None:
             raise ParentError(
                 "does not say where its base is", file=bundle.name, hint="give the base, and this file with --delta"
             )
-        base = _opened(place, checks_digests, in_f32, depth + 1)
-    except FileNotFoundError:
-        bundle.close()
-        raise ParentError(
-            f"its base '{delta.parent.name}' is not at '{place}'",
-            file=bundle.name,
-            hint="give the base, and this file with --delta",
-        ) from None
+        if not os.path.exists(place):
+            raise ParentError(
+                f"its base '{delta.parent.name}' is not at '{place}'",
+                file=bundle.name,
+                hint="give the base, and this file with --delta",
+            )
+        base = _opened(place, checks_digests, in_f32, (*above, real))
     except BaseException:
         bundle.close()
         raise
@@ -126,6 +129,13 @@ def _on_its_base(bundle: Bundle, checks_digests: bool, in_f32: bool, depth: int)
     except BaseException:
         base.close()
         raise
+
+
+def too_long(file: str) -> LimitError:
+    return LimitError(
+        f"a chain of more than {MAX_CHAIN} deltas", code="E_CHAIN", file=file,
+        hint="make one of several with `flyweight delta squash`; a delta that is its own base is damaged",
+    )  # fmt: skip
 
 
 def base_place(delta: Delta) -> Path | None:

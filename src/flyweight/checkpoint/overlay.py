@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 from blake3 import blake3
 
-from flyweight.checkpoint.checkpoint import Checkpoint
+from flyweight.checkpoint.checkpoint import Checkpoint, check_layouts
 from flyweight.codecs import Array, codec_for, take_rows
 from flyweight.deltas.changes import Change, Delta, Patch, result_dtype
 from flyweight.deltas.file_patch import apply_patch
@@ -51,6 +51,7 @@ class Overlay(Checkpoint):
             before.dialect if result.dialect is None else result.dialect,
             digests,
         )
+        check_layouts(manifest)
         super().__init__(joined, base.container, manifest, checks_digests=base.checks_digests)
         untouched = {name for name in entries if name not in delta.changes}
         check_block = self._check_block
@@ -145,10 +146,7 @@ class Overlay(Checkpoint):
     def _patched(self, name: str, patch: Patch) -> bytes:
         stored = self._files[patch.stored.file].read(patch.stored.offset, patch.stored.nbytes)
         before = self.base.read(self.base.manifest.files.get(name, b""))
-        try:
-            made = apply_patch(before, bytes(stored), patch.nbytes)
-        except MalformedError:
-            made = b""
+        made = apply_patch(before, bytes(stored), patch.nbytes)
         if blake3(made).hexdigest() != patch.digest:
             raise self._another_base(f"whose side file '{name}' differs")
         return made
@@ -255,6 +253,7 @@ class _Joined(Bundle):
         self._delta.close()
         for source in self.rebuilt.values():
             source.close()
+        self.rebuilt.clear()  # they refer to the checkpoint that has this bundle: without them nothing waits for the collector
         if self._owns_base:
             self._base.close()
 

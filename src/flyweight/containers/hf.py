@@ -191,7 +191,11 @@ def _read_leniently(bundle: Bundle, name: str) -> object:
 
 def side_files(bundle: Bundle) -> dict[str, Extent]:
     """Everything that is neither weights nor their index, known to us or not."""
-    return {name: Extent(name, 0, bundle[name].size) for name in bundle if not name.endswith(_LEFT_OUT)}
+    return {name: Extent(name, 0, bundle[name].size) for name in bundle if is_side_file(name)}
+
+
+def is_side_file(name: str) -> bool:
+    return not name.endswith(_LEFT_OUT)
 
 
 def stray_weights(bundle: Bundle) -> Iterable[tuple[str, str]]:

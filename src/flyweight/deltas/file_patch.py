@@ -64,7 +64,8 @@ def _patch(before: bytes, after: bytes, cut: re.Pattern[bytes]) -> bytes:
 
 
 def apply_patch(before: bytes, patch: bytes, nbytes: int) -> bytes:
-    """The file of `nbytes` bytes that a patch makes of `before`; MalformedError if it makes none of that size."""
+    """What a patch makes of `before`, at most `nbytes`: the file that it was made for, if `before` is the one it was made from;
+    the caller has its digest. MalformedError for what is no patch."""
     plain = _inflated(patch, 4 + min(nbytes + 1, MAX_STEPS) * _STEP + nbytes)
     count = int(np.frombuffer(plain, _U4, 1)[0]) if len(plain) >= 4 else -1
     at = 4 + count * _STEP
@@ -75,12 +76,12 @@ def apply_patch(before: bytes, patch: bytes, nbytes: int) -> bytes:
     for literal, gap, length in zip(literals, apart, lengths, strict=True):
         start = (end + gap) % (1 << 32)
         end = start + length
-        if at + literal > len(plain) or end > len(before) or len(made) + literal + length > nbytes:
+        if at + literal > len(plain) or len(made) + literal + length > nbytes:
             raise _wrong()
         made += plain[at : at + literal]
         made += before[start:end]
         at += literal
-    if len(made) != nbytes or at != len(plain):
+    if at != len(plain):
         raise _wrong()
     return bytes(made)
 

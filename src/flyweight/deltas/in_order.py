@@ -23,6 +23,9 @@ def _pool() -> tuple[ThreadPoolExecutor, int]:
     ), cores
 
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # its threads are not in the child
+
 _within = threading.local()
 
 

@@ -16,6 +16,7 @@ over, and in records of no tensor: `header`, the BLAKE3 of the header, so that a
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
+from flyweight.containers.hf import is_side_file
 from flyweight.deltas import KINDS
 from flyweight.deltas.changes import Change, Delta, Parent, Patch, Result
 from flyweight.deltas.kind import Additive, Array, array_spec, require
@@ -32,7 +34,7 @@ from flyweight.foundation.cursor import Cursor, check_name, check_shape, utf8
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import DAMAGED, FlyweightError, LimitError, MalformedError, UnsupportedError
 from flyweight.foundation.limits import MAX_JSON_BYTES, MAX_NAME_BYTES, MAX_RANK, MAX_TENSORS
-from flyweight.foundation.manifest import Extent, is_digest
+from flyweight.foundation.manifest import Extent, Typed, is_digest
 from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import Source
 
@@ -68,7 +70,7 @@ DTYPE_NAMES = {
 """Element types by NumPy's names."""
 _DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 MAX_FILE_BYTES = 64 << 20
-"""Of a side file that differs from the parent's."""
+"""Of the side files that differ from the parent's, all together: they are in memory while the model is open."""
 _PIECE = 1 << 20
 _RECORD_NBYTES = 512
 """What a record is charged to the budget of a parse."""
@@ -190,7 +192,7 @@ def _text(cursor: Cursor, what: str) -> str:
 
 def _check_header(raw: bytes, records: Records) -> None:
     digest = records.get("", {}).get(HEADER)
-    if digest is None or digest[:].tobytes() != blake3(raw).digest():
+    if digest is None or digest[:SEAL_NBYTES].tobytes() != blake3(raw).digest():
         raise MalformedError("the header does not match its digest", code="E_CHECKSUM", hint=DAMAGED, offset=15)
 
 
@@ -201,9 +203,14 @@ def _read_changes(header: Mapping[str, Any], records: Records, name: str, versio
     changes = {}
     for tensor, about in described.items():
         try:
-            changes[check_name(tensor)] = _read_change(tensor, about, records.get(tensor, {}))
+            check_name(tensor)
+            changes[tensor] = _read_change(tensor, about, records.get(tensor, {}))
         except FlyweightError as error:
             raise error.at(tensor=tensor) from None
+    for change in changes.values():
+        twin = None if change.twin is None else changes.get(change.twin)
+        alike = twin is not None and bool(twin.parts) and (twin.spec, twin.codec) == (change.spec, change.codec)
+        require(change.twin is None or alike, f"'{change.name}' is the same as no change")
     order = [tensor for tensor in records if tensor in changes]
     hashed = sorted(order) if version == 2 else order
     return Delta(name, changes, parent=Parent(hash=header["parent_hash"], hashed=tuple(hashed)), strategy=header["strategy"])
@@ -229,7 +236,9 @@ def _read_change(name: str, about: object, arrays: Mapping[str, FileArray]) -> C
         hint = f"known: {', '.join(KINDS.lines)}; a newer version may know it"
         raise UnsupportedError(f"no strategy named '{strategy}'", code="E_STRATEGY", hint=hint)
     kind = KINDS[strategy]
-    require(spec.dtype is DType.F32 or not issubclass(kind, Additive), f"numbers that are added are float32, not {dtype}")
+    if issubclass(kind, Additive):
+        require(spec.dtype is DType.F32, f"numbers that are added are float32, not {dtype}")
+        require(not rest.keys() & {"new", "parts", "codec"}, "numbers can be added to a plain tensor of the parent only")
     parts, layout = {}, {}
     for part, (own, part_spec, prefix) in _parts(rest, spec).items():
         chosen = {}
@@ -301,13 +310,9 @@ def _read_ours(delta: Delta, ours: object, records: Records, file: str) -> Delta
     require(not kept.keys() & delta.changes.keys(), "a tensor is both kept and changed")
     require(all(type(name) is str for name in gone), "a removed file has no name")
     for change in delta.changes.values():
-        require(
-            change.twin is None or bool(delta.changes.get(change.twin, change).parts),
-            f"'{change.name}' is the same as no change",
-        )
         require(change.digest is not None, f"'{change.name}' has no digest")
     own = records.get("", {})
-    metadata = typed_json.loads(utf8(own[METADATA][:].tobytes(), "metadata"), file=file) if METADATA in own else None
+    metadata = _read_metadata(own, _optional(result, "metadata_digest", str), file)
     texts = {key: _optional(parent, key, str) for key in ("path", "format")}
     came_from = delta.parent._replace(
         name=_optional(parent, "name", str) or "", **texts, tensors=_optional(parent, "tensors", int)
@@ -315,13 +320,38 @@ def _read_ours(delta: Delta, ours: object, records: Records, file: str) -> Delta
     about = {key: _optional(result, key, str) for key in ("format", "dialect")}
     made = Result(_optional(result, "name", str) or "", **about, metadata=metadata)
     patches = {name: _read_patch(name, said, own) for name, said in files.items()}
+    nbytes = sum(patch.nbytes for patch in patches.values())
+    if nbytes > MAX_FILE_BYTES:
+        message = f"side files of {nbytes} bytes exceed the limit of {MAX_FILE_BYTES}"
+        raise LimitError(message, code="E_DELTA_FILE")
     return Delta(delta.name, delta.changes, kept, patches, tuple(gone), came_from, made, delta.strategy)
 
 
+def _read_metadata(own: Mapping[str, FileArray], digest: str | None, file: str) -> dict[str, Typed] | None:
+    """None: as the parent's."""
+    if digest is None:
+        return None
+    stored = own.get(METADATA)
+    require(stored is not None and stored.extent.nbytes <= MAX_JSON_BYTES, "its metadata are not there, or too long")
+    raw = stored[:].tobytes() if stored is not None else b""
+    if blake3(raw).hexdigest() != digest:
+        raise MalformedError("the metadata do not match their digest", code="E_DIGEST", hint=DAMAGED)
+    return typed_json.loads(utf8(raw, "metadata"), file=file)
+
+
 def _read_patch(name: str, about: object, own: Mapping[str, FileArray]) -> Patch:
+    if not is_side_file(name) or not _is_inside(name):
+        raise MalformedError(f"a side file cannot be called {name!r}", code="E_FILE_NAME")
     match about:
         case {"nbytes": int(nbytes), "digest": str(digest)} if 0 <= nbytes <= MAX_FILE_BYTES and is_digest(digest):
             stored = own.get(FILE + name)
-            if stored is not None and type(nbytes) is int:
+            if stored is not None and stored.extent.nbytes <= 2 * MAX_FILE_BYTES and type(nbytes) is int:
                 return Patch(nbytes, stored.extent, digest)
     raise MalformedError(f"side file '{name}' is not described", code="E_DELTA_FILE")
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a path is one that the files of a model have: below their folder, and in none that is hidden."""
+    *folders, last = name.split("/")
+    plain = last not in ("", ".", "..") and all(folder and not folder.startswith(".") for folder in folders)
+    return plain and len(name.encode()) <= MAX_NAME_BYTES and not re.search(r"[\0\\]|^[A-Za-z]:", name)

@@ -1,4 +1,4 @@
-"""Mutations of single files by what they are: safetensors, GGUF, .npy, zstd, SQUIZD, zip, JSON, other text."""
+"""Mutations of single files by what they are: safetensors, GGUF, .npy, zstd, SQUIZD, .wdelta, zip, JSON, other text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Callable
 
-from fuzz.mutators import gguf, json_text, plain, squizd
+from fuzz.mutators import gguf, json_text, plain, squizd, wdelta
 from fuzz.mutators.values import NUMBERS, TEXTS, near, packed
 
 try:
@@ -114,6 +114,7 @@ def compressed(rng: random.Random, raw: bytes, donor: bytes) -> bytes:
 KINDS: tuple[tuple[Callable[[bytes], bool], Mutator], ...] = (
     (lambda raw: raw[:4] == gguf.MAGIC, gguf.mutate),
     (lambda raw: raw[:4] == _SQUIZD, squizd.mutate),
+    (lambda raw: raw[:7] == wdelta.MAGIC, wdelta.mutate),
     (lambda raw: raw[:6] == _NPY, npy),
     (lambda raw: raw[:4] == _ZSTD, compressed),
     (lambda raw: raw[:2] == b"PK", zipped),

@@ -38,6 +38,8 @@ _MANTISSAS = {DType.BF16: 7, DType.F16: 10, DType.F32: 23}
 _SYMBOL_BITS = 10
 """What a symbol in one more table costs: a frequency takes one byte or two."""
 _HEAD = 4 + 4 * kernels.RANS_STATES
+_LONGEST = _HEAD + 2 * CHUNK + 4 * CHUNK
+"""Of a chunk: no symbol takes more than a word, and no element has more than four bytes of bits below its symbol."""
 _U1, _U2, _U4 = np.dtype("u1"), np.dtype("<u2"), np.dtype("<u4")
 
 
@@ -146,7 +148,7 @@ def _words(array: Array, dtype: DType) -> Array:
 
 def _taken_apart(chunk: Array) -> tuple[Array, Array, int]:
     """The words and the states of a chunk, and where its words end."""
-    require(len(chunk) >= _HEAD, "a chunk is too short")
+    require(_HEAD <= len(chunk) <= _LONGEST, "a chunk is too short or too long")
     raw = chunk.tobytes()
     count = int(np.frombuffer(raw, _U4, 1)[0])
     end = _HEAD + 2 * count

@@ -186,24 +186,25 @@ class _Making:
 
     def _result(self) -> dict[str, Any]:
         before, after = self.base.manifest, self.tuned.manifest
-        if after.metadata != before.metadata:
-            self._writer.put_bytes(METADATA, typed_json.dumps(after.metadata).encode())
         found = {"name": _result_name(self.tuned), "format": after.format}
+        if after.metadata != before.metadata:
+            metadata = typed_json.dumps(after.metadata).encode()
+            self._writer.put_bytes(METADATA, metadata)
+            found["metadata_digest"] = blake3(metadata).hexdigest()
         return found | ({"dialect": after.dialect} if after.dialect != before.dialect else {})
 
     def _side_files(self) -> dict[str, Any]:
         before, after, files = self.base.manifest.files, self.tuned.manifest.files, dict[str, Any]()
+        left = MAX_FILE_BYTES
         for name, content in after.items():
-            size = len(content) if isinstance(content, bytes) else content.nbytes
-            if size > MAX_FILE_BYTES and name in before and _same_file(self.base, self.tuned, name):
+            if name in before and _same_file(self.base, self.tuned, name):
                 continue
-            if size > MAX_FILE_BYTES:
-                hint = f"a delta holds side files of up to {MAX_FILE_BYTES >> 20} MB: move it out of the directory"
-                raise UnsupportedError(f"the side file '{name}' has {size} bytes", code="E_DELTA_FILE", hint=hint)
+            left -= len(content) if isinstance(content, bytes) else content.nbytes
+            if left < 0:
+                hint = f"a delta holds {MAX_FILE_BYTES >> 20} MB of side files that differ: move '{name}' out of the directory"
+                raise UnsupportedError("the side files that differ are too large", code="E_DELTA_FILE", hint=hint)
             new = self.tuned.read(content)
             old = self.base.read(before[name]) if name in before else b""
-            if name in before and old == new:
-                continue
             self._writer.put_bytes(FILE + name, make_patch(old, new))
             files[name] = {"nbytes": len(new), "digest": blake3(new).hexdigest()}
         self.files, self.removed_files = list(files), [name for name in before if name not in after]
@@ -232,12 +233,14 @@ def _digests(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def _same_file(a: Checkpoint, b: Checkpoint, name: str) -> bool:
-    one, other = a.manifest.files[name], b.manifest.files[name]
-    assert isinstance(one, Extent)
-    assert isinstance(other, Extent)
-    return one.nbytes == other.nbytes and a.source(one.file).digest(one.offset, one.nbytes) == b.source(other.file).digest(
-        other.offset, other.nbytes
-    )
+    digests = set()
+    for checkpoint in (a, b):
+        content = checkpoint.manifest.files[name]
+        if isinstance(content, bytes):
+            digests.add(blake3(content).hexdigest())
+        else:
+            digests.add(checkpoint.source(content.file).digest(content.offset, content.nbytes))
+    return len(digests) == 1
 
 
 def _spec_of(entry: Entry) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,6 +11,7 @@ from blake3 import blake3
 
 from flyweight.checkpoint import open_checkpoint
 from flyweight.checkpoint.model_opening import base_place, read_delta
+from flyweight.checkpoint.overlay import tensor_digest
 from flyweight.containers.container import Finding
 from flyweight.deltas.changes import Change, Delta
 from flyweight.deltas.recognition import is_wdelta
@@ -28,10 +30,10 @@ def verify_delta(path: Path | str, *, base: Path | str | None = None, progress: 
     findings: list[Finding] = []
     with closing(open_bundle(path)) as bundle:
         delta = read_delta(bundle)
-        findings += _look_at_file(bundle, delta)
+        findings += look_at_file(bundle, delta)
         nbytes = sum(source.size for source in bundle.values())
     place = base if base is not None else base_place(delta)
-    if place is not None and Path(place).exists() and not findings:
+    if place is not None and os.path.exists(place) and not findings:
         findings += _look_at_result(place, path, progress)
     elif base is None and not findings:
         findings.append(Finding("warning", "E_NO_BASE", "the base is not there: the file is whole, the result was not rebuilt"))
@@ -39,7 +41,7 @@ def verify_delta(path: Path | str, *, base: Path | str | None = None, progress: 
     return VerifyReport(str(path), "wdelta", len(delta.changes), nbytes, False, tuple(findings), malformed=malformed)
 
 
-def _look_at_file(bundle: Bundle, delta: Delta) -> Iterator[Finding]:
+def look_at_file(bundle: Bundle, delta: Delta) -> Iterator[Finding]:
     """Each tensor by its own digest, so that damage has a name; what lies between them by the checksum of all."""
     damaged = False
     for change in delta.changes.values():
@@ -81,6 +83,8 @@ def _look_at_result(base: Path | str, path: Path | str, progress: Progress | Non
         for name, entry in result.manifest.entries.items():
             try:
                 result.check_tensor(name)
+                if name not in result.manifest.digests.tensors:
+                    tensor_digest(result, name)  # it can be rebuilt, which is all that is known of it
             except ParentError as error:  # of another base everything differs: once is enough
                 if not differing:
                     yield Finding("error", error.code, error.message, name, error.offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,12 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flyweight.checkpoint.model_opening import base_place, read_delta
+from flyweight.checkpoint.model_opening import MAX_CHAIN, base_place, read_delta, too_long
 from flyweight.deltas.changes import Delta
 from flyweight.deltas.recognition import is_delta
 from flyweight.sources import open_bundle
-
-_LONGEST = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +44,15 @@ def inspect_delta(path: Path | str) -> DeltaSummary:
 
 def delta_log(path: Path | str) -> Iterator[DeltaSummary]:
     """A delta and those it is made on, the newest first, as far as they say where they are."""
-    for _ in range(_LONGEST):
+    seen = set[str]()
+    while len(seen) < MAX_CHAIN and (real := os.path.realpath(path)) not in seen:
+        seen.add(real)
         summary = inspect_delta(path)
         yield summary
         if summary.base_path is None or not is_delta_at(summary.base_path):
             return
         path = summary.base_path
+    raise too_long(str(path))
 
 
 def is_delta_at(path: Path | str) -> bool:
@@ -72,7 +74,7 @@ def _summary(delta: Delta, path: str, nbytes: int) -> DeltaSummary:
         strategy=delta.strategy,
         exact=delta.is_exact,
         base=delta.parent.name,
-        base_path=str(place) if place is not None and place.exists() else None,
+        base_path=str(place) if place is not None and os.path.exists(place) else None,
         result=delta.result.name,
         strategies={name: count for name, count in counts.items() if count},
         tensors=tuple(tensors),

@@ -114,6 +114,10 @@ class Staging:
             if same:
                 self._take_over(found.pop(found.index(same[0])))
             if not self.published:
+                for leftover in [one for one in found if one.is_published(self._parent, self.destination.name)]:
+                    leftover.remove(self._parent, self.destination.name)
+                    found.remove(leftover)
+                    leftover.close()
                 self._require_free()
             for leftover in found:
                 leftover.remove(self._parent, self.destination.name)
@@ -206,14 +210,14 @@ class Staging:
                 os.posix_fallocate(descriptor, 0, nbytes)
             os.ftruncate(descriptor, nbytes)
         except OSError as error:
-            if error.errno in _REMEDIES:
-                raise ResourceError(
-                    f"cannot allocate {nbytes} bytes: {os.strerror(error.errno)}",
-                    code="E_DISK",
-                    file=str(self.destination),
-                    hint=_REMEDIES[error.errno],
-                ) from None
-            raise
+            raise self._without_room(error, f"cannot allocate {nbytes} bytes") from None
+
+    def _without_room(self, error: OSError, what: str) -> Exception:
+        """What to raise for an error of the file system."""
+        if error.errno not in _REMEDIES:
+            return error
+        message = f"{what}: {os.strerror(error.errno)}"
+        return ResourceError(message, code="E_DISK", file=str(self.destination), hint=_REMEDIES[error.errno])
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[int]:
@@ -234,7 +238,10 @@ class Staging:
         with self._opened(name) as descriptor:
             first = offset
             while data:
-                count = os.pwrite(descriptor, data, offset)
+                try:
+                    count = os.pwrite(descriptor, data, offset)
+                except OSError as error:
+                    raise self._without_room(error, f"cannot write {len(data)} bytes") from None
                 data, offset = data[count:], offset + count
             if offset - first >= _FLUSHED_FROM:
                 _begin_flush(descriptor, first, offset - first)
