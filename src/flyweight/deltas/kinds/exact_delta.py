@@ -56,13 +56,13 @@ class ExactDelta(Kind):
         )
         units = 0 if self.coding == "plain" else chunks_of(spec.size if self.mantissa else spec.nbytes)
         require(len(arrays["ends"]) == units, f"there are {len(arrays['ends'])} chunks, not {units}")
-        require(len(arrays["tables"]) <= MAX_CELLS * CELL_NBYTES + 256 + 512 * kernels.RANS_CONTEXTS, "its tables are too long")
         self._cells = about.get("drift", 0)
         drifts = self.mantissa and spec.dtype is DType.F32
         require(
             type(self._cells) is int and 0 <= self._cells <= (MAX_CELLS if drifts else 0), "its drift is not a number of cells"
         )
-        require(len(arrays["tables"]) >= self._cells * CELL_NBYTES, "its tables are shorter than its drift")
+        tables = len(arrays["tables"]) - self._cells * CELL_NBYTES
+        require(0 <= tables <= 256 + 512 * kernels.RANS_CONTEXTS, "its tables are too short or too long")
         if self.coding == "plain":
             require(len(arrays["chunks"]) == spec.nbytes, f"there are {len(arrays['chunks'])} bytes, not {spec.nbytes}")
 
