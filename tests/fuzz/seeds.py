@@ -49,7 +49,7 @@ try:
 except ModuleNotFoundError:
     from backports import zstd
 
-__all__ = ["LARGEST", "PLANNED_TENSORS", "SEEDS", "SQUIZD_BARE", "SQUIZD_WHOLE", "seeds"]
+__all__ = ["LARGEST", "PLANNED_TENSORS", "SEEDS", "SQUIZD_BARE", "SQUIZD_WHOLE", "codec_inputs", "seeds"]
 
 LARGEST = 12 << 10
 """Larger files are not more interesting, only slower."""
@@ -99,6 +99,11 @@ def _of_every_codec(container: Container) -> Iterator[Input]:
                 return parts[part].tobytes() if entry.name == name else _zeros(entry, part)
 
             yield _written(container, entries, payload, **_surroundings(container))
+
+
+def codec_inputs(container: str) -> Iterator[Input]:
+    """A model for each codec and element type that a container carries."""
+    return _of_every_codec(CONTAINERS[container])
 
 
 def _hostile(container: str) -> Iterator[Input]:

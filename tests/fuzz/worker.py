@@ -27,8 +27,10 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 INSTRUMENTED = [
-    *(f"flyweight.{name}" for name in ("containers", "codecs", "deltas", "foundation", "models", "sources")),
+    *(f"flyweight.{name}" for name in ("containers", "codecs", "foundation", "models", "sources")),
     *(f"flyweight.pipeline.{name}" for name in ("plan", "planning", "recipe")),
+    "flyweight.deltas.wdelta_file",
+    "flyweight.deltas.file_patch",
     "flyweight.checkpoint.overlay",
     "flyweight.runtime.text.chat_template",
     "flyweight.runtime.text.tokenizer",
