@@ -10,6 +10,11 @@ from flyweight.foundation.limits import parse_size
 from flyweight.sources import local_path
 
 _MOST_JOBS = 1024
+_DTYPE_NAMES = {
+    "float64": "f64", "double": "f64", "float32": "f32", "float": "f32", "fp32": "f32", "float16": "f16", "half": "f16",
+    "fp16": "f16", "bfloat16": "bf16",
+}  # fmt: skip
+"""What torch, NumPy and others call the types that a user may ask for."""
 
 
 def as_path(name: str, path: Path | str) -> Path:
@@ -45,4 +50,4 @@ def as_dtype(dtype: DType | str | None) -> DType | None:
         return dtype
     if not isinstance(dtype, str):
         raise TypeError(f"dtype must be a name such as 'bf16', not {type(dtype).__name__}")
-    return DType.parse(dtype)
+    return DType.parse(_DTYPE_NAMES.get(dtype.lower().removeprefix("torch."), dtype.lower()))
