@@ -76,3 +76,10 @@ def test_what_is_no_patch_is_refused(patch: bytes) -> None:
 
 def test_a_copy_may_lie_before_the_last() -> None:
     assert apply_patch(b"abc", patch_of((0, 2, 1), (1, 2**32 - 3, 2), literals=b"-"), 4) == b"c-ab"
+
+
+@pytest.mark.parametrize("patch", [patch_of((0, 2, 3)), patch_of((0, 2**32 - 1, 1)), patch_of((0, 0, 2))])
+def test_a_patch_of_another_file_makes_another(patch: bytes) -> None:
+    """Which its digest tells; a file that is too short to copy from is no damage of the patch."""
+    made = apply_patch(b"abc", patch, 3)
+    assert len(made) < 3
