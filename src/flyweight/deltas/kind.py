@@ -49,6 +49,8 @@ class Kind(ABC):
     strategy: ClassVar[str]
     fields: ClassVar[Mapping[str, tuple[str, ...]]]
     """The arrays it stores, in order, and the types that each may have."""
+    options: ClassVar[frozenset[str]] = frozenset()
+    """What a user may say of how it is made."""
 
     def __init__(self, spec: TensorSpec, about: Mapping[str, Any], arrays: Mapping[str, StoredArray]) -> None:
         """`spec` is of the array that is rebuilt, `about` what the header says of it; `arrays` has each of `fields`, in a type

@@ -32,7 +32,15 @@ from flyweight.deltas.recognition import MAGIC
 from flyweight.foundation import strict_json, typed_json
 from flyweight.foundation.cursor import Cursor, check_name, check_shape, utf8
 from flyweight.foundation.dtypes import DType
-from flyweight.foundation.errors import DAMAGED, FlyweightError, LimitError, MalformedError, UnsupportedError
+from flyweight.foundation.errors import (
+    CUT_SHORT,
+    DAMAGED,
+    FlyweightError,
+    LimitError,
+    MalformedError,
+    TruncatedError,
+    UnsupportedError,
+)
 from flyweight.foundation.limits import MAX_JSON_BYTES, MAX_NAME_BYTES, MAX_RANK, MAX_TENSORS
 from flyweight.foundation.manifest import Extent, Typed, is_digest
 from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
@@ -40,6 +48,7 @@ from flyweight.sources import Source
 
 SEAL_NBYTES = 32
 FLYWEIGHT = "flyweight"
+_OURS = 1
 HEADER, METADATA, FILE = "header", "metadata", "file:"
 """Fields of the records that belong to no tensor."""
 ARRAY_TYPES = {
@@ -71,6 +80,7 @@ DTYPE_NAMES = {
 _DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 MAX_FILE_BYTES = 64 << 20
 """Of the side files that differ from the parent's, all together: they are in memory while the model is open."""
+_LEAST_NBYTES = len(MAGIC) + 8 + SEAL_NBYTES
 _PIECE = 1 << 20
 _RECORD_NBYTES = 512
 """What a record is charged to the budget of a parse."""
@@ -128,7 +138,9 @@ def check_seal(source: Source) -> None:
 
 
 def _read(source: Source, file: str) -> Delta:
-    cursor = Cursor(source, 0, max(source.size - SEAL_NBYTES, 0))
+    if source.size < _LEAST_NBYTES:
+        raise TruncatedError(f"{source.size} bytes are no .wdelta file", offset=source.size, hint=CUT_SHORT)
+    cursor = Cursor(source, 0, source.size - SEAL_NBYTES)
     if bytes(cursor.take(len(MAGIC), "the magic bytes")) != MAGIC:
         raise MalformedError("does not begin as a .wdelta file", code="E_MAGIC", offset=0)
     version = cursor.u32("the version")
@@ -296,7 +308,11 @@ def _optional(of: Mapping[str, Any], key: str, kind: type) -> Any:
 
 def _read_ours(delta: Delta, ours: object, records: Records, file: str) -> Delta:
     match ours:
+        case {"version": int(version)} if version != _OURS:
+            hint = "a newer version of Flyweight made it: use that"
+            raise UnsupportedError(f"its part of Flyweight has version {version}, not {_OURS}", code="E_VERSION", hint=hint)
         case {
+            "version": int(),
             "parent": dict(parent),
             "result": dict(result),
             "kept": dict(kept),
@@ -305,7 +321,7 @@ def _read_ours(delta: Delta, ours: object, records: Records, file: str) -> Delta
         }:
             pass
         case _:
-            raise MalformedError(f"'{FLYWEIGHT}' needs parent, result, kept, files and removed_files", code="E_HEADER")
+            raise MalformedError(f"'{FLYWEIGHT}' needs version, parent, result, kept, files and removed_files", code="E_HEADER")
     require(all(is_digest(digest) for digest in kept.values()), "a digest is not 64 hexadecimal digits")
     require(not kept.keys() & delta.changes.keys(), "a tensor is both kept and changed")
     require(all(type(name) is str for name in gone), "a removed file has no name")

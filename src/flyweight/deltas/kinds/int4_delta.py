@@ -39,6 +39,7 @@ _SMALLEST_EXPONENT = -24
 
 class Int4Delta(Additive):
     strategy = "int4"
+    options = frozenset({"outlier_fraction"})
     fields = {
         "outlier_idx": ("int64", "int32"),
         "outlier_vals": ("float16",),

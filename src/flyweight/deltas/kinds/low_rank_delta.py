@@ -33,6 +33,7 @@ _F32 = np.dtype(np.float32)
 
 class LowRankDelta(Additive):
     strategy = "lowrank"
+    options = frozenset({"rank"})
     fields = {"up": ("float16", "uint16", "float32"), "down": ("float16", "uint16", "float32")}
 
     def __init__(self, spec: TensorSpec, about: Mapping[str, Any], arrays: Mapping[str, StoredArray]) -> None:

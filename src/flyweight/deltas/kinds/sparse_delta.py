@@ -22,6 +22,7 @@ from flyweight.foundation.tensor import TensorSpec
 
 class SparseDelta(Additive):
     strategy = "sparse"
+    options = frozenset({"sparsity"})
     fields = {"indices": ("int64",), "values": ("float32",)}
 
     def __init__(self, spec: TensorSpec, about: Mapping[str, Any], arrays: Mapping[str, StoredArray]) -> None:

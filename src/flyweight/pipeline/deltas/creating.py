@@ -95,7 +95,7 @@ def _check_arguments(strategy: str, budget: float | None, options: Mapping[str, 
         raise ArgumentError(f"a budget is a share of the difference, from 0 to 1, not {budget}")
     if budget and strategy not in (AUTO, LOW_RANK):
         raise ArgumentError(f"strategy {strategy} takes no budget", hint="use auto or lowrank")
-    for name in options if strategy in (AUTO, EXACT) else ():
+    for name in options.keys() - (KINDS[strategy].options if strategy != AUTO else ()):
         raise ArgumentError(f"strategy {strategy} has no option '{name:.40}'")
 
 
