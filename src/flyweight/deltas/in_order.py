@@ -11,6 +11,8 @@ from functools import cache
 from itertools import islice
 from typing import TypeVar
 
+from flyweight.sources import ClosedError
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -36,12 +38,20 @@ def in_order(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         return
     pool, cores = _pool()
     rest = iter(items)
-    begun: deque[Future[R]] = deque(pool.submit(work, item) for item in islice(rest, 2 * cores))
+    begun: deque[Future[R]] = deque(_begin(pool, work, item) for item in islice(rest, 2 * cores))
     try:
         while begun:
             result = begun.popleft().result()
-            begun.extend(pool.submit(work, item) for item in islice(rest, 1))
+            begun.extend(_begin(pool, work, item) for item in islice(rest, 1))
             yield result
     finally:
         for future in begun:
             future.cancel()
+
+
+def _begin(pool: ThreadPoolExecutor, work: Callable[[T], R], item: T) -> Future[R]:
+    """ClosedError if the program is ending: a thread that nobody waits for may still be reading ahead."""
+    try:
+        return pool.submit(work, item)
+    except RuntimeError:
+        raise ClosedError("the program is ending") from None
