@@ -38,6 +38,16 @@ def astype(array: Array, dtype: np.dtype[Any]) -> Array:
     return out
 
 
+def cast_into(array: Array, out: Array) -> None:
+    """`array` as the type of `out`, into it; both are contiguous."""
+    kernel = _kernels().get((array.dtype, out.dtype))
+    if kernel is None:
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            np.copyto(out, array, casting="unsafe")
+    else:
+        kernel(np.require(array, requirements=["C", "A"]).reshape(1, -1), out.reshape(1, -1))
+
+
 def as_float(array: Array) -> Array:
     """`array` as f32, or as the bf16 it is: the encoders of kernels take both."""
     given = np.asarray(array)

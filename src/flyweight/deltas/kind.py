@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from flyweight.codecs.casts import astype
+from flyweight.codecs.casts import cast_into
 from flyweight.codecs.entropy_coded import CHUNK
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError
@@ -82,9 +82,11 @@ class Additive(Kind):
     """A kind that adds numbers to the base: both are f32, and so is their sum, rounded once to the type of the result."""
 
     def rebuild(self, start: int, stop: int, base: Array, out: Array) -> None:
-        values = astype(base, _F32) if base.dtype != _F32 else base.copy()
+        values = out if out.dtype == _F32 else np.empty(len(out), _F32)
+        cast_into(base, values)
         self.add(start, stop, values)
-        out[...] = astype(values, out.dtype)
+        if values is not out:
+            cast_into(values, out)
 
     @abstractmethod
     def add(self, start: int, stop: int, values: Array) -> None:

@@ -6,7 +6,8 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,9 @@ class _Making:
         name = self.destination.name
         staging.allocate({name: Image(0, ())})
         self._writer = RecordWriter(lambda at, data: staging.write(name, at, data), self._most_header())
-        header = self._tensors(TensorMaker(self.base, self.tuned, self.wish, self._writer, staging.out / name))
+        maker = TensorMaker(self.base, self.tuned, self.wish, self._writer, staging.out / name)
+        with closing(_ParentHash(self.base)) as hashed:
+            header = self._tensors(maker, hashed)
         header[FLYWEIGHT] |= self._side_files()
         nbytes = self._writer.finish(header, lambda at, nbytes: staging.read(Extent(name, at, nbytes)))
         staging.cut(name, nbytes)
@@ -130,11 +133,10 @@ class _Making:
 
     # Tensors --------------------------------------------------------------------------------------
 
-    def _tensors(self, maker: TensorMaker) -> dict[str, Any]:
+    def _tensors(self, maker: TensorMaker, hashed: _ParentHash) -> dict[str, Any]:
         digests, before = _digests(self.tuned), _digests(self.base)
         made_from = parents(self.base, self.tuned, digests, before)
         kept, described, twins = dict[str, str](), dict[str, dict[str, Any]](), dict[tuple[Any, ...], str]()
-        seal = hashlib.sha256()
         for name in self._order(maker, made_from):
             entry, parent = self.tuned.manifest.entries[name], made_from.get(name)
             old = None if parent is None else self.base.manifest.entries[parent]
@@ -152,9 +154,7 @@ class _Making:
                 if old is not None:
                     about |= {"parent": old.name} if old.name != name else {}
                     about |= {"parent_spec": _spec_of(old), "parent_digest": before[old.name]}
-                    seal.update(name.encode())
-                    for piece in stored_bytes(self.base, old.name):
-                        seal.update(piece)
+                    hashed.add(name, old.name)
                 described[name], nbytes, error = maker.make(entry, old, about, unchanged=unchanged)
                 twins[entry.spec, entry.codec, digests[name]], strategy = name, described[name]["strategy"]
             self.reports.append(TensorDelta(name, strategy, entry.nbytes, nbytes, error, parent if parent != name else None))
@@ -164,7 +164,7 @@ class _Making:
         self.removed = [name for name in self.base.manifest.entries if name not in used]
         ours = {"version": 1, "parent": self._parent(), "result": self._result(), "kept": kept, "removed": self.removed}
         tensors = dict(sorted(described.items()))
-        return {"parent_hash": seal.hexdigest(), "strategy": self.wish.strategy, "tensors": tensors, FLYWEIGHT: ours}
+        return {"parent_hash": hashed.hexdigest(), "strategy": self.wish.strategy, "tensors": tensors, FLYWEIGHT: ours}
 
     def _order(self, maker: TensorMaker, made_from: Mapping[str, str]) -> list[str]:
         """By name, but tensors of one file of the base together, as the public reader hashes a base of several files."""
@@ -209,6 +209,33 @@ class _Making:
             files[name] = {"nbytes": len(new), "digest": blake3(new).hexdigest()}
         self.files, self.removed_files = list(files), [name for name in before if name not in after]
         return {"files": files, "removed_files": self.removed_files}
+
+
+class _ParentHash:
+    """The SHA-256 of names and tensors, in the order in which they are added, computed beside everything else."""
+
+    def __init__(self, base: Checkpoint) -> None:
+        self._base, self._digest = base, hashlib.sha256()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="parent hash")
+        self._last: Future[None] | None = None
+
+    def add(self, name: str, parent: str) -> None:
+        self._last = self._thread.submit(self._add, name, parent, self._last)
+
+    def _add(self, name: str, parent: str, before: Future[None] | None) -> None:
+        if before is not None:
+            before.result()  # of an error that came before, nobody else tells
+        self._digest.update(name.encode())
+        for piece in stored_bytes(self._base, parent):
+            self._digest.update(piece)
+
+    def hexdigest(self) -> str:
+        if self._last is not None:
+            self._last.result()
+        return self._digest.hexdigest()
+
+    def close(self) -> None:
+        self._thread.shutdown(cancel_futures=True)
 
 
 def _place(checkpoint: Checkpoint) -> str:
