@@ -84,7 +84,8 @@ def open_best(
             message = "a model with deltas on it has no tiers" if deltas else "only an npy-dir has tiers"
             raise UnsupportedError(message, code="E_TIER", file=str(path), hint="leave --tier out")
         checkpoint = open_checkpoint(path, deltas=deltas)
-        with_deltas = f" with {len(places)} deltas" if (places := checkpoint.delta_places) else ""
+        count = len(checkpoint.delta_places)
+        with_deltas = f" with {count} delta{'s' * (count > 1)}" if count else ""
         return checkpoint, Choice(NATIVE, f"{checkpoint.container.title}{with_deltas}: run as it is")
     from flyweight.tiers.decision import Decision  # which other models need not load
 
