@@ -48,8 +48,10 @@ os.environ["RUST_BACKTRACE"] = "0"
 import flyweight
 from flyweight import cli
 from flyweight.checkpoint import read_checkpoint
+from flyweight.checkpoint.model_opening import read_delta
 from flyweight.containers import CONTAINERS, recognise
 from flyweight.containers.abilities import Inflates
+from flyweight.deltas.recognition import is_delta
 from flyweight.foundation.errors import FlyweightError
 from flyweight.sources import MemoryBundle
 from fuzz import ledger
@@ -70,11 +72,11 @@ TEXT = "ab abc a b c abc ab a c b " * 4
 
 class Verb(NamedTuple):
     arguments: tuple[str, ...]
-    """`{model}`, `{original}`, `{out}` and `{text}` stand for paths."""
+    """`{model}`, `{original}`, `{base}`, `{out}` and `{text}` stand for paths."""
     changes_model: bool = False
     stdin: str = ""
     only: str = ""
-    """The container it is for; others are not asked."""
+    """The container it is for, or `wdelta`; others are not asked."""
 
     @property
     def label(self) -> str:
@@ -109,6 +111,16 @@ VERBS = (
     Verb(("cache", "verify", "{model}", "--json"), only="npy_dir"),
     Verb(("cache", "prune", "{model}", "--json"), changes_model=True, only="npy_dir"),
     Verb(("convert", "--add", "int4", "{model}", "--jobs", "1", "-q"), changes_model=True, only="npy_dir"),
+    Verb(("delta", "create", "{original}", "{model}", "{out}/x.wdelta", "-q")),
+    Verb(("delta", "create", "{base}", "{model}", "{out}/x.wdelta", "--strategy", "int4", "--tensors")),
+    Verb(("delta", "apply", "{base}", "{model}", "{out}/applied", "-q"), only="wdelta"),
+    Verb(("delta", "apply", "{base}", "{model}", "{model}", "{out}/twice", "--dtype", "f32", "--json"), only="wdelta"),
+    Verb(("delta", "inspect", "{model}", "--tensors"), only="wdelta"),
+    Verb(("delta", "verify", "{model}"), only="wdelta"),
+    Verb(("delta", "verify", "{model}", "--base", "{base}", "--json"), only="wdelta"),
+    Verb(("delta", "squash", "{base}", "{model}", "{out}/one.wdelta", "-q"), only="wdelta"),
+    Verb(("delta", "log", "{model}"), only="wdelta"),
+    Verb(("run", "{base}", "ab c", "--raw", "--delta", "{model}", *_TWO), only="wdelta"),
 )
 
 
@@ -131,7 +143,10 @@ class Place(NamedTuple):
 
     def filled(self, verb: Verb, model: Path, original: Path) -> list[str]:
         """The arguments of a verb with paths in their places."""
-        marks = {"{model}": model, "{original}": original, "{out}": self.out, "{text}": self.root / "text.txt"}
+        base = self.models / "made" / "source"
+        marks = {
+            "{model}": model, "{original}": original, "{base}": base, "{out}": self.out, "{text}": self.root / "text.txt",
+        }  # fmt: skip
         return [re.sub(r"\{\w+\}", lambda found: str(marks[found[0]]), argument) for argument in verb.arguments]
 
 
@@ -307,7 +322,7 @@ def written(given: Input, root: Path) -> Path:
 
 def hostile() -> Iterator[tuple[str, Case]]:
     """The named hostile files that are no larger than a mutant."""
-    for name in CONTAINERS.lines:
+    for name in (*CONTAINERS.lines, "wdelta"):
         for case in importlib.import_module(f"fuzz.hostile_{name}").HOSTILE.values():
             if case.nbytes <= 100_000:
                 yield name, case
@@ -337,6 +352,9 @@ def opens(given: Input) -> bool:
     bundle = MemoryBundle(given.files, is_directory=given.is_directory)
     try:
         with limited(given.nbytes):
+            if is_delta(bundle):
+                read_delta(bundle)
+                return True
             container = recognise(bundle)
             read_checkpoint(container.view(bundle) if isinstance(container, Inflates) else bundle, container)
     except FlyweightError:
@@ -463,7 +481,7 @@ def repeated(kept: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Place(Path(folder))
         shutil.copytree(kept / "case", place.root / "mutant", symlinks=True)
-        whole = written(originals(place.models)[original], place.root / "whole")
+        whole = written(originals(place.models / "made")[original], place.root / "whole")
         place.out.mkdir()
         (place.root / "text.txt").write_text(TEXT)
         print(f"{label}\nfound: {wrong}", flush=True)
