@@ -138,7 +138,7 @@ flyweight.create_delta(base, tuned, delta, strategy=strategy)
 flyweight.apply_delta(base, [delta], out)
 print(json.dumps(peak() - before))
 """
-SMALL, LARGE = 8 << 20, 32 << 20
+SMALL, LARGE = 16 << 20, 64 << 20
 MOST = 256 << 20
 
 
@@ -150,14 +150,16 @@ def measured(*arguments: object) -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="peaks are read from /proc")
 @pytest.mark.parametrize("strategy", ["exact", "int4"])
 def test_memory_does_not_grow_with_a_tensor(tmp_path: Path, strategy: str) -> None:
-    """The peak of making and applying, above the interpreter, of a tensor of bf16. Four times as large, it may take 16 MB more."""
+    """The peak of making and applying a tensor of bf16, above the interpreter. One that is 48 MB larger takes less than 32 MB
+    more: that much may be in the hands of threads."""
     peaks = {}
     for size in (SMALL, LARGE):
         root = tmp_path / str(size)
-        values = (RNG.standard_normal(size // 2, np.float32) * 0.02).astype(ml_dtypes.bfloat16).reshape(-1, 1024)
+        some = (RNG.standard_normal((1024, 1024), np.float32) * 0.02).astype(ml_dtypes.bfloat16)
+        values = np.tile(some, (size >> 21, 1))
         base = model(root / "base", {"w": values})
-        values.view(np.uint16)[...] ^= RNG.integers(0, 4, values.shape, np.uint16)
+        values.view(np.uint16)[::3] ^= RNG.integers(0, 4, 1024, np.uint16)
         tuned = model(root / "tuned", {"w": values})
         peaks[size] = measured(base, tuned, root / NAME, root / "out", strategy)
     assert peaks[LARGE] <= MOST, peaks
-    assert peaks[LARGE] - peaks[SMALL] <= 16 << 20, peaks
+    assert peaks[LARGE] - peaks[SMALL] <= 32 << 20, peaks
