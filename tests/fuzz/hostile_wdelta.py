@@ -257,6 +257,7 @@ HOSTILE: dict[str, Case] = {
     "parent that is not there": tensor("E_PARENT", parent="nobody", exit_code=1),
     "parent of another shape": tensor("E_PARENT", parent_spec={"shape": [9], "dtype": "float32"}, exit_code=1),
     "parent_spec is a text": tensor("E_DELTA", parent_spec="f32"),
+    "another name for a tensor of another digest": tensor("E_PARENT", "l.new_name", digest="0" * 64, exit_code=1),
     "twin of itself": tensor("E_DELTA", "m.twin", twin="m.twin"),
     "twin of nobody": tensor("E_DELTA", "m.twin", twin="nobody"),
     "twin of another shape": tensor("E_DELTA", "m.twin", twin="c.bias"),
