@@ -113,6 +113,26 @@ def test_a_third_step_on_lossy_deltas(tmp_path: Path, strategy: str) -> None:
         assert squashed["w"].tobytes() == last["w"].tobytes()
 
 
+@pytest.mark.parametrize("by_path", [False, True])
+def test_f32_of_a_chain_of_which_only_the_last_step_is_f32(tmp_path: Path, by_path: bool) -> None:
+    """Digests are of what is stored: a delta on a lossy one is on its rounded sums."""
+    base = model(tmp_path / "base", {"w": RNG.standard_normal((8, 16)).astype(ml_dtypes.bfloat16), "v": np.ones(3, np.float16)})
+    below, places = base, list[Path]()
+    for number in range(2):
+        with flyweight.open(below) as opened:
+            tensors = {name: (opened[name].astype(np.float32) * 1.01).astype(opened[name].dtype) for name in opened}
+        places.append(tmp_path / f"{number}.wdelta")
+        flyweight.create_delta(below, model(tmp_path / f"tuned{number}", tensors), places[-1], strategy="int4")
+        below = places[-1]
+    start, deltas = (places[0], places[1:]) if by_path else (base, places)
+    flyweight.apply_delta(start, deltas, tmp_path / "wide", dtype="f32")
+    flyweight.apply_delta(start, deltas, tmp_path / "narrow")
+    with flyweight.open(tmp_path / "wide") as wide, flyweight.open(tmp_path / "narrow") as narrow:
+        for name in narrow:
+            assert wide[name].dtype == np.float32
+            assert wide[name].astype(narrow[name].dtype).tobytes() == narrow[name].tobytes()
+
+
 @pytest.mark.parametrize("kind", PUBLIC)
 def test_tensors_that_a_public_file_does_not_name_are_the_base(tmp_path: Path, kind: str) -> None:
     base = write_files(tmp_path / "base", BASE)
