@@ -1,6 +1,7 @@
 """Tiny models that every verb can use, in every container and several forms: what `verbs.py` breaks.
 
-One llama of a layer, 32 wide, with a tokenizer and a chat template, and what Flyweight itself makes of it.
+One llama of a layer, 32 wide, with a tokenizer and a chat template, and what Flyweight itself makes of it; and deltas that make
+another of it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import numpy as np
 import flyweight
 from flyweight import Extras
 from flyweight.containers import CONTAINERS, container_named
+from flyweight.deltas import KINDS
 from fuzz.framing import Input
 from support.toys import CONFIG, VOCABULARY, draft_head, safetensors_bytes, tokenizer_files, write_files, write_package
+from support.wdelta_files import edited
 
 __all__ = ["originals"]
 
@@ -32,8 +35,8 @@ FORMS: dict[str, tuple[dict[str, object], ...]] = {
 }
 
 
-def _tensors() -> dict[str, np.ndarray]:
-    random = np.random.default_rng(3)
+def _tensors(seed: int = 3) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
 
     def matrix(rows: int, columns: int = WIDTH) -> np.ndarray:
         return (random.standard_normal((rows, columns)) * 0.1).astype(ml_dtypes.bfloat16)
@@ -50,7 +53,7 @@ def _tensors() -> dict[str, np.ndarray]:
     }
 
 
-def _source(root: Path) -> Path:
+def _source(root: Path, seed: int = 3) -> Path:
     config = {
         **CONFIG, "hidden_size": WIDTH, "intermediate_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": HEADS,
         "num_key_value_heads": HEADS, "max_position_embeddings": 64,
@@ -61,7 +64,7 @@ def _source(root: Path) -> Path:
             "config.json": json.dumps(config, indent=1).encode(),
             "generation_config.json": b'{"eos_token_id": 2}',
             **tokenizer_files(),
-            "model.safetensors": safetensors_bytes(_tensors(), {"format": "pt"}),
+            "model.safetensors": safetensors_bytes(_tensors(seed), {"format": "pt"}),
         },
     )
 
@@ -96,4 +99,17 @@ def originals(root: Path) -> dict[str, Input]:
     extras = Extras(sparse=0.25, eagle=head, coreml=write_package(root / "x.mlpackage"))
     flyweight.convert(source, whole, to="squizd", quant="int4", extras=extras)
     made["squizd whole"] = _read(whole)
-    return made
+    return made | _deltas(source, root)
+
+
+def _deltas(source: Path, root: Path) -> dict[str, Input]:
+    """From the model to one of other weights, by each strategy. A mutant is in a folder beside that of all models."""
+    tuned, found = _source(root / "tuned", seed=4), {}
+    for strategy in (*KINDS.lines, "auto"):
+        path = root / f"{strategy}.wdelta"
+        options = {"rank": 2} if strategy == "lowrank" else {"budget": 0.5} if strategy == "auto" else {}
+        flyweight.create_delta(source, tuned, path, strategy=strategy, **options)  # type: ignore[arg-type]
+        place = {"path": f"../models/{root.name}/source"}
+        raw = edited(path.read_bytes(), lambda header, place=place: header["flyweight"]["parent"].update(place))  # type: ignore[misc]
+        found[f"wdelta {strategy}"] = Input({path.name: raw}, False)
+    return found

@@ -48,8 +48,10 @@ os.environ["RUST_BACKTRACE"] = "0"
 import flyweight
 from flyweight import cli
 from flyweight.checkpoint import read_checkpoint
+from flyweight.checkpoint.model_opening import read_delta
 from flyweight.containers import CONTAINERS, recognise
 from flyweight.containers.abilities import Inflates
+from flyweight.deltas.recognition import is_delta
 from flyweight.foundation.errors import FlyweightError
 from flyweight.sources import MemoryBundle
 from fuzz import ledger
@@ -57,6 +59,7 @@ from fuzz.framing import Input
 from fuzz.mutators import bundles
 from fuzz.oracle import limited
 from fuzz.verb_models import originals
+from fuzz.verb_table import VERBS, Verb
 from fuzz.watching import Watch, snapshot
 from support.fuzz_cases import Case
 
@@ -66,50 +69,6 @@ MAX_CPU_SECONDS, MAX_WALL_SECONDS = 2.0, 120
 MAX_BYTES, MAX_ADDRESSES = 768 << 20, 3 << 30
 MOST_FINDINGS = 200
 TEXT = "ab abc a b c abc ab a c b " * 4
-
-
-class Verb(NamedTuple):
-    arguments: tuple[str, ...]
-    """`{model}`, `{original}`, `{out}` and `{text}` stand for paths."""
-    changes_model: bool = False
-    stdin: str = ""
-    only: str = ""
-    """The container it is for; others are not asked."""
-
-    @property
-    def label(self) -> str:
-        return " ".join(argument.replace("{model}", "M").replace("{out}", "out") for argument in self.arguments)
-
-
-_TWO = ("--max-tokens", "2", "--threads", "1", "--context", "16")
-VERBS = (
-    Verb(("inspect", "{model}")),
-    Verb(("inspect", "{model}", "--json")),
-    Verb(("verify", "{model}")),
-    Verb(("verify", "{model}", "--strict", "--json")),
-    Verb(("diff", "{model}", "{original}")),
-    Verb(("diff", "{original}", "{model}", "--json")),
-    *(Verb(("convert", "{model}", "{out}/" + name, "--to", name, "--jobs", "1", "-q")) for name in CONTAINERS.lines),
-    Verb(("convert", "{model}", "{out}/q.gguf", "--quant", "q8_0", "--jobs", "1", "--json")),
-    Verb(("convert", "{model}", "{out}/q.squizd", "--quant", "int4", "--jobs", "1", "--tensors")),
-    Verb(("convert", "{model}", "{out}/dry", "--to", "npy-dir", "--quant", "int4", "--dry-run")),
-    Verb(("extract", "{model}", "--list", "--json")),
-    Verb(("extract", "{model}", "files", "{out}/files")),
-    Verb(("extract", "{model}", "config.json", "{out}/config.json")),
-    Verb(("extract", "{model}", "draft", "{out}/draft.safetensors"), only="squizd"),
-    Verb(("extract", "{model}", "coreml", "{out}/x.mlpackage"), only="squizd"),
-    Verb(("run", "{model}", "ab c", "--raw", *_TWO)),
-    Verb(("run", "{model}", "ab c", "--json", *_TWO)),
-    Verb(("chat", "{model}", *_TWO), stdin="ab c\n/exit\n"),
-    Verb(("eval", "{model}", "--text", "{text}", "--context", "8", "--tokens", "16", "--threads", "1", "--json")),
-    Verb(("cache", "ls", "{model}")),
-    Verb(("cache", "build", "{model}", "--jobs", "1", "--json"), only="npy_dir"),
-    Verb(("cache", "build", "{model}", "--in-place", "--jobs", "1"), changes_model=True, only="npy_dir"),
-    Verb(("run", "{model}", "ab c", "--raw", "--tier", "packed", "-v", *_TWO), only="npy_dir"),
-    Verb(("cache", "verify", "{model}", "--json"), only="npy_dir"),
-    Verb(("cache", "prune", "{model}", "--json"), changes_model=True, only="npy_dir"),
-    Verb(("convert", "--add", "int4", "{model}", "--jobs", "1", "-q"), changes_model=True, only="npy_dir"),
-)
 
 
 class Place(NamedTuple):
@@ -131,7 +90,10 @@ class Place(NamedTuple):
 
     def filled(self, verb: Verb, model: Path, original: Path) -> list[str]:
         """The arguments of a verb with paths in their places."""
-        marks = {"{model}": model, "{original}": original, "{out}": self.out, "{text}": self.root / "text.txt"}
+        base = self.models / "made" / "source"
+        marks = {
+            "{model}": model, "{original}": original, "{base}": base, "{out}": self.out, "{text}": self.root / "text.txt",
+        }  # fmt: skip
         return [re.sub(r"\{\w+\}", lambda found: str(marks[found[0]]), argument) for argument in verb.arguments]
 
 
@@ -307,7 +269,7 @@ def written(given: Input, root: Path) -> Path:
 
 def hostile() -> Iterator[tuple[str, Case]]:
     """The named hostile files that are no larger than a mutant."""
-    for name in CONTAINERS.lines:
+    for name in (*CONTAINERS.lines, "wdelta"):
         for case in importlib.import_module(f"fuzz.hostile_{name}").HOSTILE.values():
             if case.nbytes <= 100_000:
                 yield name, case
@@ -337,6 +299,9 @@ def opens(given: Input) -> bool:
     bundle = MemoryBundle(given.files, is_directory=given.is_directory)
     try:
         with limited(given.nbytes):
+            if is_delta(bundle):
+                read_delta(bundle)
+                return True
             container = recognise(bundle)
             read_checkpoint(container.view(bundle) if isinstance(container, Inflates) else bundle, container)
     except FlyweightError:
@@ -463,7 +428,7 @@ def repeated(kept: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Place(Path(folder))
         shutil.copytree(kept / "case", place.root / "mutant", symlinks=True)
-        whole = written(originals(place.models)[original], place.root / "whole")
+        whole = written(originals(place.models / "made")[original], place.root / "whole")
         place.out.mkdir()
         (place.root / "text.txt").write_text(TEXT)
         print(f"{label}\nfound: {wrong}", flush=True)

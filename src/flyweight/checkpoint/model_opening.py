@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,15 +30,17 @@ def open_checkpoint(
     `Checkpoint`.
 
     `deltas` are applied in order, each to what those before it make. A checkpoint that is open already can be the base of
-    many, and is not closed with them. Where a delta adds numbers, the result has the base's element types, or f32 if `in_f32`.
+    many, and is not closed with them. Where a delta adds numbers, the result has the base's element types, or f32 if `in_f32`,
+    but for what a delta with digests is made on: they are of its stored types.
     """
     if isinstance(path, Checkpoint) and not deltas:
         return path
-    base = path if isinstance(path, Checkpoint) else _opened(path, checks_digests, in_f32)
+    first, *others = _in_f32(deltas) if in_f32 else [False] * (1 + len(deltas))
+    base = path if isinstance(path, Checkpoint) else _opened(path, checks_digests, first)
     try:
-        for place in deltas:
+        for place, is_f32 in zip(deltas, others, strict=True):
             bundle = open_bundle(place)
-            base = _overlaid(base, read_delta(bundle), bundle, in_f32, owns_base=base is not path)
+            base = _overlaid(base, read_delta(bundle), bundle, is_f32, owns_base=base is not path)
     except BaseException as error:
         if base is not path:
             base.close()
@@ -46,6 +49,15 @@ def open_checkpoint(
             return open_checkpoint(path, deltas=deltas, checks_digests=checks_digests, in_f32=True)
         raise
     return base
+
+
+def _in_f32(deltas: Sequence[Place]) -> list[bool]:
+    """Whether sums can be f32 in the base, and in what each of these makes of it: if no later delta has digests."""
+    found = [True]
+    for place in reversed(deltas):
+        with closing(open_bundle(place)) as bundle:
+            found.append(found[-1] and not read_delta(bundle).has_digests)
+    return found[::-1]
 
 
 def _is_lossy(checkpoint: Checkpoint) -> bool:
@@ -120,7 +132,7 @@ def _on_its_base(bundle: Bundle, checks_digests: bool, in_f32: bool, above: tupl
                 file=bundle.name,
                 hint="give the base, and this file with --delta",
             )
-        base = _opened(place, checks_digests, in_f32, (*above, real))
+        base = _opened(place, checks_digests, in_f32 and not delta.has_digests, (*above, real))
     except BaseException:
         bundle.close()
         raise

@@ -205,9 +205,11 @@ class Overlay(Checkpoint):
 
     def check_tensor(self, name: str) -> None:
         super().check_tensor(name)
-        wanted = (self.delta.kept or {}).get(name)
-        if wanted is not None and tensor_digest(self.base, name) != wanted:
-            raise self._wrong_parent(name, "differs")
+        change, taken, wanted = self.delta.changes.get(name), name, (self.delta.kept or {}).get(name)
+        if change is not None and change.parent is not None and not change.parts:  # the parent's, by another name
+            taken, wanted = change.parent, change.digest
+        if wanted is not None and tensor_digest(self.base, taken) != wanted:
+            raise self._wrong_parent(taken, "differs")
 
     def check_digests(self) -> None:
         super().check_digests()

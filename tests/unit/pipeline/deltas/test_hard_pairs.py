@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import flyweight
+from flyweight.foundation.errors import LimitError
 from support.toys import write_files
 from support.wdelta_files import BASE, BASE_TENSORS, NAME, PUBLIC, safetensors
 
@@ -113,6 +114,41 @@ def test_a_third_step_on_lossy_deltas(tmp_path: Path, strategy: str) -> None:
         assert squashed["w"].tobytes() == last["w"].tobytes()
 
 
+@pytest.mark.parametrize("strategy", ["exact", "sparse"])
+def test_a_hundred_deltas_are_read_and_no_more(tmp_path: Path, strategy: str) -> None:
+    """There and back, fifty times: a tensor is rebuilt through all of them."""
+    one, other = (np.full((2, 3), value, np.float32) for value in (1, 2))
+    there, back = model(tmp_path / "there", {"w": one}), model(tmp_path / "back", {"w": other})
+    flyweight.create_delta(there, back, tmp_path / "1.wdelta", strategy=strategy, **STRATEGIES[strategy])  # type: ignore[arg-type]
+    flyweight.apply_delta(there, [tmp_path / "1.wdelta"], tmp_path / "made")
+    flyweight.create_delta(tmp_path / "made", there, tmp_path / "2.wdelta")
+    places = [tmp_path / "1.wdelta", tmp_path / "2.wdelta"] * 50
+    with flyweight.open(there, deltas=places) as chain:
+        assert chain["w"].tobytes() == one.tobytes()
+    with pytest.raises(LimitError, match="squash"):
+        flyweight.open(there, deltas=[*places, places[0]])
+
+
+@pytest.mark.parametrize("by_path", [False, True])
+def test_f32_of_a_chain_of_which_only_the_last_step_is_f32(tmp_path: Path, by_path: bool) -> None:
+    """Digests are of what is stored: a delta on a lossy one is on its rounded sums."""
+    base = model(tmp_path / "base", {"w": RNG.standard_normal((8, 16)).astype(ml_dtypes.bfloat16), "v": np.ones(3, np.float16)})
+    below, places = base, list[Path]()
+    for number in range(2):
+        with flyweight.open(below) as opened:
+            tensors = {name: (opened[name].astype(np.float32) * 1.01).astype(opened[name].dtype) for name in opened}
+        places.append(tmp_path / f"{number}.wdelta")
+        flyweight.create_delta(below, model(tmp_path / f"tuned{number}", tensors), places[-1], strategy="int4")
+        below = places[-1]
+    start, deltas = (places[0], places[1:]) if by_path else (base, places)
+    flyweight.apply_delta(start, deltas, tmp_path / "wide", dtype="f32")
+    flyweight.apply_delta(start, deltas, tmp_path / "narrow")
+    with flyweight.open(tmp_path / "wide") as wide, flyweight.open(tmp_path / "narrow") as narrow:
+        for name in narrow:
+            assert wide[name].dtype == np.float32
+            assert wide[name].astype(narrow[name].dtype).tobytes() == narrow[name].tobytes()
+
+
 @pytest.mark.parametrize("kind", PUBLIC)
 def test_tensors_that_a_public_file_does_not_name_are_the_base(tmp_path: Path, kind: str) -> None:
     base = write_files(tmp_path / "base", BASE)
@@ -126,21 +162,19 @@ def test_tensors_that_a_public_file_does_not_name_are_the_base(tmp_path: Path, k
 
 
 MEASURED = """
-import json, resource, sys
+import json, re, sys
 import numpy, blake3, flyweight
 from flyweight.pipeline.deltas import applying, creating
 from flyweight.codecs import entropy_coded
 base, tuned, delta, out, strategy = sys.argv[1:]
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+def peak():  # of this program: what getrusage says is of the process, and begins with the peak of its parent
+    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
 before = peak()
-if out:
-    flyweight.apply_delta(base, [delta], out)
-else:
-    flyweight.create_delta(base, tuned, delta, strategy=strategy)
+flyweight.create_delta(base, tuned, delta, strategy=strategy)
+flyweight.apply_delta(base, [delta], out)
 print(json.dumps(peak() - before))
 """
-SMALL, LARGE = 8 << 20, 32 << 20
+SMALL, LARGE = 16 << 20, 64 << 20
 MOST = 256 << 20
 
 
@@ -149,18 +183,19 @@ def measured(*arguments: object) -> int:
     return int(json.loads(done.stdout))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="peaks are read from /proc")
 @pytest.mark.parametrize("strategy", ["exact", "int4"])
 def test_memory_does_not_grow_with_a_tensor(tmp_path: Path, strategy: str) -> None:
-    """Peaks of making and applying, above the interpreter, of a tensor of bf16. Four times as large, it may take 16 MB more."""
+    """The peak of making and applying a tensor of bf16, above the interpreter. One that is 48 MB larger takes less than 32 MB
+    more: that much may be in the hands of threads."""
     peaks = {}
     for size in (SMALL, LARGE):
         root = tmp_path / str(size)
-        values = (RNG.standard_normal(size // 2, np.float32) * 0.02).astype(ml_dtypes.bfloat16).reshape(-1, 1024)
+        some = (RNG.standard_normal((1024, 1024), np.float32) * 0.02).astype(ml_dtypes.bfloat16)
+        values = np.tile(some, (size >> 21, 1))
         base = model(root / "base", {"w": values})
-        values.view(np.uint16)[...] ^= RNG.integers(0, 4, values.shape, np.uint16)
+        values.view(np.uint16)[::3] ^= RNG.integers(0, 4, 1024, np.uint16)
         tuned = model(root / "tuned", {"w": values})
-        made = measured(base, tuned, root / NAME, "", strategy)
-        peaks[size] = made, measured(base, tuned, root / NAME, root / "out", strategy)
-    for small, large in zip(peaks[SMALL], peaks[LARGE], strict=True):
-        assert large <= MOST, peaks
-        assert large - small <= 16 << 20, peaks
+        peaks[size] = measured(base, tuned, root / NAME, root / "out", strategy)
+    assert peaks[LARGE] <= MOST, peaks
+    assert peaks[LARGE] - peaks[SMALL] <= 32 << 20, peaks
