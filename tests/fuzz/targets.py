@@ -17,7 +17,8 @@ from blake3 import blake3
 from flyweight import models
 from flyweight.checkpoint import Checkpoint, read_checkpoint
 from flyweight.checkpoint.model_opening import read_delta
-from flyweight.checkpoint.overlay import Overlay, stored_bytes
+from flyweight.checkpoint.overlay import Overlay
+from flyweight.checkpoint.tensor_bytes import stored_bytes
 from flyweight.codecs import CODECS
 from flyweight.codecs.entropy_coded import CHUNK
 from flyweight.containers import CONTAINERS

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint, read_checkpoint
-from flyweight.checkpoint.overlay import stored_bytes
+from flyweight.checkpoint.tensor_bytes import stored_bytes
 from flyweight.containers import CONTAINERS
 from flyweight.pipeline.deltas.applying import apply_delta, squash_deltas
 from flyweight.pipeline.deltas.creating import create_delta

@@ -12,22 +12,19 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-import numpy as np
 from blake3 import blake3
 
 from flyweight.checkpoint.checkpoint import Checkpoint, check_layouts
-from flyweight.codecs import Array, codec_for, take_rows
+from flyweight.checkpoint.tensor_bytes import elements_of, stored_bytes, stored_elements, tensor_digest
 from flyweight.deltas.changes import Change, Delta, Patch, result_dtype
 from flyweight.deltas.file_patch import apply_patch
-from flyweight.deltas.kind import Elements, array_spec
+from flyweight.deltas.kind import array_spec
 from flyweight.deltas.rebuilt import Rebuilt, RebuiltPart
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import DAMAGED, FlyweightError, MalformedError, ParentError
 from flyweight.foundation.manifest import Digests, Entry, Extent, Manifest
-from flyweight.foundation.tensor import RAW, TensorSpec, has_rows
+from flyweight.foundation.tensor import TensorSpec
 from flyweight.sources import Bundle, Source
-
-_PIECE = 1 << 20
 
 
 class Overlay(Checkpoint):
@@ -131,9 +128,7 @@ class Overlay(Checkpoint):
             base = elements_of(self.base, before) if change.adds and before else stored_elements(self.base, before, part, spec)
             parts.append(RebuiltPart(change.parts[part], spec, base))
         stamp = f"{self._files[next(iter(self._files))].identity.stamp}.{change.name}"
-        rebuilt = Rebuilt(self.delta.name, change.name, parts, stamp, self._digest(change))
-        rebuilt.explain = lambda: self._explained(change)
-        return rebuilt
+        return Rebuilt(self.delta.name, change.name, parts, stamp, self._digest(change), lambda: self._explained(change))
 
     def _side_files(self) -> dict[str, Extent | bytes]:
         files: dict[str, Extent | bytes] = {
@@ -263,61 +258,3 @@ class _Joined(Bundle):
 def _key(overlay: Overlay, tensor: str) -> str:
     """The file that a rebuilt tensor is in the bundle: no other of the chain has this name."""
     return f"rebuilt {len(overlay.base.delta_places)}/{tensor}"
-
-
-# Elements -------------------------------------------------------------------------------------------
-
-
-def stored_elements(checkpoint: Checkpoint, entry: Entry | None, part: str, spec: TensorSpec) -> Elements:
-    """The stored bytes of a part as elements of `spec`; zeros beyond the last whole one, or where there is no such part."""
-    extent, width = None if entry is None else entry.extents.get(part), spec.dtype.itemsize
-    if extent is None:
-        return lambda start, stop: np.zeros(stop - start, spec.dtype.storage)
-    file, offset, count = extent.file, extent.offset, extent.nbytes // width
-
-    def elements(start: int, stop: int) -> Array:
-        there = max(min(stop, count) - start, 0)
-        raw = bytearray((stop - start) * width)
-        if there:
-            checkpoint.source(file).read_into(offset + start * width, memoryview(raw)[: there * width])
-        return np.frombuffer(raw, spec.dtype.storage)
-
-    return elements
-
-
-def elements_of(checkpoint: Checkpoint, entry: Entry) -> Elements:
-    """The values of a tensor, whatever it is stored as."""
-    if entry.codec == RAW and entry.spec.dtype.bits % 8 == 0:
-        stored = stored_elements(checkpoint, entry, "data", entry.spec)
-        return (lambda start, stop: stored(start, stop).view(bool)) if entry.spec.dtype is DType.BOOL else stored
-    codec, columns = codec_for(entry.codec), entry.spec.columns
-
-    def elements(start: int, stop: int) -> Array:
-        tensor = checkpoint.encoded(entry.name)
-        if not has_rows(entry.spec, entry.parts):
-            return codec.decode(entry.spec, tensor.parts).reshape(-1)[start:stop]
-        first, last = start // columns, -(-stop // columns)
-        rows = take_rows(tensor, slice(first, last))
-        return codec.decode(rows.spec, rows.parts).reshape(-1)[start - first * columns : stop - first * columns]
-
-    return elements
-
-
-def stored_bytes(checkpoint: Checkpoint, name: str) -> Iterator[memoryview]:
-    """The bytes of a tensor as it is stored, part after part, a piece at a time."""
-    entry = checkpoint.checked_entry(name)
-    buffer = memoryview(bytearray(_PIECE))
-    for extent in entry.extents.values():
-        source = checkpoint.source(extent.file)
-        for at in range(0, extent.nbytes, _PIECE):
-            piece = buffer[: min(_PIECE, extent.nbytes - at)]
-            source.read_into(extent.offset + at, piece)
-            yield piece
-
-
-def tensor_digest(checkpoint: Checkpoint, name: str) -> str:
-    """The BLAKE3 of the bytes of a tensor as it is stored."""
-    digest = blake3()
-    for piece in stored_bytes(checkpoint, name):
-        digest.update(piece)
-    return digest.hexdigest()

@@ -40,12 +40,19 @@ class RebuiltPart(NamedTuple):
 class Rebuilt(Source):
     """The parts of a tensor, one behind the other."""
 
-    def __init__(self, name: str, tensor: str, parts: Sequence[RebuiltPart], stamp: str, digest: str | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        tensor: str,
+        parts: Sequence[RebuiltPart],
+        stamp: str,
+        digest: str | None,
+        explain: Callable[[], FlyweightError],
+    ) -> None:
         """`stamp` changes when what it is made from does. `explain` says why the bytes are not those of the digest."""
         self.name, self.tensor = name, tensor
         self.size = sum(part.spec.nbytes for part in parts)
-        self.explain: Callable[[], FlyweightError] = lambda: FlyweightError("the bytes do not match the digest of the result")
-        self._parts, self._stamp, self._wanted = parts, stamp, digest
+        self._parts, self._stamp, self._wanted, self._explain = parts, stamp, digest, explain
         self._lock = Lock()
         self._alive: Callable[[], Array | None] = lambda: None
         self._expected: Array | None = None
@@ -89,7 +96,7 @@ class Rebuilt(Source):
 
     def _require(self, found: str) -> None:
         if self._wanted is not None and found != self._wanted:
-            raise self.explain().at(file=self.name, tensor=self.tensor)
+            raise self._explain().at(file=self.name, tensor=self.tensor)
 
     @cached_property
     def _checked(self) -> bool:
@@ -108,7 +115,7 @@ class Rebuilt(Source):
         try:
             _fill(part, offset, out, in_threads)
         except MalformedError as error:
-            raise (self.explain() if self._wanted is not None else error).at(file=self.name, tensor=self.tensor) from None
+            raise (self._explain() if self._wanted is not None else error).at(file=self.name, tensor=self.tensor) from None
 
     def _whole(self) -> Array:
         from blake3 import blake3

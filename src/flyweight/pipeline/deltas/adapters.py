@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
-from flyweight.checkpoint.overlay import Overlay, stored_bytes
+from flyweight.checkpoint.overlay import Overlay
+from flyweight.checkpoint.tensor_bytes import stored_bytes
 from flyweight.containers.container import Image
 from flyweight.deltas.kinds.low_rank_delta import LowRankDelta
 from flyweight.deltas.lora_export import Adapter, AdapterModel, plan_adapter

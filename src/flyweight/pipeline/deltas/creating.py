@@ -14,7 +14,8 @@ from typing import Any
 from blake3 import blake3
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint
-from flyweight.checkpoint.overlay import Overlay, stored_bytes, tensor_digest
+from flyweight.checkpoint.overlay import Overlay
+from flyweight.checkpoint.tensor_bytes import stored_bytes, tensor_digest
 from flyweight.containers.container import Image
 from flyweight.deltas import KINDS
 from flyweight.deltas.file_patch import make_patch

@@ -11,7 +11,7 @@ from blake3 import blake3
 
 from flyweight.checkpoint import open_checkpoint
 from flyweight.checkpoint.model_opening import base_place, read_delta
-from flyweight.checkpoint.overlay import tensor_digest
+from flyweight.checkpoint.tensor_bytes import tensor_digest
 from flyweight.containers.container import Finding
 from flyweight.deltas.changes import Change, Delta
 from flyweight.deltas.recognition import is_wdelta

@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from flyweight import kernels
 from flyweight.checkpoint import Checkpoint
-from flyweight.checkpoint.overlay import elements_of, stored_elements
+from flyweight.checkpoint.tensor_bytes import elements_of, stored_elements
 from flyweight.codecs.casts import astype
 from flyweight.deltas import KINDS
 from flyweight.deltas.changes import result_dtype
