@@ -24,7 +24,7 @@ from flyweight.foundation.errors import FlyweightError, MalformedError, Unsuppor
 from flyweight.foundation.manifest import DRAFT, Entry, Extent, Manifest
 from flyweight.pipeline.execution import Progress, carry_out_job
 from flyweight.pipeline.output.replacing import require_apart
-from flyweight.pipeline.output.staging import Staging
+from flyweight.pipeline.output.staging import Staging, published
 from flyweight.pipeline.plans.arguments import as_path
 from flyweight.pipeline.plans.inputs import SOURCE, input_of
 from flyweight.pipeline.plans.job import Job
@@ -192,10 +192,9 @@ def _inflated(checkpoint: Checkpoint, member: mlpackage.Member) -> Content:
 def _write(
     contents: Mapping[str, Content], destination: Path, is_directory: bool, force: bool, progress: Progress | None
 ) -> None:
-    """Nothing here takes long enough to be resumed: what fails leaves nothing."""
     total = sum(nbytes for nbytes, _ in contents.values())
     staging = Staging(destination, contents, is_directory=is_directory, fingerprint="", resume=False, force=force)
-    try:
+    with published(staging):
         staging.allocate({name: Image(nbytes, ()) for name, (nbytes, _) in contents.items()})
         for name, (nbytes, pieces) in contents.items():
             at = 0
@@ -204,9 +203,3 @@ def _write(
                 at += len(piece)
             if progress is not None:
                 progress(name, nbytes, total)
-        staging.publish()
-    except BaseException:
-        staging.discard()
-        raise
-    finally:
-        staging.close()

@@ -23,7 +23,7 @@ from flyweight.pipeline.deltas.delta_report import CreateReport
 from flyweight.pipeline.deltas.tensor_making import LOW_RANK
 from flyweight.pipeline.execution import Progress
 from flyweight.pipeline.output.replacing import require_apart
-from flyweight.pipeline.output.staging import Staging
+from flyweight.pipeline.output.staging import Staging, published
 from flyweight.pipeline.plans.arguments import as_path
 from flyweight.sources import open_bundle
 
@@ -126,7 +126,7 @@ def _write(adapter: Adapter, tuned: Checkpoint, destination: Path, force: bool, 
     image, extents = adapter.place()
     images = {ADAPTER_CONFIG: Image.of(adapter.config), ADAPTER_WEIGHTS: image}
     staging = Staging(destination, images, is_directory=True, fingerprint="", resume=False, force=force)
-    try:
+    with published(staging):
         staging.allocate(images)
         for key, extent in extents.items():
             at = extent.offset
@@ -135,12 +135,6 @@ def _write(adapter: Adapter, tuned: Checkpoint, destination: Path, force: bool, 
                 at += len(piece)
             if progress is not None:
                 progress(key, extent.nbytes, image.nbytes)
-        staging.publish()
-    except BaseException:
-        staging.discard()
-        raise
-    finally:
-        staging.close()
     return sum(each.nbytes for each in images.values())
 
 

@@ -32,7 +32,7 @@ from flyweight.pipeline.deltas.pairing import parents
 from flyweight.pipeline.deltas.tensor_making import AUTO, EXACT, LOW_RANK, TensorMaker, Wish
 from flyweight.pipeline.execution import Progress
 from flyweight.pipeline.output.replacing import require_apart
-from flyweight.pipeline.output.staging import Staging
+from flyweight.pipeline.output.staging import Staging, published
 from flyweight.pipeline.plans.arguments import as_path
 
 DEFAULT_RANK = 16
@@ -74,14 +74,8 @@ def create_delta(
         ]
         making = _Making(pair[0], pair[1], Wish(strategy, budget or 0.0, options, products), destination, progress)
         staging = Staging(destination, [destination.name], is_directory=False, fingerprint="", resume=False, force=force)
-        try:
+        with published(staging):
             nbytes = making.write(staging)
-            staging.publish()
-        except BaseException:
-            staging.discard()
-            raise
-        finally:
-            staging.close()
     return CreateReport(
         base=_shown(pair[0]), tuned=_shown(pair[1]), destination=str(destination), strategy=strategy, nbytes=nbytes,
         tuned_nbytes=pair[1].manifest.nbytes, seconds=round(time.perf_counter() - started, 3), tensors=tuple(making.reports),

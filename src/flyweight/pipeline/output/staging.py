@@ -356,6 +356,19 @@ class Staging:
                 held.close()
 
 
+@contextmanager
+def published(staging: Staging) -> Iterator[Staging]:
+    """An output that takes too little time to be resumed: it appears when all is written, and what fails leaves nothing."""
+    try:
+        yield staging
+        staging.publish()
+    except BaseException:
+        staging.discard()
+        raise
+    finally:
+        staging.close()
+
+
 _SYNC_FILE_RANGE_WRITE = 2
 
 
