@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-from flyweight import models
+from flyweight import kernels, models
 from flyweight.checkpoint import Checkpoint, read_checkpoint
 from flyweight.checkpoint.model_opening import read_delta
 from flyweight.checkpoint.overlay import Overlay
@@ -312,6 +312,10 @@ DELTA_BASE = read_checkpoint(MemoryBundle(BASE, "/models/base"), CONTAINERS["hf"
 """What deltas are opened on: the seeds are made from it."""
 
 
+_MOST_REBUILT = _MOST_WRITTEN if kernels.active() != "reference" else 1 << 13
+"""Bytes of a model that deltas make: the definitions of the kernels take half a second for a chunk."""
+
+
 def _wdelta(given: Input) -> str:
     """Checked as a file, opened on a base, read and written; what has digests and can be read is what they say."""
     if given.is_directory:
@@ -331,6 +335,8 @@ def _wdelta(given: Input) -> str:
 
 def _read_and_written(opened: Overlay, delta: Delta) -> str:
     check_manifest(opened.manifest, opened.bundle, twins=True)
+    if opened.manifest.nbytes > _MOST_REBUILT:
+        return "too large"
     code = decoded(opened)
     code += placed_again(opened.container, opened)
     for name, change in delta.changes.items():
