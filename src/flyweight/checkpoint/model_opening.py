@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from flyweight.deltas.changes import Delta
 
 Place = Path | str
-MAX_CHAIN = 100
-"""Deltas, each on the one before: a tensor is rebuilt through all of them, each within the next."""
+MAX_CHAIN = 500
+"""Deltas, each on the one before: all of their files are open."""
 
 
 def open_checkpoint(
@@ -102,11 +102,43 @@ def _overlaid(base: Checkpoint, delta: Delta, bundle: Bundle, in_f32: bool, *, o
         raise error.at(file=delta.name) from None
 
 
-def _opened(path: Place, checks_digests: bool, in_f32: bool, above: tuple[str, ...] = ()) -> Checkpoint:
-    """`above` are the deltas whose base it is."""
+def _opened(path: Place, checks_digests: bool, in_f32: bool) -> Checkpoint:
+    """A model, or a delta on its base: deltas are read down to the model, and put on it from there."""
+    chain: list[tuple[Delta, Bundle, bool]] = []
     bundle = open_bundle(path)
-    if is_delta(bundle):
-        return _on_its_base(bundle, checks_digests, in_f32, above)
+    base: Checkpoint | None = None
+    try:
+        seen = set[str]()
+        while is_delta(bundle):
+            delta = read_delta(bundle)
+            chain.append((delta, bundle, in_f32))
+            in_f32 = in_f32 and not delta.has_digests
+            if (real := os.path.realpath(bundle.name)) in seen or len(seen) == MAX_CHAIN:
+                raise too_long(bundle.name)
+            seen.add(real)
+            bundle = open_bundle(_place_of_base(delta))
+        base = _read(bundle, checks_digests)
+        while chain:
+            base = _overlaid(base, *chain.pop())
+    except BaseException:
+        for opened in (base, *(bundle for _, bundle, _ in chain)):
+            if opened is not None:
+                opened.close()
+        raise
+    return base
+
+
+def _place_of_base(delta: Delta) -> Path:
+    """ParentError if it is not there."""
+    place, hint = base_place(delta), "give the base, and this file with --delta"
+    if place is None:
+        raise ParentError("does not say where its base is", file=delta.name, hint=hint)
+    if not os.path.exists(place):
+        raise ParentError(f"its base '{delta.parent.name}' is not at '{place}'", file=delta.name, hint=hint)
+    return place
+
+
+def _read(bundle: Bundle, checks_digests: bool) -> Checkpoint:
     try:
         container = recognise(bundle)
         bundle = container.view(bundle) if isinstance(container, Inflates) else bundle
@@ -114,33 +146,6 @@ def _opened(path: Place, checks_digests: bool, in_f32: bool, above: tuple[str, .
         bundle.close()
         raise error.at(file=bundle.name) from None
     return read_checkpoint(bundle, container, checks_digests=checks_digests)
-
-
-def _on_its_base(bundle: Bundle, checks_digests: bool, in_f32: bool, above: tuple[str, ...]) -> Checkpoint:
-    delta = read_delta(bundle)
-    place, real = base_place(delta), os.path.realpath(bundle.name)
-    try:
-        if real in above or len(above) == MAX_CHAIN:
-            raise too_long(bundle.name)
-        if place is None:
-            raise ParentError(
-                "does not say where its base is", file=bundle.name, hint="give the base, and this file with --delta"
-            )
-        if not os.path.exists(place):
-            raise ParentError(
-                f"its base '{delta.parent.name}' is not at '{place}'",
-                file=bundle.name,
-                hint="give the base, and this file with --delta",
-            )
-        base = _opened(place, checks_digests, in_f32 and not delta.has_digests, (*above, real))
-    except BaseException:
-        bundle.close()
-        raise
-    try:
-        return _overlaid(base, delta, bundle, in_f32)
-    except BaseException:
-        base.close()
-        raise
 
 
 def too_long(file: str) -> LimitError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from blake3 import blake3
@@ -23,7 +23,7 @@ from flyweight.deltas.rebuilt import Rebuilt, RebuiltPart
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import DAMAGED, FlyweightError, MalformedError, ParentError
 from flyweight.foundation.manifest import Digests, Entry, Extent, Manifest
-from flyweight.foundation.tensor import TensorSpec
+from flyweight.foundation.tensor import RAW, TensorSpec
 from flyweight.sources import Bundle, Source
 
 
@@ -34,6 +34,11 @@ class Overlay(Checkpoint):
     def __init__(self, base: Checkpoint, delta: Delta, bundle: Bundle, *, in_f32: bool = False, owns_base: bool = True) -> None:
         self.base, self.delta, self.in_f32 = base, delta, in_f32
         self.delta_places = (*base.delta_places, os.path.abspath(delta.name))
+        below = base if isinstance(base, Overlay) else None
+        self.deltas: tuple[Delta, ...] = (*below.deltas, delta) if below else (delta,)
+        """All of the chain, the first one first."""
+        self.root: Checkpoint = below.root if below else base
+        """What the first of them is on."""
         self._files = bundle
         self._joined = joined = _Joined(base, bundle, len(base.delta_places), owns_base=owns_base)
         if not delta.has_digests and delta.parent.hash is not None:
@@ -55,14 +60,9 @@ class Overlay(Checkpoint):
         if check_block is not None:
             self._check_block = lambda bundle, entry: check_block(bundle, entry) if entry.name in untouched else None
 
-    @property
-    def deltas(self) -> tuple[Delta, ...]:
-        """All of the chain, the first one first."""
-        return (*(self.base.deltas if isinstance(self.base, Overlay) else ()), self.delta)
-
     def files(self) -> set[str]:
         """Those of the base and of the deltas: what is rebuilt is as they are."""
-        return self.base.files() | self._joined.of_delta.keys()
+        return self.root.files() | self._joined.of_delta.keys()
 
     # The table ------------------------------------------------------------------------------------
 
@@ -77,6 +77,7 @@ class Overlay(Checkpoint):
         entries = {
             name: self._changed(delta.changes[name]) if name in delta.changes else before.entries[name] for name in order
         }
+        self._joined.keep({extent.file for entry in entries.values() for extent in entry.extents.values()})
         old = before.digests
         of = dict(old.of)
         tensors = {name: extents for name, extents in old.tensors.items() if name in kept}
@@ -114,7 +115,7 @@ class Overlay(Checkpoint):
             layout = {"data": spec}
         file = _key(self, change.name)
         if file not in self._joined.rebuilt:
-            self._joined.rebuilt[file] = self._rebuilt(change, before, layout)
+            self._joined.add(file, self._rebuilt(change, before, layout))
         extents, at = {}, 0
         for part, part_spec in layout.items():
             extents[part] = Extent(file, at, part_spec.nbytes)
@@ -125,10 +126,22 @@ class Overlay(Checkpoint):
         parts = []
         for part, part_spec in layout.items():
             spec = array_spec(part_spec)
+            below = self._below(change, before, part, spec)
             base = elements_of(self.base, before) if change.adds and before else stored_elements(self.base, before, part, spec)
-            parts.append(RebuiltPart(change.parts[part], spec, base))
+            parts.append(RebuiltPart(change.parts[part], spec, base, below))
         stamp = f"{self._files[next(iter(self._files))].identity.stamp}.{change.name}"
         return Rebuilt(self.delta.name, change.name, parts, stamp, self._digest(change), lambda: self._explained(change))
+
+    def _below(self, change: Change, before: Entry | None, part: str, spec: TensorSpec) -> RebuiltPart | None:
+        """The part of the base that a part is made on, if that is rebuilt too, and of elements that this one takes."""
+        extent = before.extents.get(part) if before is not None else None
+        if before is None or extent is None or extent.file not in self._joined.rebuilt:
+            return None
+        found = self._joined.rebuilt[extent.file].part_at(extent.offset)
+        if found is None or found.spec.nbytes != extent.nbytes or found.spec.dtype.bits != spec.dtype.bits:
+            return None
+        plain = before.codec == RAW and before.spec.dtype is found.spec.dtype is not DType.BOOL
+        return found if plain or not change.adds else None
 
     def _side_files(self) -> dict[str, Extent | bytes]:
         files: dict[str, Extent | bytes] = {
@@ -194,7 +207,7 @@ class Overlay(Checkpoint):
                 found.update(self._files[extent.file].read(extent.offset, extent.nbytes))
             if found.hexdigest() != change.stored_digest:
                 return MalformedError("the bytes do not match the recorded digest", code="E_DIGEST", hint=DAMAGED)
-        if change.parent is not None and tensor_digest(self.base, change.parent) != change.parent_digest:
+        if change.parent is not None and tensor_digest(self.base, change.parent, checked=False) != change.parent_digest:
             return self._wrong_parent(change.parent, "differs")
         return MalformedError("the rebuilt tensor does not match its digest", code="E_DIGEST", hint=DAMAGED)
 
@@ -203,7 +216,7 @@ class Overlay(Checkpoint):
         change, taken, wanted = self.delta.changes.get(name), name, (self.delta.kept or {}).get(name)
         if change is not None and change.parent is not None and not change.parts:  # the parent's, by another name
             taken, wanted = change.parent, change.digest
-        if wanted is not None and tensor_digest(self.base, taken) != wanted:
+        if wanted is not None and tensor_digest(self.base, taken, checked=False) != wanted:
             raise self._wrong_parent(taken, "differs")
 
     def check_digests(self) -> None:
@@ -213,18 +226,32 @@ class Overlay(Checkpoint):
 
 
 class _Joined(Bundle):
-    """The base's files, and the rebuilt tensors of one delta."""
+    """The base's files, and the rebuilt tensors of a chain of deltas."""
 
     def __init__(self, base: Checkpoint, delta: Bundle, depth: int, *, owns_base: bool) -> None:
         self.name, self.is_directory = base.bundle.name, base.bundle.is_directory
-        self.rebuilt: dict[str, Rebuilt] = {}
-        self.of_delta = {f"delta {depth}/{file}": file for file in delta}
-        self._base, self._delta, self._owns_base = base.bundle, delta, owns_base
+        self._below = base.bundle if isinstance(base.bundle, _Joined) else None
+        self._base: Bundle = self._below._base if self._below else base.bundle
+        self._delta, self._owns_base = delta, owns_base
+        self.of_delta = {f"delta {depth}/{file}": (delta, file) for file in delta}
+        self.of_delta |= self._below.of_delta if self._below else {}
+        self.own: dict[str, Rebuilt] = {}
+        """What this delta changes."""
+        self.rebuilt: dict[str, Rebuilt] = dict(self._below.rebuilt) if self._below else {}
+        """That, and what those before it change."""
+
+    def add(self, key: str, rebuilt: Rebuilt) -> None:
+        self.own[key] = self.rebuilt[key] = rebuilt
+
+    def keep(self, files: Container[str]) -> None:
+        """Of what earlier deltas change, these alone: the others were changed again."""
+        self.rebuilt = {key: source for key, source in self.rebuilt.items() if key in files}
 
     def __getitem__(self, key: str) -> Source:
         self.check_open()
         if key in self.of_delta:
-            return self._delta[self.of_delta[key]]
+            bundle, file = self.of_delta[key]
+            return bundle[file]
         return self.rebuilt[key] if key in self.rebuilt else self._base[key]
 
     def __contains__(self, key: object) -> bool:
@@ -246,13 +273,19 @@ class _Joined(Bundle):
         return self._base.siblings()
 
     def close(self) -> None:
-        super().close()
-        self._delta.close()
-        for source in self.rebuilt.values():
-            source.close()
-        self.rebuilt.clear()  # they refer to the checkpoint that has this bundle: without them nothing waits for the collector
-        if self._owns_base:
-            self._base.close()
+        each: _Joined | None = self
+        while each is not None:
+            each._closed = True
+            each._delta.close()
+            for source in each.own.values():
+                source.close()
+            each.own.clear()  # they refer to the checkpoint that has this bundle: without them nothing waits for the collector
+            each.rebuilt.clear()
+            if not each._owns_base:
+                return
+            if each._below is None:
+                each._base.close()
+            each = each._below
 
 
 def _key(overlay: Overlay, tensor: str) -> str:

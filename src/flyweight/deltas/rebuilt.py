@@ -32,9 +32,33 @@ class RebuiltPart(NamedTuple):
     spec: TensorSpec
     base: Elements
     """The base's elements; zeros where it has ended."""
+    below: RebuiltPart | None = None
+    """How those are rebuilt themselves, if they are: a chain of deltas is a loop here, not a call within a call."""
+
+    @property
+    def levels(self) -> list[RebuiltPart]:
+        """The chain, the first one first."""
+        part: RebuiltPart | None = self
+        found = []
+        while part is not None:
+            found.append(part)
+            part = part.below
+        return found[::-1]
 
     def rebuild(self, start: int, stop: int, out: Array) -> None:
-        self.kind.rebuild(start, stop, self.base(start, stop), out)
+        """A level needs its base up to the end of the last chunk, which may lie behind what the next level takes of it."""
+        *levels, last = self.levels
+        ends = [stop]
+        for level in reversed(levels):
+            ends.append(max(min(-(-ends[-1] // CHUNK) * CHUNK, level.spec.size), start))
+        ends.reverse()
+        before = (levels[0] if levels else last).base(start, ends[0])
+        for level, end, following in zip(levels, ends, ends[1:], strict=False):
+            made = np.zeros(max(end, following) - start, level.spec.dtype.storage)
+            if start < end:
+                level.kind.rebuild(start, end, before, made[: end - start])
+            before = made[: following - start]
+        last.kind.rebuild(start, stop, before, out)
 
 
 class Rebuilt(Source):
@@ -94,6 +118,15 @@ class Rebuilt(Source):
             self._require(found)
         return found
 
+    def part_at(self, offset: int) -> RebuiltPart | None:
+        """The part that begins there."""
+        at = 0
+        for part in self._parts:
+            if at == offset:
+                return part
+            at += part.spec.nbytes
+        return None
+
     def _require(self, found: str) -> None:
         if self._wanted is not None and found != self._wanted:
             raise self._explain().at(file=self.name, tensor=self.tensor)
@@ -101,7 +134,8 @@ class Rebuilt(Source):
     @cached_property
     def _checked(self) -> bool:
         for part in self._parts:
-            part.kind.check()
+            for level in part.levels:
+                level.kind.check()
         return True
 
     def _check(self) -> None:
