@@ -1,4 +1,6 @@
 // The bindings of the entropy coder and of differences of words.
+#include <cstring>
+
 #include "binding.hpp"
 #include "entropy/word_deltas.hpp"
 
@@ -19,15 +21,26 @@ void require_one_each(const A& array, size_t count, size_t chunk) {
     require_shape(array, 1, divided_up(count, chunk), "chunks disagree");
 }
 
+// Whether all bytes are below a limit of at most 128, eight at a time: with 128 − limit added, those that are not have their highest bit.
+inline bool all_below(const uint8_t* bytes, size_t count, uint8_t limit) {
+    constexpr uint64_t ones = 0x0101010101010101;
+    uint64_t found = 0, eight;
+    size_t i = 0;
+    for (; count - i >= 8; i += 8) {
+        std::memcpy(&eight, bytes + i, 8);
+        found |= eight | (eight + ones * (128u - limit));
+    }
+    for (; i < count; ++i) found |= bytes[i] | (bytes[i] + (128u - limit));
+    return !(found & ones << 7);
+}
+
 // Contexts are numbers of tables.
 template <typename Table>
 const uint8_t* require_contexts(const Contexts& contexts, size_t count, const Table& tables) {
     require(tables.shape(0) >= 1 && tables.shape(0) <= rans_contexts, "there are 1 to 16 tables");
     if (!contexts) return nullptr;
     require_shape(*contexts, 1, count);
-    uint8_t largest = 0;
-    for (size_t i = 0; i < count; ++i) largest = contexts->data()[i] > largest ? contexts->data()[i] : largest;
-    require(largest < tables.shape(0), "a context has no table");
+    require(all_below(contexts->data(), count, uint8_t(tables.shape(0))), "a context has no table");
     return contexts->data();
 }
 

@@ -57,6 +57,43 @@ inline uint8_t rans_step(uint32_t& state, const uint32_t* table, const uint16_t*
 }
 
 #ifdef __AVX2__
+// Integers below 256 as bytes, in order.
+inline __m256i packed_bytes(const __m256i (&each)[4]) {
+    const __m256i packed = _mm256_packus_epi16(_mm256_packus_epi32(each[0], each[1]), _mm256_packus_epi32(each[2], each[3]));
+    return _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+// A step of all states: the symbols in order. Reads 32 words from `next` on, and moves it behind those that were taken.
+#ifdef __AVX512BW__
+using States = __m512i[2];
+
+inline __m256i rans_step_all(States& states, const uint32_t* tables, const uint8_t* contexts, const uint16_t*& next) {
+    const __m512i slots = _mm512_set1_epi32(rans_slots - 1), least = _mm512_set1_epi32(rans_least), one = _mm512_set1_epi32(1);
+    __m512i entries[2];
+    FLYWEIGHT_UNROLLED
+    for (int i = 0; i < 2; ++i) {
+        __m512i place = _mm512_and_si512(states[i], slots);
+        if (contexts) {
+            const __m512i table = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(contexts + 16 * i)));
+            place = _mm512_or_si512(place, _mm512_slli_epi32(table, rans_bits));
+        }
+        entries[i] = _mm512_i32gather_epi32(place, tables, 4);
+    }
+    FLYWEIGHT_UNROLLED
+    for (int i = 0; i < 2; ++i) {
+        const __m512i frequency = _mm512_add_epi32(_mm512_and_si512(_mm512_srli_epi32(entries[i], 12), slots), one);
+        const __m512i state = _mm512_add_epi32(_mm512_mullo_epi32(frequency, _mm512_srli_epi32(states[i], rans_bits)),
+                                               _mm512_and_si512(entries[i], slots));
+        const __mmask16 small = _mm512_cmplt_epu32_mask(state, least);
+        const __m512i read = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(next)));
+        states[i] = _mm512_mask_or_epi32(state, small, _mm512_slli_epi32(state, 16), _mm512_maskz_expand_epi32(small, read));
+        next += __builtin_popcount(small);
+    }
+    return _mm256_set_m128i(_mm512_cvtepi32_epi8(_mm512_srli_epi32(entries[1], 24)), _mm512_cvtepi32_epi8(_mm512_srli_epi32(entries[0], 24)));
+}
+#else
+using States = __m256i[4];
+
 // Byte i of entry `mask`: how many bits of the mask are set below bit i.
 struct Ranks {
     uint8_t of[256][8];
@@ -70,8 +107,7 @@ struct Ranks {
 };
 constexpr Ranks ranks;
 
-// A step of all states. Reads 32 words from `next` on, and moves it behind those that were taken; the symbols in order.
-inline __m256i rans_step_all(__m256i (&states)[4], const uint32_t* tables, const uint8_t* contexts, const uint16_t*& next) {
+inline __m256i rans_step_all(States& states, const uint32_t* tables, const uint8_t* contexts, const uint16_t*& next) {
     const __m256i slots = _mm256_set1_epi32(rans_slots - 1), below = _mm256_set1_epi32(rans_least - 1), one = _mm256_set1_epi32(1);
     __m256i entries[4];
     FLYWEIGHT_UNROLLED
@@ -97,16 +133,17 @@ inline __m256i rans_step_all(__m256i (&states)[4], const uint32_t* tables, const
         next += __builtin_popcount(mask);
     }
     for (__m256i& entry : entries) entry = _mm256_srli_epi32(entry, 24);
-    const __m256i packed = _mm256_packus_epi16(_mm256_packus_epi32(entries[0], entries[1]), _mm256_packus_epi32(entries[2], entries[3]));
-    return _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    return packed_bytes(entries);
 }
 #endif
+#endif
 
-// Where symbols go: as they are, or as the upper byte of words whose other bytes are stored, `low`, and whose bits are moved by one so
-// that the sign of a float is its lowest.
+// Where the symbols of a chunk go: as they are, or as the upper byte of words whose other bytes are stored, `low`, and whose bits are moved
+// by one so that the sign of a float is its lowest.
 struct Symbols {
     uint8_t* out;
 
+    Symbols from(size_t first) const { return {out + first}; }
     void put(size_t at, uint8_t symbol) const { out[at] = symbol; }
 #ifdef __AVX2__
     void put_all(size_t at, __m256i symbols) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + at), symbols); }
@@ -118,6 +155,7 @@ struct Floats {
     const uint8_t* low;
     Word* out;
 
+    Floats from(size_t first) const { return {low + first * (sizeof(Word) - 1), out + first}; }
     void put(size_t at, uint8_t symbol) const {
         constexpr size_t bytes = sizeof(Word) - 1;
         Word word = Word(Word(symbol) << 8 * bytes);
@@ -144,44 +182,95 @@ struct Floats {
 #endif
 };
 
-// `finals` and `taken` say how each chunk ended: of chunks as they were written, every state is 2¹⁶ and every word is taken. A word
-// behind the last is zero.
+// Chunks whose words lie behind one another. `finals` and `taken` say how each chunk ended: as it was written, every state is 2¹⁶ and every
+// word is taken. A word behind the last is zero.
+struct Coded {
+    const uint32_t* states;
+    const uint16_t* words;
+    size_t total;
+    const uint64_t* ends;
+    const uint8_t* contexts;  // or null, where all symbols have the first table
+    const uint32_t* tables;
+    size_t chunk, count;
+    uint32_t* finals;
+    uint64_t* taken;
+};
+
+// How far a chunk is decoded.
 template <typename Output>
-inline void decode_chunks(const uint32_t* states, const uint16_t* words, size_t total, const uint64_t* ends, const uint8_t* contexts,
-                          const uint32_t* tables, size_t chunk, Output out, size_t count, uint32_t* finals, uint64_t* taken) {
-    size_t start = 0;
-    for (size_t first = 0; first < count; first += chunk, states += rans_states, finals += rans_states, start = size_t(*ends++)) {
-        const size_t length = chunk_length(count, chunk, first);
-        const uint8_t* context = contexts ? contexts + first : nullptr;
-        size_t next = start, at = 0;
-        __builtin_memcpy(finals, states, rans_states * sizeof *states);
-#ifdef __AVX2__
-        __m256i wide[4];
-        __builtin_memcpy(wide, finals, sizeof wide);
-        for (; length - at >= rans_states && next <= total && total - next >= rans_states; at += rans_states) {
-            const uint16_t* read = words + next;
-            out.put_all(first + at, rans_step_all(wide, tables, context ? context + at : nullptr, read));
-            next = size_t(read - words);
-        }
-        __builtin_memcpy(finals, wide, sizeof wide);
-#endif
-        for (; at < length; ++at) {
-            const uint32_t* table = tables + (context ? context[at] * rans_slots : 0);
-            out.put(first + at, rans_step(finals[at % rans_states], table, words, total, next));
-        }
-        *taken++ = uint64_t(next - start);
+struct Decoding {
+    const uint8_t* contexts;
+    Output out;
+    uint32_t* finals;
+    size_t length, at, start, next;
+
+    Decoding(const Coded& coded, size_t number, Output whole)
+        : contexts(coded.contexts ? coded.contexts + number * coded.chunk : nullptr), out(whole.from(number * coded.chunk)),
+          finals(coded.finals + number * rans_states), length(chunk_length(coded.count, coded.chunk, number * coded.chunk)), at(0),
+          start(number ? size_t(coded.ends[number - 1]) : 0), next(start) {
+        __builtin_memcpy(finals, coded.states + number * rans_states, rans_states * sizeof *finals);
     }
+#ifdef __AVX2__
+    bool has_step(size_t total) const { return length - at >= rans_states && next <= total && total - next >= rans_states; }
+
+    void step(States& states, const uint16_t* words, const uint32_t* tables) {
+        const uint16_t* read = words + next;
+        out.put_all(at, rans_step_all(states, tables, contexts ? contexts + at : nullptr, read));
+        next = size_t(read - words);
+        at += rans_states;
+    }
+#endif
+};
+
+// The last symbols, one by one. By value: the one that was stepped can then stay in registers.
+template <typename Output>
+inline void decode_rest(const Coded& coded, size_t number, Decoding<Output> one) {
+    for (; one.at < one.length; ++one.at) {
+        const uint32_t* table = coded.tables + (one.contexts ? one.contexts[one.at] * rans_slots : 0);
+        one.out.put(one.at, rans_step(one.finals[one.at % rans_states], table, coded.words, coded.total, one.next));
+    }
+    coded.taken[number] = uint64_t(one.next - one.start);
+}
+
+template <typename Output>
+inline void decode_chunks(const Coded& coded, Output out) {
+    const size_t chunks = coded.count / coded.chunk + (coded.count % coded.chunk != 0);
+    size_t number = 0;
+#ifdef __AVX2__
+    const size_t total = coded.total;
+    const uint16_t* words = coded.words;
+    const uint32_t* tables = coded.tables;
+    // Every step waits for the one before: two chunks at a time take little longer than one.
+    for (; number < chunks; number += 2) {
+        const bool two = chunks - number >= 2;
+        Decoding<Output> one(coded, number, out), other(coded, number + two, out);
+        States states, others;
+        __builtin_memcpy(states, one.finals, sizeof states);
+        __builtin_memcpy(others, other.finals, sizeof others);
+        while (two && one.has_step(total) && other.has_step(total)) {
+            one.step(states, words, tables);
+            other.step(others, words, tables);
+        }
+        while (one.has_step(total)) one.step(states, words, tables);
+        while (two && other.has_step(total)) other.step(others, words, tables);
+        __builtin_memcpy(other.finals, others, sizeof others);
+        __builtin_memcpy(one.finals, states, sizeof states);
+        decode_rest(coded, number, one);
+        if (two) decode_rest(coded, number + 1, other);
+    }
+#endif
+    for (; number < chunks; ++number) decode_rest(coded, number, Decoding<Output>(coded, number, out));
 }
 
 void rans_decode(const uint32_t* states, const uint16_t* words, size_t total, const uint64_t* ends, const uint8_t* contexts,
                  const uint32_t* tables, size_t chunk, uint8_t* out, size_t count, uint32_t* finals, uint64_t* taken) {
-    decode_chunks(states, words, total, ends, contexts, tables, chunk, Symbols{out}, count, finals, taken);
+    decode_chunks({states, words, total, ends, contexts, tables, chunk, count, finals, taken}, Symbols{out});
 }
 
 template <typename Word>
 void rans_decode_floats(const uint32_t* states, const uint16_t* words, size_t total, const uint64_t* ends, const uint32_t* table,
                         const uint8_t* low, size_t chunk, Word* out, size_t count, uint32_t* finals, uint64_t* taken) {
-    decode_chunks(states, words, total, ends, nullptr, table, chunk, Floats<Word>{low, out}, count, finals, taken);
+    decode_chunks({states, words, total, ends, nullptr, table, chunk, count, finals, taken}, Floats<Word>{low, out});
 }
 
 }  // namespace

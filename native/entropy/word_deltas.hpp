@@ -124,10 +124,48 @@ void delta_split(const Word* base, const Word* tuned, size_t count, size_t chunk
     }
 }
 
+#ifdef __AVX2__
+// The exponents of 32 words, a byte each.
+template <typename Word>
+inline __m256i exponents_of(const Word* words, int mantissa) {
+    const __m128i shift = _mm_cvtsi32_si128(mantissa);
+    __m256i each[sizeof(Word)];
+    for (size_t i = 0; i < sizeof(Word); ++i) {
+        const __m256i read = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words + 32 / sizeof(Word) * i));
+        if constexpr (sizeof(Word) == 2)
+            each[i] = _mm256_and_si256(_mm256_srl_epi16(_mm256_and_si256(read, _mm256_set1_epi16(0x7fff)), shift), _mm256_set1_epi16(0xff));
+        else
+            each[i] = _mm256_and_si256(_mm256_srl_epi32(_mm256_and_si256(read, _mm256_set1_epi32(0x7fffffff)), shift), _mm256_set1_epi32(0xff));
+    }
+    if constexpr (sizeof(Word) == 2)
+        return _mm256_permute4x64_epi64(_mm256_packus_epi16(each[0], each[1]), 0b11'01'10'00);
+    else
+        return packed_bytes(each);
+}
+#endif
+
 // The context of each word: what the map has for its exponent.
 template <typename Word>
 void delta_contexts(const Word* base, size_t count, const uint8_t* map, int mantissa, uint8_t* contexts) {
-    for (size_t i = 0; i < count; ++i) contexts[i] = map[exponent_of(base[i], mantissa)];
+    size_t i = 0;
+#ifdef __AVX2__
+    // By rows of 16 exponents. Models have few exponents, so that most rows are zero, and left out.
+    int first = 16, last = -1;
+    for (int exponent = 0; exponent < 256; ++exponent)
+        if (map[exponent]) first = exponent / 16 < first ? exponent / 16 : first, last = exponent / 16;
+    for (; count - i >= 32; i += 32) {
+        const __m256i exponents = exponents_of(base + i, mantissa);
+        __m256i mapped = _mm256_setzero_si256();
+        for (int row = first; row <= last; ++row) {
+            const __m256i entries = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(map + 16 * row)));
+            // 0 to 15 in this row; all else gets the highest bit, for which a shuffle gives zero.
+            const __m256i places = _mm256_xor_si256(exponents, _mm256_set1_epi8(char(16 * row)));
+            mapped = _mm256_or_si256(mapped, _mm256_shuffle_epi8(entries, _mm256_adds_epu8(places, _mm256_set1_epi8(0x70))));
+        }
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(contexts + i), mapped);
+    }
+#endif
+    for (; i < count; ++i) contexts[i] = map[exponent_of(base[i], mantissa)];
 }
 
 // Bits `at` to `at` + 31 of a stream; what lies behind its end is zero.
@@ -141,7 +179,51 @@ inline uint32_t bits_from(const uint8_t* stream, uint64_t nbytes, uint64_t at) {
     return uint32_t(word >> at % 8);
 }
 
-#ifdef __AVX2__
+#ifdef __AVX512BW__
+// How many low bits come before each of 32 words, in words of 16 bits, and how many there are in all. Each has at most 14.
+inline __m512i sums_before(__m256i low_bits, uint64_t& total) {
+    __m256i sums = _mm256_add_epi8(low_bits, _mm256_slli_epi64(low_bits, 8));  // within eight bytes
+    sums = _mm256_add_epi8(sums, _mm256_slli_epi64(sums, 16));
+    sums = _mm256_add_epi8(sums, _mm256_slli_epi64(sums, 32));
+    const __m256i eights = _mm256_srli_epi64(sums, 56);
+    __m256i through = _mm256_add_epi64(eights, _mm256_maskz_permutex_epi64(0b1110, eights, 0b10'01'00'00));
+    through = _mm256_add_epi64(through, _mm256_maskz_permutex_epi64(0b1100, through, 0b01'00'00'00));
+    total = uint64_t(_mm256_extract_epi64(through, 3));
+    const __m512i before_eights = _mm512_castsi256_si512(_mm256_sub_epi64(through, eights));
+    const __m512i of_eight = _mm512_permutexvar_epi64(_mm512_set_epi64(3, 3, 2, 2, 1, 1, 0, 0), before_eights);
+    const __m512i spread = _mm512_shuffle_epi8(of_eight, _mm512_set1_epi16(0x0100));
+    return _mm512_add_epi16(_mm512_cvtepu8_epi16(_mm256_slli_epi64(sums, 8)), spread);
+}
+
+// 32 words of 16 bits at once. The low bits of all lie within 64 bytes from bit `at` on; those behind the end are not read, and zero.
+inline void join_32(const uint16_t* base, const uint8_t* symbols, const uint8_t* low, uint64_t nbytes, uint64_t& at, uint16_t* out) {
+    const __m256i symbol_bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(symbols));
+    const __m256i half_kinds = _mm256_and_si256(_mm256_srli_epi16(symbol_bytes, 2), _mm256_set1_epi8(15));
+    const __m256i low_bytes = _mm256_subs_epu8(half_kinds, _mm256_set1_epi8(1));
+    uint64_t total;
+    const __m512i place = _mm512_add_epi16(sums_before(low_bytes, total), _mm512_set1_epi16(int16_t(at % 8)));
+    const uint64_t left = at / 8 < nbytes ? nbytes - at / 8 : 0;
+    const __mmask64 there = left < 64 ? (uint64_t(1) << left) - 1 : ~uint64_t(0);
+    const __m512i stream = _mm512_maskz_loadu_epi8(there, low + (left ? at / 8 : 0));
+    at += total;
+
+    const __m512i one = _mm512_set1_epi16(1), symbol = _mm512_cvtepu8_epi16(symbol_bytes), low_bits = _mm512_cvtepu8_epi16(low_bytes);
+    const __m512i word = _mm512_srli_epi16(place, 4), shift = _mm512_and_si512(place, _mm512_set1_epi16(15));
+    const __m512i lower = _mm512_permutexvar_epi16(word, stream), upper = _mm512_permutexvar_epi16(_mm512_add_epi16(word, one), stream);
+    const __m512i read = _mm512_or_si512(_mm512_srlv_epi16(lower, shift), _mm512_sllv_epi16(upper, _mm512_sub_epi16(_mm512_set1_epi16(16), shift)));
+    const __m512i below = _mm512_and_si512(read, _mm512_sub_epi16(_mm512_sllv_epi16(one, low_bits), one));
+    const __m512i kind = _mm512_and_si512(_mm512_srli_epi16(symbol, 1), _mm512_set1_epi16(31));
+    const __m512i two_bits = _mm512_or_si512(_mm512_and_si512(kind, one), _mm512_set1_epi16(2));
+    const __m512i first_bits = _mm512_mask_blend_epi16(_mm512_cmpgt_epi16_mask(kind, one), kind, two_bits);
+    const __m512i magnitude = _mm512_or_si512(_mm512_sllv_epi16(first_bits, low_bits), below);
+
+    const __m512i sign = _mm512_set1_epi16(int16_t(0x8000)), all = _mm512_set1_epi16(-1), own = _mm512_loadu_si512(base);
+    const __mmask32 negative = _mm512_movepi16_mask(own), falls = _mm512_test_epi16_mask(symbol, one) ^ negative;
+    const __m512i ordered = _mm512_xor_si512(own, _mm512_mask_blend_epi16(negative, sign, all));
+    const __m512i moved = _mm512_mask_sub_epi16(_mm512_add_epi16(ordered, magnitude), falls, ordered, magnitude);
+    _mm512_storeu_si512(out, _mm512_xor_si512(moved, _mm512_mask_blend_epi16(_mm512_movepi16_mask(moved), all, sign)));
+}
+#elif defined(__AVX2__)
 // Sum over the lanes before each lane, and over all in `total`.
 inline __m256i sums_before(__m256i lanes, uint64_t& total) {
     __m256i sums = _mm256_add_epi32(lanes, _mm256_slli_si256(lanes, 4));
@@ -190,7 +272,10 @@ void delta_join(const Word* base, const uint8_t* symbols, const uint8_t* low, si
         const size_t length = chunk_length(count, chunk, first);
         uint64_t at = 8 * start;
         size_t i = first;
-#ifdef __AVX2__
+#ifdef __AVX512BW__
+        if constexpr (sizeof(Word) == 2)
+            for (; first + length - i >= 32; i += 32) join_32(base + i, symbols + i, low, nbytes, at, out + i);
+#elif defined(__AVX2__)
         if constexpr (sizeof(Word) == 2)
             for (; first + length - i >= 8 && at / 8 + 20 <= nbytes; i += 8) join_eight(base + i, symbols + i, low, at, out + i);
 #endif

@@ -8,7 +8,6 @@ import pytest
 
 from flyweight import kernels
 
-SETS = ("baseline", "avx2")
 CHUNKS = [1, 31, 32, 64, 100, 4096]
 COUNTS = [0, 1, 31, 32, 33, 95, 200, 1000]
 
