@@ -17,30 +17,98 @@ constexpr uint32_t rans_slots = 1u << rans_bits, rans_least = 1u << 16;
 
 inline size_t chunk_length(size_t count, size_t chunk, size_t at) { return count - at < chunk ? count - at : chunk; }
 
+// What coding a symbol needs. A state below 2²⁰ · frequency, divided by its frequency, is state · reciprocal >> 44: the reciprocal is too
+// large by less than 1, and so the product by less than 2³², which is at most 2⁴⁴ / frequency. For the same reason it has 64 bits.
+struct Coding {
+    uint64_t reciprocal;
+    uint16_t frequency, start;
+};
+
+// Symbols begin to end − 1, the last first. `next` is where the words begin that are there already. The word before the last is always
+// written, and counts if the state was too large: a branch could not be foreseen.
+inline void encode_each(const uint8_t* symbols, const uint8_t* contexts, size_t begin, size_t end, const Coding* codings, uint32_t* states,
+                        uint16_t*& next) {
+    constexpr size_t at_once = 1024;
+    while (end > begin) {
+        const size_t from = end - begin > at_once ? end - at_once : begin;
+        uint16_t emitted[at_once + 1], *last = emitted + at_once + 1;
+        for (; end > from; --end) {
+            const size_t i = end - 1;
+            const Coding& coding = codings[(contexts ? contexts[i] * rans_symbols : 0) + symbols[i]];
+            uint32_t state = states[i % rans_states];
+            const uint32_t large = state >> (32 - rans_bits) >= coding.frequency;
+            last[-1] = uint16_t(state);
+            last -= large;
+            state >>= 16 * large;
+            const uint32_t quotient = uint32_t((state * coding.reciprocal) >> 44);
+            states[i % rans_states] = (quotient << rans_bits) + state - quotient * coding.frequency + coding.start;
+        }
+        const size_t count = size_t(emitted + at_once + 1 - last);
+        next -= count;
+        __builtin_memcpy(next, last, count * sizeof *next);
+    }
+}
+
+#ifdef __AVX512BW__
+// 16 states; those that were too large give a word each.
+inline __m512i encode_16(__m512i states, const uint8_t* symbols, const uint8_t* contexts, const Coding* codings, uint16_t*& next) {
+    static_assert(sizeof(Coding) == 16 && offsetof(Coding, frequency) == 8 && offsetof(Coding, start) == 10);
+    __m512i place = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(symbols)));
+    if (contexts) {
+        const __m512i table = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(contexts)));
+        place = _mm512_or_si512(place, _mm512_slli_epi32(table, 8));
+    }
+    const __m512i entries = _mm512_i32gather_epi32(_mm512_add_epi32(place, place), &codings->frequency, 8);
+    const __m512i frequency = _mm512_and_si512(entries, _mm512_set1_epi32(0xffff)), start = _mm512_srli_epi32(entries, 16);
+
+    const __mmask16 large = _mm512_cmpge_epu32_mask(_mm512_srli_epi32(states, 32 - rans_bits), frequency);
+    const int count = __builtin_popcount(large);
+    next -= count;
+    _mm256_mask_storeu_epi16(next, __mmask16((1u << count) - 1), _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(large, states)));
+    const __m512i state = _mm512_mask_srli_epi32(states, large, states, 16);
+
+    // Rounded down twice, a quotient below 2²⁰ is at most 1/8 too small: its integer is right, or one too small.
+    constexpr int down = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
+    const __m512 ratio = _mm512_div_round_ps(_mm512_cvt_roundepu32_ps(state, down), _mm512_cvtepi32_ps(frequency), down);
+    const __m512i quotient = _mm512_cvttps_epi32(ratio), remainder = _mm512_sub_epi32(state, _mm512_mullo_epi32(quotient, frequency));
+    const __m512i coded = _mm512_add_epi32(_mm512_add_epi32(_mm512_slli_epi32(quotient, rans_bits), remainder), start);
+    const __m512i one_more = _mm512_sub_epi32(_mm512_set1_epi32(rans_slots), frequency);
+    return _mm512_mask_add_epi32(coded, _mm512_cmpge_epu32_mask(remainder, frequency), coded, one_more);
+}
+#endif
+
 // Each chunk from its last symbol to its first, so that it is read from its first. Its words end where its row of `words` does. A
 // symbol of frequency 0 is coded as if it had 1, and does not come back.
 void rans_encode(const uint8_t* symbols, const uint8_t* contexts, size_t count, const uint16_t* frequencies, size_t tables, size_t chunk,
                  uint32_t* states, uint16_t* words, uint64_t* counts) {
-    uint32_t starts[rans_contexts * rans_symbols];
+    constexpr uint64_t one = uint64_t(1) << 44;
+    Coding codings[rans_contexts * rans_symbols];
     for (size_t table = 0; table < tables; ++table)
-        for (size_t symbol = 0, sum = 0; symbol < rans_symbols; ++symbol) {
-            starts[table * rans_symbols + symbol] = uint32_t(sum);
-            sum += frequencies[table * rans_symbols + symbol];
+        for (size_t entry = table * rans_symbols, start = 0; entry < (table + 1) * rans_symbols; start += frequencies[entry++]) {
+            const uint16_t frequency = frequencies[entry];
+            codings[entry] = {one, 1, uint16_t(start)};
+            if (frequency > 1) codings[entry] = {(one + frequency - 1) / frequency, frequency, uint16_t(start)};
         }
     for (size_t first = 0; first < count; first += chunk, states += rans_states, words += chunk, ++counts) {
+        const uint8_t *own = symbols + first, *context = contexts ? contexts + first : nullptr;
         const size_t length = chunk_length(count, chunk, first);
+        size_t in_vectors = 0;
         uint16_t* next = words + chunk;
         for (size_t i = 0; i < rans_states; ++i) states[i] = rans_least;
-        for (size_t i = length; i-- > 0;) {
-            const size_t entry = (contexts ? contexts[first + i] : 0) * rans_symbols + symbols[first + i];
-            const uint32_t frequency = frequencies[entry] ? frequencies[entry] : 1;
-            uint32_t state = states[i % rans_states];
-            if (state >= uint64_t(frequency) << (32 - rans_bits)) {
-                *--next = uint16_t(state);
-                state >>= 16;
-            }
-            states[i % rans_states] = (state / frequency << rans_bits) + state % frequency + starts[entry];
+#ifdef __AVX512BW__
+        in_vectors = length / rans_states * rans_states;
+#endif
+        encode_each(own, context, in_vectors, length, codings, states, next);
+#ifdef __AVX512BW__
+        __m512i lower = _mm512_loadu_si512(states), upper = _mm512_loadu_si512(states + 16);
+        for (size_t i = in_vectors; i > 0;) {
+            i -= rans_states;
+            upper = encode_16(upper, own + i + 16, context ? context + i + 16 : nullptr, codings, next);
+            lower = encode_16(lower, own + i, context ? context + i : nullptr, codings, next);
         }
+        _mm512_storeu_si512(states, lower);
+        _mm512_storeu_si512(states + 16, upper);
+#endif
         *counts = uint64_t(words + chunk - next);
     }
 }

@@ -158,6 +158,8 @@ def rans_encode(
     check("counts", counts, U64, (1, chunks), written=True)
     if not states.flags.writeable:
         raise ValueError("states is read-only")
+    if frequencies.max() > RANS_SLOTS:
+        raise ValueError(f"a frequency is above {RANS_SLOTS}")
     _rans_encode.run(symbols, contexts, frequencies, chunk, states, words, counts)
 
 
