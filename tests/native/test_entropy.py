@@ -167,3 +167,30 @@ def test_tables_are_full() -> None:
     for wrong in (frequencies * 0, frequencies[:, :255], np.repeat(frequencies, 9, 0)):
         with pytest.raises(ValueError):
             kernels.rans_tables(np.ascontiguousarray(wrong))
+
+
+def test_a_frequency_fits_its_table() -> None:
+    frequencies = np.zeros((1, 256), np.uint16)
+    frequencies[0, 3] = 4097
+    out = np.empty((1, 32), np.uint32), np.empty((1, 8), np.uint16), np.empty((1, 1), np.uint64)
+    with pytest.raises(ValueError, match="above 4096"):
+        kernels.rans_encode(np.full((1, 8), 3, np.uint8), None, frequencies, 8, *out)
+
+
+def test_every_frequency_divides(isa: str) -> None:
+    """Table k has a symbol of frequency k and one of 4096 − k, so that a chunk divides many states by each."""
+    rng = np.random.default_rng(5)
+    count = 1600
+    for first in range(0, 2049, 16):
+        frequencies = np.zeros((16, 256), np.uint16)
+        frequencies[:, 7] = np.arange(first, first + 16)
+        frequencies[:, 9] = 4096 - frequencies[:, 7]
+        contexts = rng.integers(0, 16, (1, count)).astype(np.uint8)
+        symbols = np.where((rng.random((1, count)) < 0.5) & (frequencies[:, 7][contexts] > 0), np.uint8(7), np.uint8(9))
+        found, expected = (
+            (np.zeros((1, 32), np.uint32), np.zeros((1, count), np.uint16), np.zeros((1, 1), np.uint64)) for _ in range(2)
+        )
+        kernels.rans_encode(symbols, contexts, frequencies, count, *found)
+        kernels.definition("rans_encode")(symbols, contexts, frequencies, count, *expected)
+        for a, b in zip(found, expected, strict=True):
+            assert np.array_equal(a, b)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,10 @@ _MANTISSAS = {DType.BF16: 7, DType.F16: 10, DType.F32: 23}
 """The element types whose differences are taken, and the bits of their mantissa."""
 _SYMBOL_BITS = 10
 """What a symbol in one more table costs: a frequency takes one byte or two."""
+_TOGETHER = 2
+"""Chunks that are decoded in one call: the kernel alternates between two."""
+_COUNTED = 8
+"""Chunks whose symbols are counted in one table."""
 _HEAD = 4 + 4 * kernels.RANS_STATES
 _LONGEST = _HEAD + 2 * CHUNK + 4 * CHUNK
 """Of a chunk: no symbol takes more than a word, and no element has more than four bytes of bits below its symbol."""
@@ -101,34 +105,52 @@ class ExactDelta(Kind):
             self._rebuild(self.spec.dtype.nbytes(start) // CHUNK, before, out.view(_U1))
 
     def _rebuild(self, first: int, base: Array, out: Array) -> None:
-        for number, (start, stop) in enumerate(ranges(len(out)), first):
-            own, result = base[start:stop].reshape(1, -1), out[start:stop].reshape(1, -1)
-            begin, end = int(self._ends[number - 1]) if number else 0, int(self._ends[number])
-            if begin == end:
+        # Made once: memory that the system has to clear first costs as much as a kernel.
+        most = min(len(out), _TOGETHER * CHUNK)
+        symbols, contexts = np.empty(most, np.uint8), np.empty(most, np.uint8)
+        for numbers in self._runs(first, first + chunks_of(len(out))):
+            where = slice((numbers.start - first) * CHUNK, (numbers.stop - first) * CHUNK)
+            own, result = base[where].reshape(1, -1), out[where].reshape(1, -1)
+            if not self._is_stored(numbers.start):
                 result[...] = own
-            else:
-                moved = self._drift.moved(own) if self.mantissa else own
-                self._decode(np.require(moved, requirements=["C", "A"]), self.arrays["chunks"][begin:end], result)
+                continue
+            moved = np.require(self._drift.moved(own) if self.mantissa else own, requirements=["C", "A"])
+            self._decode(numbers, moved, result, *(buffer[: own.size].reshape(1, -1) for buffer in (symbols, contexts)))
 
-    def _decode(self, base: Array, chunk: Array, out: Array) -> None:
-        words, states, end = _taken_apart(chunk)
-        contexts, tables = self._tables
-        own = None
+    def _runs(self, first: int, stop: int) -> Iterator[range]:
+        """Chunks to be decoded in one call, or one that is as in the base."""
+        while first < stop:
+            end = first + 1
+            while end < min(stop, first + _TOGETHER) and self._is_stored(first) and self._is_stored(end):
+                end += 1
+            yield range(first, end)
+            first = end
+
+    def _begin(self, number: int) -> int:
+        return int(self._ends[number - 1]) if number else 0
+
+    def _is_stored(self, number: int) -> bool:
+        return self._begin(number) < self._begin(number + 1)
+
+    def _decode(self, numbers: range, base: Array, out: Array, symbols: Array, contexts: Array) -> None:
+        chunks = [_taken_apart(self.arrays["chunks"][self._begin(at) : self._begin(at + 1)]) for at in numbers]
+        states = np.array([chunk.states for chunk in chunks], np.uint32)
+        words, word_ends = _behind_one_another([chunk.words for chunk in chunks], np.uint16)
+        low, low_ends = _behind_one_another([chunk.low for chunk in chunks], np.uint8)
+        exponents, tables = self._tables
         if self.mantissa:
-            own = np.empty(base.shape, np.uint8)
-            kernels.delta_contexts(base, contexts, self.mantissa, own)
-        symbols = np.empty(base.shape, np.uint8)
-        finals, taken, length = np.empty_like(states), np.empty((1, 1), np.uint64), np.full((1, 1), words.shape[1], np.uint64)
-        kernels.rans_decode(states, words, length, own, tables, CHUNK, symbols, finals, taken)
-        require_decoded(finals, taken, length)
-        low = np.ascontiguousarray(chunk[end:]).reshape(1, -1)
+            kernels.delta_contexts(base, exponents, self.mantissa, contexts)
+        finals, taken = np.empty_like(states), np.empty_like(word_ends)
+        kernels.rans_decode(
+            states, words, word_ends, contexts if self.mantissa else None, tables, CHUNK, symbols, finals, taken
+        )
+        require_decoded(finals, taken, word_ends)
         if not self.mantissa:
             require(not low.size, "a chunk does not end where it should")
             np.bitwise_xor(base, symbols, out=out)
             return
-        length[...] = low.shape[1]
-        kernels.delta_join(base, symbols, low, length, CHUNK, out, taken)
-        if taken[0, 0] != length[0, 0] or int(symbols.max()) >= 4 * 8 * base.itemsize:
+        kernels.delta_join(base, symbols, low, low_ends, CHUNK, out, taken)
+        if not np.array_equal(taken.cumsum(), low_ends[0]) or int(symbols.max()) >= 4 * 8 * base.itemsize:
             raise MalformedError("the low bits do not end where their chunk does", code="E_PART_VALUES")
 
     @classmethod
@@ -146,18 +168,25 @@ def _words(array: Array, dtype: DType) -> Array:
     return array.view(np.uint16 if dtype.bits == 16 else np.uint32)
 
 
-def _taken_apart(chunk: Array) -> tuple[Array, Array, int]:
-    """The words and the states of a chunk, and where its words end."""
+class _Chunk(NamedTuple):
+    """Of a stored chunk; what has more than a byte may lie anywhere."""
+
+    states: Array
+    words: Array
+    low: Array
+
+
+def _taken_apart(chunk: Array) -> _Chunk:
     require(_HEAD <= len(chunk) <= _LONGEST, "a chunk is too short or too long")
-    raw = chunk.tobytes()
-    count = int(np.frombuffer(raw, _U4, 1)[0])
-    end = _HEAD + 2 * count
-    require(end <= len(raw), "a chunk has fewer words than it says")
-    return (
-        np.frombuffer(raw, _U2, count, _HEAD).reshape(1, -1),
-        np.frombuffer(raw, _U4, kernels.RANS_STATES, 4).reshape(1, -1),
-        end,
-    )
+    end = _HEAD + 2 * int(chunk[:4].view(_U4)[0])
+    require(end <= len(chunk), "a chunk has fewer words than it says")
+    return _Chunk(chunk[4:_HEAD].view(_U4), chunk[_HEAD:end].view(_U2), chunk[end:])
+
+
+def _behind_one_another(arrays: list[Array], dtype: type) -> tuple[Array, Array]:
+    """One array of them all, (1, n), and where each ends, u64 (1, arrays)."""
+    ends = np.cumsum([len(array) for array in arrays], dtype=np.uint64)
+    return np.concatenate(arrays, dtype=dtype).reshape(1, -1), ends.reshape(1, -1)
 
 
 def _chunk(states: Array, words: Array, low: Array) -> Array:
@@ -188,18 +217,17 @@ def _make_words(base: Elements, tuned: Elements, spec: TensorSpec, about: dict[s
         own, other = (_words(np.ascontiguousarray(read(*where)), spec.dtype).reshape(1, -1) for read in (base, tuned))
         return own, other
 
-    def count(where: tuple[int, int]) -> Array | None:
-        own, other = pair(where)
-        if np.array_equal(own, other):
-            return None
+    def count(where: tuple[int, int]) -> Array:
         counts = np.zeros((256, 256), np.uint64)
-        kernels.delta_count(drift.moved(own), other, mantissa, counts)
+        for start in range(*where, CHUNK):
+            own, other = pair((start, min(start + CHUNK, where[1])))
+            if not np.array_equal(own, other):
+                kernels.delta_count(drift.moved(own), other, mantissa, counts)
         return counts
 
     counts = np.zeros((256, 256), np.uint64)
-    for some in in_order(count, ranges(spec.size)):
-        if some is not None:
-            counts += some
+    for some in in_order(count, ranges(spec.size, _COUNTED)):
+        counts += some
     contexts = _contexts(counts)
     frequencies = frequencies_of(np.array([counts[contexts == table].sum(0) for table in range(int(contexts.max()) + 1)]))
 
