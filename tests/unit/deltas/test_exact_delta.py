@@ -95,6 +95,20 @@ def test_unchanged_chunks_cost_where_they_end() -> None:
     assert nbytes(parts) < 4 * 8 + 256 + 64 + 132 + 40
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 3, 7])
+def test_ranges_of_any_chunks(at_once: int) -> None:
+    """Chunks that are stored and chunks that are as in the base, in every neighbourhood."""
+    base, tuned = pair(DType.BF16, 6 * CHUNK + 9, 1e-4)
+    for unchanged in (0, 3, 5):
+        tuned[unchanged * CHUNK : (unchanged + 1) * CHUNK] = base[unchanged * CHUNK : (unchanged + 1) * CHUNK]
+    base, tuned = (array.view(DType.BF16.storage) for array in (base, tuned))
+    delta = ExactDelta(TensorSpec(base.shape, DType.BF16), *made(base, tuned, DType.BF16))
+    for start, stop in ranges(len(base), at_once):
+        out = np.empty(stop - start, base.dtype)
+        delta.rebuild(start, stop, base[start:stop], out)
+        assert out.tobytes() == tuned[start:stop].tobytes()
+
+
 def test_contexts_are_few_and_follow_the_exponent() -> None:
     base, tuned = pair(DType.BF16, 4 * CHUNK, 1e-4)
     used = there_and_back(base, tuned, DType.BF16)["tables"][np.unique(base.view(np.uint16) >> 7 & 0xFF)]
