@@ -42,7 +42,8 @@ inline size_t exponent_of(Word word, int mantissa) { return size_t(Word(word & W
 
 // The differences of eight words, a field an array.
 struct Differences {
-    alignas(32) uint32_t symbol[8], low[8], low_bits[8];
+    alignas(32) uint32_t low[8], low_bits[8];
+    uint8_t symbol[8];
 };
 
 template <typename Word>
@@ -64,7 +65,9 @@ inline void differences(const Word* base, const Word* tuned, Differences& all) {
         const __m256i second = _mm256_and_si256(_mm256_srlv_epi32(magnitude, low_bits), one);
         const __m256i large = _mm256_cmpgt_epi32(magnitude, one);
         const __m256i kind = _mm256_blendv_epi8(magnitude, _mm256_or_si256(second, _mm256_slli_epi32(_mm256_add_epi32(low_bits, one), 1)), large);
-        _mm256_store_si256(reinterpret_cast<__m256i*>(all.symbol), _mm256_or_si256(_mm256_slli_epi32(kind, 1), shrinks));
+        const __m256i symbol = _mm256_or_si256(_mm256_slli_epi32(kind, 1), shrinks);
+        const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(symbol), _mm256_extracti128_si256(symbol, 1));
+        _mm_storel_epi64(reinterpret_cast<__m128i*>(all.symbol), _mm_packus_epi16(packed, packed));
         _mm256_store_si256(reinterpret_cast<__m256i*>(all.low),
                            _mm256_and_si256(magnitude, _mm256_sub_epi32(_mm256_sllv_epi32(one, low_bits), one)));
         _mm256_store_si256(reinterpret_cast<__m256i*>(all.low_bits), low_bits);
@@ -73,7 +76,7 @@ inline void differences(const Word* base, const Word* tuned, Differences& all) {
 #endif
     for (int i = 0; i < 8; ++i) {
         const Difference each = difference(base[i], tuned[i]);
-        all.symbol[i] = each.symbol;
+        all.symbol[i] = uint8_t(each.symbol);
         all.low[i] = each.low;
         all.low_bits[i] = uint32_t(each.low_bits);
     }
@@ -90,36 +93,67 @@ void delta_count(const Word* base, const Word* tuned, size_t count, int mantissa
     for (; i < count; ++i) ++counts[exponent_of(base[i], mantissa) * rans_symbols + difference(base[i], tuned[i]).symbol];
 }
 
+// A stream of bits, at most 56 at a time, lowest first. Its bytes are written eight at a time, so that there must be room behind them.
+struct BitWriter {
+    uint8_t* next;
+    uint64_t pending = 0;
+    int bits = 0;  // pending, less than a byte
+
+    void put(uint64_t value, int width) {
+        pending |= value << bits;
+        __builtin_memcpy(next, &pending, 8);
+        bits += width;
+        next += bits / 8;
+        pending >>= bits / 8 * 8;
+        bits %= 8;
+    }
+};
+
+// The low bits of eight words.
+template <typename Word>
+inline void put_low(const Differences& all, BitWriter& low) {
+#ifdef __AVX2__
+    if constexpr (sizeof(Word) == 2) {  // four have at most 56 bits: they are put together in twos, and those in twos
+        const __m256i half = _mm256_set1_epi64x(0xffffffff), each = _mm256_load_si256(reinterpret_cast<const __m256i*>(all.low));
+        const __m256i widths = _mm256_load_si256(reinterpret_cast<const __m256i*>(all.low_bits)), even = _mm256_and_si256(widths, half);
+        const __m256i twos = _mm256_or_si256(_mm256_and_si256(each, half), _mm256_sllv_epi64(_mm256_srli_epi64(each, 32), even));
+        const __m256i of_twos = _mm256_add_epi64(even, _mm256_srli_epi64(widths, 32));
+        const __m256i fours = _mm256_or_si256(twos, _mm256_sllv_epi64(_mm256_unpackhi_epi64(twos, twos), of_twos));
+        const __m256i of_fours = _mm256_add_epi64(of_twos, _mm256_unpackhi_epi64(of_twos, of_twos));
+        low.put(uint64_t(_mm256_extract_epi64(fours, 0)), int(_mm256_extract_epi64(of_fours, 0)));
+        low.put(uint64_t(_mm256_extract_epi64(fours, 2)), int(_mm256_extract_epi64(of_fours, 2)));
+        return;
+    }
+#endif
+    for (int k = 0; k < 8; ++k) low.put(all.low[k], int(all.low_bits[k]));
+}
+
 // Symbols, and the low bits of each chunk from a byte on; a row of `low` has room for all words of a chunk.
 template <typename Word>
 void delta_split(const Word* base, const Word* tuned, size_t count, size_t chunk, uint8_t* symbols, uint8_t* low, uint64_t* sizes) {
+    constexpr size_t at_once = 1024;
+    uint8_t written[at_once * sizeof(Word) + 8];
     for (size_t first = 0; first < count; first += chunk, low += chunk * sizeof(Word), ++sizes) {
-        const size_t length = chunk_length(count, chunk, first);
-        uint64_t pending = 0;
-        int bits = 0;
+        const size_t stop = first + chunk_length(count, chunk, first);
         uint8_t* next = low;
-        const auto put = [&](size_t i, uint32_t symbol, uint32_t value, int width) {
-            symbols[i] = uint8_t(symbol);
-            pending |= uint64_t(value) << bits;
-            bits += width;
-            if (bits >= 32) {
-                const uint32_t ready = uint32_t(pending);
-                __builtin_memcpy(next, &ready, 4);
-                next += 4;
-                pending >>= 32;
-                bits -= 32;
+        BitWriter bits{written};
+        for (size_t i = first; i < stop;) {
+            const size_t end = stop - i > at_once ? i + at_once : stop;
+            bits.next = written;
+            for (Differences all; end - i >= 8; i += 8) {
+                differences(base + i, tuned + i, all);
+                __builtin_memcpy(symbols + i, all.symbol, sizeof all.symbol);
+                put_low<Word>(all, bits);
             }
-        };
-        size_t i = first;
-        for (Differences all; first + length - i >= 8; i += 8) {
-            differences(base + i, tuned + i, all);
-            for (int k = 0; k < 8; ++k) put(i + k, all.symbol[k], all.low[k], int(all.low_bits[k]));
+            for (; i < end; ++i) {
+                const Difference apart = difference(base[i], tuned[i]);
+                symbols[i] = uint8_t(apart.symbol);
+                bits.put(apart.low, apart.low_bits);
+            }
+            __builtin_memcpy(next, written, size_t(bits.next - written));
+            next += bits.next - written;
         }
-        for (; i < first + length; ++i) {
-            const Difference apart = difference(base[i], tuned[i]);
-            put(i, apart.symbol, apart.low, apart.low_bits);
-        }
-        for (; bits > 0; bits -= 8, pending >>= 8) *next++ = uint8_t(pending);
+        if (bits.bits) *next++ = uint8_t(bits.pending);
         *sizes = uint64_t(next - low);
     }
 }
