@@ -229,16 +229,20 @@ inline __m512i sums_before(__m256i low_bits, uint64_t& total) {
     return _mm512_add_epi16(_mm512_cvtepu8_epi16(_mm256_slli_epi64(sums, 8)), spread);
 }
 
-// 32 words of 16 bits at once. The low bits of all lie within 64 bytes from bit `at` on; those behind the end are not read, and zero.
+// 64 bytes of a stream, from the one with bit `at` on; those behind its end are not read, and zero.
+inline __m512i stream_from(const uint8_t* stream, uint64_t nbytes, uint64_t at) {
+    const uint64_t left = at / 8 < nbytes ? nbytes - at / 8 : 0;
+    return _mm512_maskz_loadu_epi8(left < 64 ? (uint64_t(1) << left) - 1 : ~uint64_t(0), stream + (left ? at / 8 : 0));
+}
+
+// 32 words of 16 bits at once: the low bits of all lie within 64 bytes.
 inline void join_32(const uint16_t* base, const uint8_t* symbols, const uint8_t* low, uint64_t nbytes, uint64_t& at, uint16_t* out) {
     const __m256i symbol_bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(symbols));
     const __m256i half_kinds = _mm256_and_si256(_mm256_srli_epi16(symbol_bytes, 2), _mm256_set1_epi8(15));
     const __m256i low_bytes = _mm256_subs_epu8(half_kinds, _mm256_set1_epi8(1));
     uint64_t total;
     const __m512i place = _mm512_add_epi16(sums_before(low_bytes, total), _mm512_set1_epi16(int16_t(at % 8)));
-    const uint64_t left = at / 8 < nbytes ? nbytes - at / 8 : 0;
-    const __mmask64 there = left < 64 ? (uint64_t(1) << left) - 1 : ~uint64_t(0);
-    const __m512i stream = _mm512_maskz_loadu_epi8(there, low + (left ? at / 8 : 0));
+    const __m512i stream = stream_from(low, nbytes, at);
     at += total;
 
     const __m512i one = _mm512_set1_epi16(1), symbol = _mm512_cvtepu8_epi16(symbol_bytes), low_bits = _mm512_cvtepu8_epi16(low_bytes);
@@ -256,6 +260,37 @@ inline void join_32(const uint16_t* base, const uint8_t* symbols, const uint8_t*
     const __m512i ordered = _mm512_xor_si512(own, _mm512_mask_blend_epi16(negative, sign, all));
     const __m512i moved = _mm512_mask_sub_epi16(_mm512_add_epi16(ordered, magnitude), falls, ordered, magnitude);
     _mm512_storeu_si512(out, _mm512_xor_si512(moved, _mm512_mask_blend_epi16(_mm512_movepi16_mask(moved), all, sign)));
+}
+
+// The same of 16 words of 32 bits, which have at most 30 low bits each.
+inline void join_16(const uint32_t* base, const uint8_t* symbols, const uint8_t* low, uint64_t nbytes, uint64_t& at, uint32_t* out) {
+    const __m128i symbol_bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(symbols));
+    const __m128i half_kinds = _mm_and_si128(_mm_srli_epi16(symbol_bytes, 2), _mm_set1_epi8(31));
+    const __m128i low_bytes = _mm_subs_epu8(half_kinds, _mm_set1_epi8(1));
+    __m128i sums = _mm_add_epi8(low_bytes, _mm_slli_epi64(low_bytes, 8));  // within eight bytes, at most 240
+    sums = _mm_add_epi8(sums, _mm_slli_epi64(sums, 16));
+    sums = _mm_add_epi8(sums, _mm_slli_epi64(sums, 32));
+    const uint32_t first_eight = uint32_t(_mm_extract_epi8(sums, 7)), second_eight = uint32_t(_mm_extract_epi8(sums, 15));
+    const __m512i start = _mm512_set1_epi32(int(at % 8)), before = _mm512_cvtepu8_epi32(_mm_slli_epi64(sums, 8));
+    const __m512i place = _mm512_add_epi32(before, _mm512_mask_add_epi32(start, 0xff00, start, _mm512_set1_epi32(int(first_eight))));
+    const __m512i stream = stream_from(low, nbytes, at);
+    at += first_eight + second_eight;
+
+    const __m512i one = _mm512_set1_epi32(1), symbol = _mm512_cvtepu8_epi32(symbol_bytes), low_bits = _mm512_cvtepu8_epi32(low_bytes);
+    const __m512i word = _mm512_srli_epi32(place, 5), shift = _mm512_and_si512(place, _mm512_set1_epi32(31));
+    const __m512i lower = _mm512_permutexvar_epi32(word, stream), upper = _mm512_permutexvar_epi32(_mm512_add_epi32(word, one), stream);
+    const __m512i read = _mm512_or_si512(_mm512_srlv_epi32(lower, shift), _mm512_sllv_epi32(upper, _mm512_sub_epi32(_mm512_set1_epi32(32), shift)));
+    const __m512i below = _mm512_and_si512(read, _mm512_sub_epi32(_mm512_sllv_epi32(one, low_bits), one));
+    const __m512i kind = _mm512_and_si512(_mm512_srli_epi32(symbol, 1), _mm512_set1_epi32(63));
+    const __m512i two_bits = _mm512_or_si512(_mm512_and_si512(kind, one), _mm512_set1_epi32(2));
+    const __m512i first_bits = _mm512_mask_blend_epi32(_mm512_cmpgt_epi32_mask(kind, one), kind, two_bits);
+    const __m512i magnitude = _mm512_or_si512(_mm512_sllv_epi32(first_bits, low_bits), below);
+
+    const __m512i sign = _mm512_set1_epi32(int(0x80000000)), all = _mm512_set1_epi32(-1), own = _mm512_loadu_si512(base);
+    const __mmask16 negative = _mm512_movepi32_mask(own), falls = _mm512_test_epi32_mask(symbol, one) ^ negative;
+    const __m512i ordered = _mm512_xor_si512(own, _mm512_mask_blend_epi32(negative, sign, all));
+    const __m512i moved = _mm512_mask_sub_epi32(_mm512_add_epi32(ordered, magnitude), falls, ordered, magnitude);
+    _mm512_storeu_si512(out, _mm512_xor_si512(moved, _mm512_mask_blend_epi32(_mm512_movepi32_mask(moved), all, sign)));
 }
 #elif defined(__AVX2__)
 // Sum over the lanes before each lane, and over all in `total`.
@@ -309,6 +344,8 @@ void delta_join(const Word* base, const uint8_t* symbols, const uint8_t* low, si
 #ifdef __AVX512BW__
         if constexpr (sizeof(Word) == 2)
             for (; first + length - i >= 32; i += 32) join_32(base + i, symbols + i, low, nbytes, at, out + i);
+        else
+            for (; first + length - i >= 16; i += 16) join_16(base + i, symbols + i, low, nbytes, at, out + i);
 #elif defined(__AVX2__)
         if constexpr (sizeof(Word) == 2)
             for (; first + length - i >= 8 && at / 8 + 20 <= nbytes; i += 8) join_eight(base + i, symbols + i, low, at, out + i);
