@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flyweight.checkpoint.checkpoint import Checkpoint, read_checkpoint
+from flyweight.checkpoint.checkpoint import Checkpoint, read_checkpoint, without_collector
 from flyweight.containers import recognise
 from flyweight.containers.abilities import Inflates
 from flyweight.deltas.recognition import is_adapter, is_delta, is_wdelta
@@ -77,7 +77,8 @@ def read_delta(bundle: Bundle) -> Delta:
             from flyweight.deltas.wdelta_file import read_wdelta
 
             assert bundle.single is not None
-            return read_wdelta(bundle[bundle.single], bundle.single)
+            with without_collector():
+                return read_wdelta(bundle[bundle.single], bundle.single)
         from flyweight.deltas.lora import read_adapter
 
         return read_adapter(bundle)
@@ -96,7 +97,8 @@ def _overlaid(base: Checkpoint, delta: Delta, bundle: Bundle, in_f32: bool, *, o
             from flyweight.deltas.lora import named_as
 
             delta = named_as(delta, base.manifest.entries)
-        return Overlay(base, delta, bundle, in_f32=in_f32, owns_base=owns_base)
+        with without_collector():
+            return Overlay(base, delta, bundle, in_f32=in_f32, owns_base=owns_base)
     except FlyweightError as error:
         bundle.close()
         raise error.at(file=delta.name) from None

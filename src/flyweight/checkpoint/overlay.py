@@ -7,7 +7,6 @@ checkpoint see tensors like any others. The base may be such a checkpoint itself
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -192,7 +191,9 @@ class Overlay(Checkpoint):
             )  # fmt: skip
 
     def _hash(self, names: Iterable[str]) -> str:
-        digest = hashlib.sha256()
+        from hashlib import sha256  # which deltas with digests do without
+
+        digest = sha256()
         for name in names:
             digest.update(name.encode())
             for piece in stored_bytes(self.base, name):

@@ -6,12 +6,14 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from itertools import islice
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from flyweight.sources import ClosedError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -19,6 +21,8 @@ R = TypeVar("R")
 
 @cache
 def _pool() -> tuple[ThreadPoolExecutor, int]:
+    from concurrent.futures import ThreadPoolExecutor  # which opening a model does not need
+
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return ThreadPoolExecutor(
         cores, thread_name_prefix="delta", initializer=_within.__setattr__, initargs=("pool", True)
