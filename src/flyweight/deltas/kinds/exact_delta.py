@@ -329,18 +329,22 @@ def _written(frequencies: Array) -> Array:
 
 def _read(stream: Array, count: int) -> Array:
     """MalformedError unless the stream is the frequencies of so many tables, and nothing else."""
+    follows = np.zeros(len(stream) + 1, bool)
+    follows[1:] = stream >= 128  # the first of two bytes; none that it is followed by can be one itself
+    sound = not follows[-1] and not (follows[:-1] & (stream >= 128)).any()
+    if not sound:
+        raise MalformedError("the tables of frequencies end too early", code="E_PART_VALUES")
+    first = np.flatnonzero(~follows[:-1])
+    values = (stream[first] & 127).astype(np.int64)
+    long = np.flatnonzero(stream[first] >= 128)
+    values[long] |= stream[first[long] + 1].astype(np.int64) << 7
+    totals = np.cumsum(values)
+    ends = np.searchsorted(totals, kernels.RANS_SLOTS * np.arange(1, count + 1)) + 1
+    starts = np.concatenate([[0], ends[:-1]])
+    whole = ends[-1] == len(totals) and bool((totals[ends - 1] == kernels.RANS_SLOTS * np.arange(1, count + 1)).all())
+    if not whole or int((ends - starts).max()) > 256:
+        raise MalformedError("the tables of frequencies are not 4096 each, and nothing else", code="E_PART_VALUES")
     frequencies = np.zeros((count, 256), np.uint16)
-    values: Iterator[Any] = iter(stream.tolist())
-    try:
-        for table in frequencies:
-            total = symbol = 0
-            while total < kernels.RANS_SLOTS:
-                byte = next(values)
-                frequency = byte if byte < 128 else byte & 127 | next(values) << 7
-                table[symbol] = frequency
-                total, symbol = total + frequency, symbol + 1
-    except (StopIteration, IndexError, OverflowError):
-        raise MalformedError("the tables of frequencies end too early, or are too long", code="E_PART_VALUES") from None
-    if next(values, None) is not None:
-        raise MalformedError("there is more than the tables of frequencies", code="E_PART_VALUES")
+    table = np.repeat(np.arange(count), ends - starts)
+    frequencies[table, np.arange(len(totals)) - starts[table]] = values
     return frequencies
