@@ -30,9 +30,8 @@ def rans_tables(frequencies: Array) -> Array:
         raise ValueError(f"there are at most {RANS_CONTEXTS} tables, and the frequencies of each are {RANS_SLOTS} in all")
     each = frequencies.astype(np.int64)
     starts = np.cumsum(each, axis=1) - each
-    symbol = np.repeat(np.tile(np.arange(RANS_SYMBOLS), len(each)), each.reshape(-1)).reshape(-1, RANS_SLOTS)
-    slot = np.arange(RANS_SLOTS) - np.take_along_axis(starts, symbol, 1)
-    return (symbol << 24 | np.take_along_axis(each, symbol, 1) - 1 << 12 | slot).astype(np.uint32)
+    first = (np.arange(RANS_SYMBOLS) << 24) + (each - 1 << 12) - starts  # of a symbol's slots, that of slot 0 would be this
+    return (np.repeat(first.reshape(-1), each.reshape(-1)).reshape(-1, RANS_SLOTS) + np.arange(RANS_SLOTS)).astype(np.uint32)
 
 
 def _steps(array: Array | None, count: int, chunk: int) -> Array:
