@@ -247,6 +247,19 @@ def test_it_reads_what_we_write(strategy: str, dtype: str, of_base: str, of_tune
     same(rebuilt(base, delta), theirs)
 
 
+@pytest.mark.parametrize("strategy", ["sparse", "quantized", "int4"])
+def test_it_reads_tensors_that_are_equal(strategy: str, tmp_path: Path) -> None:
+    """As of an output layer that is a copy of the embedding: it knows no tensor that is the same as another."""
+    weights = drawn(0)
+    changed = tuned_from(weights)
+    name = max(weights, key=lambda name: weights[name].numel())
+    base = directory(tmp_path / "base", weights | {"copy.weight": weights[name].clone()})
+    tuned = directory(tmp_path / "tuned", changed | {"copy.weight": changed[name].clone()})
+    delta = tmp_path / "d.wdelta"
+    flyweight.create_delta(base, tuned, delta, strategy=strategy)
+    same(rebuilt(base, delta), deltatensors.load_delta_from_paths(delta, base))
+
+
 def test_it_refuses_by_name_what_it_does_not_know(tmp_path: Path) -> None:
     weights = drawn(0)
     base, tuned = directory(tmp_path / "base", weights), directory(tmp_path / "tuned", tuned_from(weights))

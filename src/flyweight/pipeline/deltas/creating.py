@@ -138,10 +138,11 @@ class _Making:
             unchanged = old is not None and digests[name] == before[old.name] and _alike(entry, old)
             about = _described(entry) | {"digest": digests[name]}
             nbytes, error, strategy = 0, 0.0, "same"
+            named = maker.must_be_named(entry)
             twin = twins.get((entry.spec, entry.codec, digests[name]))
-            if twin is not None and not unchanged:
+            if twin is not None and not unchanged and not named:
                 described[name] = {"strategy": "same", **about, "digest": described[twin]["digest"], "twin": twin}
-            elif unchanged and parent == name and not maker.must_be_named(entry):
+            elif unchanged and parent == name and not named:
                 kept[name], strategy = digests[name], "unchanged"
             elif unchanged and parent != name:
                 described[name] = {"strategy": "same", **about, "parent": parent, "parent_digest": digests[name]}

@@ -72,7 +72,8 @@ class TensorMaker:
         self._writer, self._path = writer, path
 
     def must_be_named(self, entry: Entry) -> bool:
-        """Whether a tensor is stored though it did not change: the public reader drops what a delta does not name."""
+        """Whether a tensor is stored though it did not change, or equals another: the public reader drops what a delta does not
+        name, and knows no tensor that is the same as another."""
         return self.wish.strategy in PUBLIC and _sums(entry)
 
     def make(self, entry: Entry, before: Entry | None, about: Mapping[str, Any], *, unchanged: bool) -> Made:
