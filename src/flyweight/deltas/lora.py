@@ -278,6 +278,9 @@ class Transposed:
         if start >= stop:
             return np.zeros(0, self.dtype)
         first, last = start // self.rows, -(-stop // self.rows)
-        matrix = self.array[:].reshape(self.rows, self.columns)  # a view of the file, as a rule
+        if self.rows > self.columns:  # many short rows are read as one
+            wanted = self.array[:].reshape(self.rows, self.columns)[:, first:last]
+        else:
+            wanted = np.stack([self.array[row * self.columns + first : row * self.columns + last] for row in range(self.rows)])
         skipped = first * self.rows
-        return np.ascontiguousarray(matrix[:, first:last].T).reshape(-1)[start - skipped : stop - skipped]
+        return np.ascontiguousarray(wanted.T).reshape(-1)[start - skipped : stop - skipped]

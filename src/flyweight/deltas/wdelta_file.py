@@ -107,9 +107,9 @@ class FileArray:
         count = max(stop - start, 0)
         if not count:
             return np.zeros(0, self.dtype)
-        return np.require(
-            np.frombuffer(self.source.read(self.extent.offset + start * size, count * size), self.dtype), None, ["A"]
-        )
+        raw = bytearray(count * size)  # copied: a file that shrinks meanwhile is then an error, and no signal
+        self.source.read_into(self.extent.offset + start * size, memoryview(raw))
+        return np.frombuffer(raw, self.dtype)
 
 
 Records = Mapping[str, Mapping[str, FileArray]]

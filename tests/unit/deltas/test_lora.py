@@ -96,7 +96,9 @@ def test_a_transposed_factor_is_read_range_by_range() -> None:
     matrix = np.arange(12)
     for start in range(13):
         for stop in range(start, 13):
-            np.testing.assert_array_equal(Transposed(matrix, 3, 4)[start:stop], matrix.reshape(3, 4).T.reshape(-1)[start:stop])
+            for shape in ((3, 4), (4, 3)):
+                expected = matrix.reshape(shape).T.reshape(-1)[start:stop]
+                np.testing.assert_array_equal(Transposed(matrix, *shape)[start:stop], expected)
 
 
 @pytest.mark.parametrize(

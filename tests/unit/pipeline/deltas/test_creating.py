@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -180,6 +181,20 @@ def test_damage_names_the_tensor(tmp_path: Path, base: Path) -> None:
         with flyweight.open(base, deltas=[tmp_path / "damaged.wdelta"]) as opened, pytest.raises(MalformedError) as caught:
             opened[Q]
         assert caught.value.tensor == Q
+
+
+def test_a_delta_that_shrinks_while_it_is_open_is_an_error(tmp_path: Path, base: Path) -> None:
+    """And no signal, as a mapping of it would give: what was read before is a copy."""
+    arrays = llama_tensors() | {"large": np.random.default_rng(5).standard_normal((300, 1000)).astype(np.float32)}
+    flyweight.create_delta(base, write_model(tmp_path / "tuned", arrays), tmp_path / "d.wdelta")
+    with flyweight.open(base, deltas=[tmp_path / "d.wdelta"]) as opened:
+        chunks = opened.delta.changes["large"].parts["data"].arrays["chunks"]  # type: ignore[attr-defined]
+        held = chunks[:]
+        before = held.tobytes()
+        os.truncate(tmp_path / "d.wdelta", 1000)
+        assert held.tobytes() == before
+        with pytest.raises(MalformedError):
+            opened["large"]
 
 
 @pytest.mark.parametrize(
