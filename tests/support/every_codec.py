@@ -91,6 +91,15 @@ SAMPLES = {
 INSTANCES: list[Codec] = [kind(**params) for kind in CODECS for params in SAMPLES.get(kind.name, [{}])]
 ENCODERS = [codec for codec in INSTANCES if codec.encodes]
 
+_WITHOUT_ROWS = {
+    "palette": "indices are one stream over the whole tensor",
+    "hqq": "a group is spread over the whole tensor",
+    "lossless": "codes are one stream over the whole tensor",
+    "lossless_small": "codes are one stream over the whole tensor",
+    "sparse": "stored values are one vector",
+    "corrected": "the right factor belongs to all rows",
+    "astc": "a block has several rows",
+}
 # Laws that cannot apply to a codec, and why. Any other law has to apply to at least one instance of every codec: one that
 # passes because nothing it speaks of ever happened is a failure, and so is an exemption that is not needed.
 EXEMPT: dict[str, dict[str, str]] = {
@@ -100,15 +109,8 @@ EXEMPT: dict[str, dict[str, str]] = {
             ("mxfp4", "mxfp4_split"), "the scale that means NaN decodes to a number, as in ggml; test_floats has it"
         ),
     },
-    "rows stand alone": {
-        "palette": "indices are one stream over the whole tensor",
-        "hqq": "a group is spread over the whole tensor",
-        "lossless": "codes are one stream over the whole tensor",
-        "lossless_small": "codes are one stream over the whole tensor",
-        "sparse": "stored values are one vector",
-        "corrected": "the right factor belongs to all rows",
-        "astc": "a block has several rows",
-    },
+    "rows stand alone": _WITHOUT_ROWS,
+    "rows encode alone": {**_WITHOUT_ROWS, "fp8_scalar": "all rows share a scale"},
     "generations settle": {
         "q4_k": "a search: it may find another block of nearly the same error",
         "iq4_nl": "a search, as q4_k",

@@ -88,13 +88,13 @@ class Checkpoint(Uncopied, Mapping[str, Array]):
         return EncodedTensor(entry.spec, entry.codec, parts)
 
     def slab(self, name: str, start: int, stop: int) -> EncodedTensor:
-        """Rows start..stop of a tensor whose parts all have its rows, copied into memory."""
+        """Rows start..stop of a tensor whose parts all have its rows, copied into memory; scalars belong to all rows."""
         entry = self.checked_entry(name)
         vector = len(entry.spec.shape) == 1  # its one row is the tensor itself: as a matrix its axes would be others
         parts = {}
         for part, spec in entry.parts.items():
-            width = spec.dtype.nbytes(spec.columns)
-            rows = spec if vector else TensorSpec((stop - start, spec.columns), spec.dtype)
+            width = spec.dtype.nbytes(spec.columns) if spec.shape else 0
+            rows = spec if vector or not spec.shape else TensorSpec((stop - start, spec.columns), spec.dtype)
             buffer = memoryview(bytearray(rows.nbytes))
             extent = entry.extents[part]
             self.source(extent.file).read_into(extent.offset + start * width, buffer)

@@ -26,6 +26,7 @@ CODECS: Table[type[Codec]] = Table(
         "lossless_small": "lossless_small:LosslessSmall",
         "sparse": "sparse:Sparse",
         "fp8": "floats:Fp8",
+        "fp8_scalar": "floats:Fp8Scalar",
         "mxfp4_split": "floats:Mxfp4Split",
         "sign": "sign:Sign",
         "corrected": "corrected:Corrected",

@@ -22,13 +22,16 @@ import numpy as np
 
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
-from flyweight.foundation.tensor import CodecSpec, EncodedTensor, Layout, TensorSpec
+from flyweight.foundation.tensor import CodecSpec, EncodedTensor, Layout, TensorSpec, has_rows
 
 if TYPE_CHECKING:
     from flyweight.kernels import Matrix
 
 Array = np.ndarray[Any, Any]
 Parts = Mapping[str, Array]
+
+_RUN = 1 << 21
+"""Values decoded at a time where rows can be decoded alone."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -217,7 +220,13 @@ class Codec(ABC):
 
     def decoded_runs(self, spec: TensorSpec, parts: Parts) -> Iterator[Array]:
         """The values in order, flat, in as many runs as the codec can make without holding all of them."""
-        yield self.decode(spec, parts).reshape(-1)
+        if spec.size <= _RUN or spec.rows == 1 or not has_rows(spec, self.layout(spec)):
+            yield self.decode(spec, parts).reshape(-1)
+            return
+        step = max(_RUN // spec.columns, 1)
+        for start in range(0, spec.rows, step):
+            some = take_rows(EncodedTensor(spec, self.spec, parts), slice(start, start + step))
+            yield self.decode(some.spec, some.parts).reshape(-1)
 
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
         """A complaint about values that decode to nonsense (a NaN scale, an index outside its table), or None."""
@@ -246,6 +255,9 @@ def column_weights(importance: Array | None, spec: TensorSpec) -> Array:
 
 def take_rows(tensor: EncodedTensor, rows: slice | Array) -> EncodedTensor:
     """The chosen rows (all axes but the last flattened) of a tensor whose parts have its rows (`has_rows`)."""
-    parts = {name: array.reshape(tensor.spec.rows, array.shape[-1])[rows] for name, array in tensor.parts.items()}
-    count = next(iter(parts.values())).shape[0]
+    parts = {
+        name: array.reshape(tensor.spec.rows, array.shape[-1])[rows] if array.ndim else array
+        for name, array in tensor.parts.items()
+    }
+    count = next(len(array) for array in parts.values() if array.ndim)
     return EncodedTensor(TensorSpec((count, tensor.spec.columns), tensor.spec.dtype), tensor.codec, parts)

@@ -1,6 +1,7 @@
 """Floats of 8 and 4 bits with scales.
 
     fp8           w = q · s, or q / s with `divide`; q is E4M3 (to ±448) or E5M2 (to ±57344), one s per block of rows × columns
+    fp8_scalar    w = q · s; q is E4M3, one s per tensor, beside two numbers that mistral.rs stores with it
     mxfp4_split   w = q · 2^(s − 127); q is E2M1, one byte s per 32 columns; the blocks of ggml's mxfp4, in two arrays
 
 Blocks of fp8 cover `rows` × `columns` of the flattened matrix (0: all of them): 0 × 0 is one scale per tensor, 1 × 0 one per
@@ -108,6 +109,54 @@ _TABLES = {
     name: np.arange(256, dtype=np.uint8).view(dtype.numpy).astype(np.float32).reshape(1, 256)
     for name, dtype in _FORMATS.items()
 }
+
+
+class Fp8Scalar(Codec):
+    """`x_scale` and `quant_scale` are kept as they are found. Decoding uses neither."""
+
+    name = "fp8_scalar"
+    copies_if_whole = 3  # as read, as f32, and as codes
+
+    def layout(self, spec: TensorSpec) -> Layout:
+        require_f32(self, spec)
+        number = TensorSpec((), DType.F32)
+        return {"codes": TensorSpec(spec.shape, DType.F8_E4M3), "scale": number, "x_scale": number, "quant_scale": number}
+
+    def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
+        shape = spec.rows, spec.columns
+        codes = np.ascontiguousarray(parts["codes"]).view(np.uint8).reshape(shape)
+        scale = np.full((spec.rows, 1), parts["scale"], np.float32)
+        kernels.table_decode(codes, _TABLES["e4m3"], scale, spec.columns, out.reshape(shape))
+
+    def encode(self, spec: TensorSpec, array: Array) -> Parts:
+        """The greatest magnitude of the tensor takes the greatest code; every other value the nearest."""
+        rows, peak = as_float(array).reshape(spec.rows, spec.columns), self.peak(spec, array)
+        top = np.float32(_TOP["e4m3"])
+        with np.errstate(over="ignore", divide="ignore"):
+            scale = peak / top
+            if np.isinf(scale * top):
+                raise UnsupportedError("the weights are too large for an f32 scale", code="E_RANGE")
+            if np.isinf(np.float32(1) / scale):  # so small that they are as good as zero
+                scale = np.float32(1)
+        codes = np.empty(rows.shape, np.uint8)
+        if rows.size:
+            kernels.fp8_codes(rows, np.full((spec.rows, 1), scale), spec.columns, False, False, codes)
+        return self.store(spec, codes, scale, np.float32(1) / scale)
+
+    def peak(self, spec: TensorSpec, array: Array) -> np.float32:
+        """The greatest magnitude, finite."""
+        self.layout(spec)  # refuses what cannot be stored
+        peaks = np.zeros((spec.rows, 1), np.float32)
+        if spec.size:
+            kernels.magnitudes(as_float(array).reshape(spec.rows, spec.columns), spec.columns, peaks)
+        require_finite(np.isfinite(peaks).all())
+        return np.float32(peaks.max(initial=0))
+
+    def store(self, spec: TensorSpec, codes: Array, scale: np.float32, quant_scale: np.float32) -> Parts:
+        """The parts for codes as bytes. mistral.rs gives activations the scale of the weights."""
+        numbers = {"scale": scale, "x_scale": scale, "quant_scale": quant_scale}
+        parts = {name: np.asarray(number, np.float32) for name, number in numbers.items()}
+        return {"codes": codes.view(DType.F8_E4M3.numpy).reshape(spec.shape)} | parts
 
 
 class Mxfp4Split(Codec):

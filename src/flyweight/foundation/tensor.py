@@ -56,12 +56,18 @@ Layout = Mapping[str, TensorSpec]
 def has_rows(spec: TensorSpec, parts: Layout) -> bool:
     """Whether row r of every part holds exactly row r of the tensor, so that rows can be moved and decoded alone.
 
-    Known from the shapes, so it holds for codecs nobody here can decode as well.
+    A scalar belongs to all rows. Known from the shapes, so it holds for codecs nobody here can decode as well.
     """
-    return len(spec.shape) > 0 and all(
+    by_row = [part for part in parts.values() if part.shape]
+    return bool(spec.shape and by_row) and all(
         len(part.shape) == len(spec.shape) and part.shape[:-1] == spec.shape[:-1] and part.dtype.bits % 8 == 0
-        for part in parts.values()
+        for part in by_row
     )
+
+
+def rows_encode_alone(spec: TensorSpec, parts: Layout) -> bool:
+    """Whether rows can be encoded without the others too: they share no scalar."""
+    return has_rows(spec, parts) and all(part.shape for part in parts.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from flyweight.codecs.casts import astype
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError
 from flyweight.foundation.manifest import Entry
-from flyweight.foundation.tensor import RAW, EncodedTensor, TensorSpec, has_rows
+from flyweight.foundation.tensor import RAW, EncodedTensor, TensorSpec, has_rows, rows_encode_alone
 from flyweight.pipeline.conversion_report import Drift, TensorReport
 from flyweight.pipeline.plans.job import Job
 from flyweight.pipeline.plans.plan import Step
@@ -42,7 +42,7 @@ def step_memory(job: Job, step: Step) -> int:
 
 
 def _by_rows(source: Entry, target: Entry) -> bool:
-    return has_rows(source.spec, source.parts) and has_rows(target.spec, target.parts)
+    return has_rows(source.spec, source.parts) and rows_encode_alone(target.spec, target.parts)
 
 
 def carry_out(job: Job, step: Step, write: Writer, *, measured: bool = True) -> tuple[TensorReport, dict[str, str]]:

@@ -114,13 +114,13 @@ class Tensors(Uncopied, Mapping[str, EncodedTensor]):
             entry = self.entry(name)
             for part, whole in entry.parts.items():
                 extent = entry.extents[part]
-                if stop:
-                    rows = TensorSpec((stop - start, *entry.spec.shape[1:]), entry.spec.dtype)
+                rows = TensorSpec((stop - start, *entry.spec.shape[1:]), entry.spec.dtype) if stop else entry.spec
+                if stop and whole.shape:
                     spec = TensorSpec((stop - start, *whole.shape[1:]), whole.dtype)
                     at = extent.offset + start * (extent.nbytes // entry.spec.rows)
                     yield Share(name, part, rows, spec, Extent(extent.file, at, spec.nbytes))
                 else:
-                    yield Share(name, part, entry.spec, whole, extent)
+                    yield Share(name, part, rows, whole, extent)
 
     # What is made of it ---------------------------------------------------------------------------
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from flyweight.codecs import codec_for
-from flyweight.codecs.floats import Fp8, Mxfp4Split
+import flyweight
+from flyweight.codecs import codec_for, take_rows
+from flyweight.codecs.floats import Fp8, Fp8Scalar, Mxfp4Split
 from flyweight.codecs.sign import Sign
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
-from flyweight.foundation.tensor import CodecSpec, TensorSpec
+from flyweight.foundation.tensor import CodecSpec, EncodedTensor, TensorSpec, has_rows, rows_encode_alone
+from support.toys import safetensors_bytes
 
 
 def weights(*shape: int) -> np.ndarray:
@@ -94,3 +98,51 @@ def test_sign_keeps_the_mean_magnitude() -> None:
     assert parts["signs"].tolist() == [[0b01110101, 1]]
     assert Sign(packing="big").encode(spec, values)["signs"].tolist() == [[0b10101110, 0x80]]
     assert np.array_equal(Sign().decode(spec, parts), np.float32([[2, -2, 2, -2, 2, 2, 2, -2, 2]]))
+
+
+def test_one_scale_for_a_tensor_and_two_numbers_that_are_kept() -> None:
+    spec, values = TensorSpec((2, 3, 40), DType.F32), weights(2, 3, 40)
+    codec = Fp8Scalar()
+    parts = codec.encode(spec, values)
+    peak = np.abs(values).max()
+    assert parts["codes"].shape == spec.shape
+    assert all(parts[name].shape == () for name in ("scale", "x_scale", "quant_scale"))
+    assert parts["scale"] == parts["x_scale"] == peak / np.float32(448)
+    assert parts["quant_scale"] == np.float32(1) / parts["scale"]
+    out = codec.decode(spec, parts)
+    assert np.array_equal(out, parts["codes"].astype(np.float32) * parts["scale"])
+    assert (np.abs(out - values) <= 2.0**-4 * 1.001 * np.abs(values) + peak * 2.0**-17).all()
+    other = dict(parts) | {"x_scale": np.float32(7).reshape(()), "quant_scale": np.float32(-1).reshape(())}
+    assert np.array_equal(codec.decode(spec, other), out)
+    assert codec.check_values(spec, other) is None
+    assert codec.check_values(spec, dict(parts) | {"x_scale": np.float32(np.nan).reshape(())}) is not None
+
+
+def test_a_tensor_of_almost_nothing_has_the_scale_one() -> None:
+    spec = TensorSpec((1, 4), DType.F32)
+    for tiny in (0.0, 1e-45, 1e-40):
+        parts = Fp8Scalar().encode(spec, np.full((1, 4), tiny, np.float32))
+        assert parts["scale"] == parts["quant_scale"] == 1
+        assert not Fp8Scalar().decode(spec, parts).any()
+    with pytest.raises(UnsupportedError) as refused:
+        Fp8Scalar().encode(TensorSpec((), DType.F32), np.float32(1))
+    assert refused.value.code == "E_SPEC"
+
+
+def test_rows_of_a_tensor_with_one_scale_are_read_alone(tmp_path: Path) -> None:
+    """A scalar part belongs to every row: rows are cut, moved and decoded without the others."""
+    values = weights(64, 96)
+    spec = TensorSpec(values.shape, DType.F32)
+    parts = Fp8Scalar().encode(spec, values)
+    whole = Fp8Scalar().decode(spec, parts)
+    tensor = EncodedTensor(spec, CodecSpec("fp8_scalar"), parts)
+    assert has_rows(spec, Fp8Scalar().layout(spec))
+    assert not rows_encode_alone(spec, Fp8Scalar().layout(spec))
+    some = take_rows(tensor, np.array([5, 3, 60]))
+    assert np.array_equal(Fp8Scalar().decode(some.spec, some.parts), whole[[5, 3, 60]])
+    (tmp_path / "dense.safetensors").write_bytes(safetensors_bytes({"w": values}))
+    flyweight.convert(tmp_path / "dense.safetensors", tmp_path / "fp8.safetensors", quant="fp8_scalar")
+    with flyweight.open(tmp_path / "fp8.safetensors") as opened:
+        slab = opened.slab("w", 7, 9)
+        assert np.array_equal(Fp8Scalar().decode(slab.spec, slab.parts), whole[7:9])
+        assert np.array_equal(opened["w"], whole)
