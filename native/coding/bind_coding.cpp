@@ -128,6 +128,21 @@ void bind_coding(nb::module_& module) {
         run(&Coding::table_decode, codes.data(), rows, columns, table.data(), scale.data(), group, out.data());
     }, "codes", "table", "scale", "group", "out");
 
+    define(module, "f8q8_decode", +[](Bytes blocks, Floats scales, FloatsOut out) {
+        require_shape(scales, 1, 256);
+        require_shape(blocks, out.shape(0), f8q8_bytes, "a row is not one block");
+        require_shape(out, blocks.shape(0), f8q8_size, "a row is not one block");
+        run(&Coding::f8q8_decode, blocks.data(), blocks.shape(0), scales.data(), out.data());
+    }, "blocks", "scales", "out");
+
+    define(module, "f8q8_encode", +[](Floats values, Bytes first, Floats inverse, BytesOut blocks) {
+        require_shape(values, blocks.shape(0), f8q8_size, "a row is not one block");
+        require_shape(first, values.shape(0), 1, "a block has one of each");
+        require_shape(inverse, values.shape(0), 1, "a block has one of each");
+        require_shape(blocks, values.shape(0), f8q8_bytes, "a row is not one block");
+        run(&Coding::f8q8_encode, values.data(), values.shape(0), first.data(), inverse.data(), blocks.data());
+    }, "values", "first", "inverse", "blocks");
+
     define(module, "add_product", +[](Floats left, Floats right, FloatsOut out) {
         const size_t rows = left.shape(0), rank = left.shape(1), columns = right.shape(1);
         require_shape(right, rank, columns);

@@ -72,6 +72,31 @@ void fp8_codes(const T* values, size_t rows, size_t columns, const float* scale,
         }
 }
 
+constexpr size_t f8q8_size = 32, f8q8_bytes = 1 + f8q8_size;
+
+// Blocks of a byte, which scales[byte] stands for, and 32 codes.
+void f8q8_decode(const uint8_t* __restrict blocks, size_t count, const float* __restrict scales, float* __restrict out) {
+    for (size_t block = 0; block < count; ++block, blocks += f8q8_bytes, out += f8q8_size) {
+        const float scale = scales[blocks[0]];
+        for (size_t i = 0; i < f8q8_size; ++i) out[i] = float(int8_t(blocks[1 + i])) * scale;
+    }
+}
+
+// The first byte as given, then values · inverse to whole numbers, halves away from zero; NaN gives 0.
+void f8q8_encode(const float* __restrict values, size_t count, const uint8_t* __restrict first, const float* __restrict inverse,
+                 uint8_t* __restrict blocks) {
+    for (size_t block = 0; block < count; ++block, blocks += f8q8_bytes, values += f8q8_size) {
+        const float each = inverse[block];
+        blocks[0] = first[block];
+        for (size_t i = 0; i < f8q8_size; ++i) {
+            const float raw = values[i] * each, number = raw == raw ? raw : 0.0f;
+            const float above = number > -128.0f ? number : -128.0f, steps = above < 127.0f ? above : 127.0f;
+            const float whole = float(int(steps));
+            blocks[1 + i] = uint8_t(int(whole) + int(2.0f * (steps - whole)));
+        }
+    }
+}
+
 // table[code] · scale, one scale per `group` columns.
 void table_decode(const uint8_t* __restrict codes, size_t rows, size_t columns, const float* __restrict table,
                   const float* __restrict scale, size_t group, float* __restrict out) {

@@ -62,6 +62,19 @@ def test_fp8_rounds_every_tie_as_ml_dtypes_does(isa: str, wide: bool) -> None:
     assert np.array_equal(out, values.astype(kind).view(np.uint8))
 
 
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_f8q8(isa: str, fenced, count: int) -> None:
+    rng = np.random.default_rng(count)
+    blocks = fenced((count, 33), np.uint8, rng.integers(0, 256, (count, 33)).astype(np.uint8))
+    scales = fenced((1, 256), np.float32, numbers(1, 256, count, special=False))
+    agree("f8q8_decode", (blocks, scales), [fenced((count, 32), np.float32)])
+    values = fenced((count, 32), np.float32, numbers(count, 32, count))
+    first = fenced((count, 1), np.uint8, rng.integers(0, 256, (count, 1)).astype(np.uint8))
+    for inverse in (np.float32(1), np.float32(32), np.float32(1e-4), np.float32(np.inf)):
+        each = fenced((count, 1), np.float32, np.full((count, 1), inverse))
+        agree("f8q8_encode", (values, first, each), [fenced((count, 33), np.uint8)])
+
+
 @pytest.mark.parametrize("bits", [8, 16, 32])
 @pytest.mark.parametrize("density", [0.0, 0.1, 0.5, 1.0])
 def test_mark_gather_and_places(isa: str, fenced, bits: int, density: float) -> None:

@@ -27,6 +27,7 @@ CODECS: Table[type[Codec]] = Table(
         "sparse": "sparse:Sparse",
         "fp8": "floats:Fp8",
         "fp8_scalar": "floats:Fp8Scalar",
+        "f8q8": "f8q8:F8q8",
         "mxfp4_split": "floats:Mxfp4Split",
         "sign": "sign:Sign",
         "corrected": "corrected:Corrected",

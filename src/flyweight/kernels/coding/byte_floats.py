@@ -44,6 +44,22 @@ def _table_decode(codes: Array, table: Array, scale: Array, group: int, out: Arr
 
 
 @kernel
+def _f8q8_decode(blocks: Array, scales: Array, out: Array) -> None:
+    """out = code · scales[first byte of the block], rounded once."""
+    np.multiply(blocks[:, 1:].view(np.int8).astype(np.float32), scales[0][blocks[:, :1]], out=out)
+
+
+@kernel
+def _f8q8_encode(values: Array, first: Array, inverse: Array, blocks: Array) -> None:
+    """The first byte of a block as given, then values · inverse to whole numbers, halves away from zero; NaN gives 0."""
+    steps = np.clip(np.nan_to_num(values * inverse, nan=0), np.float32(-128), np.float32(127))
+    whole = np.trunc(steps)
+    whole += np.trunc(np.float32(2) * (steps - whole))
+    blocks[:, :1] = first
+    blocks[:, 1:] = whole.astype(np.int8).view(np.uint8)
+
+
+@kernel
 @also_from_bf16
 def _sign_encode(values: Array, packed: Array, sums: Array) -> None:
     """A bit where a number is 0 or more, and each row's sum of magnitudes in f64: sixteen sums of every sixteenth number,
@@ -80,6 +96,26 @@ def fp8_codes(values: Array, scale: Array, group: int, divide: bool, wide: bool,
     check("scale", scale, F32, (len(values), -(-values.shape[1] // group)))
     check("out", out, U8, values.shape, written=True)
     _fp8_codes.run(plain, scale, group, divide, wide, out)
+
+
+def f8q8_decode(blocks: Array, scales: Array, out: Array) -> None:
+    """Blocks of a byte, which scales[byte] stands for, and 32 codes.
+
+    blocks: u8 (n, 33), scales: f32 (1, 256), out: f32 (n, 32).
+    """
+    check("blocks", blocks, U8, (None, 33))
+    check("scales", scales, F32, (1, 256))
+    check("out", out, F32, (len(blocks), 32), written=True)
+    _f8q8_decode.run(blocks, scales, out)
+
+
+def f8q8_encode(values: Array, first: Array, inverse: Array, blocks: Array) -> None:
+    """Such blocks. values: f32 (n, 32), first: u8 (n, 1), inverse: f32 (n, 1), blocks: u8 (n, 33)."""
+    check("values", values, F32, (None, 32))
+    check("first", first, U8, (len(values), 1))
+    check("inverse", inverse, F32, (len(values), 1))
+    check("blocks", blocks, U8, (len(values), 33), written=True)
+    _f8q8_encode.run(values, first, inverse, blocks)
 
 
 def sign_encode(values: Array, packed: Array, sums: Array) -> None:
