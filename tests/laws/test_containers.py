@@ -20,6 +20,7 @@ from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import MemoryBundle
 from support.every_codec import INSTANCES
 from support.materialise import materialise
+from support.numbered_layers import as_llama
 
 EMBEDDED_FILES = {"config.json": b'{"model_type": "toy"}', "tokenizer.json": b"{}"}
 DIRECTORY_FILES = {"config.json": b'{"model_type": "toy"}', "notes/unknown.txt": b"kept"}
@@ -59,6 +60,9 @@ def draft(container: Container, entries: dict[str, Entry]) -> Manifest:
     if container.dialect == "gguf":
         metadata = {"general.architecture": Typed("str", "toy"), "n": Typed("u32", 7), "a": Typed("[str]", ["x", "yé"])}
     files = DIRECTORY_FILES if container.is_directory else EMBEDDED_FILES if isinstance(container, EmbedsFiles) else {}
+    if container.name == "uqff_blob":
+        entries, config = as_llama(entries)
+        files = {**files, "config.json": config}
     return Manifest(container.name, entries, metadata, files, container.dialect or "hf")
 
 
@@ -76,7 +80,8 @@ def round_trip(container: Container, manifest: Manifest, shard_bytes: int | None
     assert recognise(bundle) is container
     parsed = container.parse(bundle)
     assert dict(parsed.entries) == dict(placement.manifest.entries)
-    assert list(parsed.entries) == list(manifest.entries)
+    assert list(parsed.entries) == list(placement.manifest.entries)
+    assert set(parsed.entries) == set(manifest.entries)
     for item in parsed.entries.values():
         for part, extent in item.extents.items():
             assert bytes(bundle[extent.file].read(extent.offset, extent.nbytes)) == payload(item, part)

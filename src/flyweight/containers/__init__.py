@@ -24,6 +24,8 @@ CONTAINERS: Table[Container] = Table(
         "gguf": "gguf:Gguf",
         "squizd": "squizd.squizd_file:Squizd",
         "npy_dir": "npy_dir.npy_directory:NpyDirectory",
+        "uqff_blob": "uqff.uqff_blobs:UqffBlobs",
+        "uqff": "uqff.uqff_directory:Uqff",
         "mlx": "mlx:MlxDirectory",
         "hf": "hf:HfDirectory",
         "safetensors": "safetensors:Safetensors",
@@ -31,12 +33,23 @@ CONTAINERS: Table[Container] = Table(
     make=lambda kind: kind(),
 )
 
-OPTIONS: Table[OptionGroup] = Table(__name__, {"npy_dir": "npy_dir.npy_options:GROUP", "squizd": "squizd.squizd_options:GROUP"})
+OPTIONS: Table[OptionGroup] = Table(
+    __name__,
+    {
+        "npy_dir": "npy_dir.npy_options:GROUP",
+        "squizd": "squizd.squizd_options:GROUP",
+        "uqff": "uqff.uqff_presets:GROUP",
+    },
+)
 """The formats that have options of their own, and where these are declared."""
+
+
+_OTHER_NAMES = {"uqff0": "uqff_blob", "uqff1": "uqff"}
 
 
 def container_named(name: str) -> Container:
     key = name.replace("-", "_")
+    key = _OTHER_NAMES.get(key, key)
     if key not in CONTAINERS:
         known = CONTAINERS.lines
         raise UnknownFormatError(f"no format named '{name}'{nearest(key, known)}", hint=f"known: {', '.join(known)}")

@@ -7,12 +7,13 @@ does without where the answer is no. A new ability is a protocol here and the on
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from flyweight.containers.container import Chunks, Container, Finding, Placement
 from flyweight.containers.named_quantizations import Preset
 from flyweight.foundation.accuracy_gate import Verdict
+from flyweight.foundation.dtypes import DType
 from flyweight.foundation.manifest import Entry, Extent, Manifest, Typed
 from flyweight.foundation.tensor import CodecSpec
 from flyweight.sources import Bundle
@@ -89,6 +90,25 @@ class WritesConfig(Protocol):
 
     def config(self, config: Mapping[str, Any], entries: Mapping[str, Entry]) -> Mapping[str, Any]:
         """config.json with that made true, for `place` to write; the same object where it is true already."""
+
+
+class Arrangement(NamedTuple):
+    """What a format asks of the tensors of one model, by their names there."""
+
+    copies: Mapping[str, str] = {}
+    """Tensors that are stored besides, each made of another."""
+    plain: Collection[str] = ()
+    """Tensors that are never quantized."""
+    dtypes: Mapping[str, DType] = {}
+    """Element types that tensors have if they are plain, where no value changes by that."""
+
+
+@runtime_checkable
+class Arranges(Protocol):
+    """Loaders look for tensors that a model may not have, or want some of them plain."""
+
+    def arrange(self, names: Collection[str], config: Mapping[str, Any]) -> Arrangement:
+        """What of that holds for a model of these tensors and settings."""
 
 
 @runtime_checkable

@@ -55,7 +55,8 @@ INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
 
 _WEIGHT_SUFFIXES = (
-    ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".h5", ".msgpack", ".pkl", ".pickle",
+    ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".uqff", ".onnx", ".h5", ".msgpack",
+    ".pkl", ".pickle",
 )  # fmt: skip
 _TAKEN = "model*.safetensors"
 _LEFT_OUT = _WEIGHT_SUFFIXES + tuple(f"{suffix}.index.json" for suffix in _WEIGHT_SUFFIXES)

@@ -20,6 +20,10 @@ class PresetRule(NamedTuple):
     patterns: tuple[str, ...]
     codec: CodecSpec
     floor: Floor | None = None
+    otherwise: tuple[CodecSpec, ...] = ()
+    """Codecs for tensors whose shape the codec does not fit; the first that does is taken."""
+    quantizer: str = ""
+    """Empty: the one the codec names."""
 
 
 class MaskRule(NamedTuple):

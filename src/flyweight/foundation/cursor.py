@@ -157,6 +157,12 @@ class Cursor:
         self.offset += length
         return self._buffer[at : at + length]
 
+    def skip(self, length: int, what: str = "a field") -> int:
+        """Pass over the next `length` bytes, which stay unread; where they begin."""
+        self._require(length, what)
+        self.offset += length
+        return self.offset - length
+
     def count(self, value: int, smallest: int, limit: int, what: str) -> int:
         """Accept `value` as a number of items of at least `smallest` bytes each."""
         if value > limit:

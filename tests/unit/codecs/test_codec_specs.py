@@ -239,4 +239,4 @@ def test_row_stands_for_the_columns_at_every_depth(tmp_path: Path) -> None:
     choice = load_recipe(tmp_path / "r.toml").rules[0].choice
     assert choice.codec is not None
     assert choice.codec.params["inner"] == CodecSpec("affine", {"group": "row"})
-    assert choice.for_columns(96).codec == Corrected(Affine(group=96).spec).spec
+    assert choice.for_tensor(TensorSpec((1, 96), DType.F32)).codec == Corrected(Affine(group=96).spec).spec

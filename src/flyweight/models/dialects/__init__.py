@@ -5,4 +5,7 @@ from flyweight.models.dialects.contract import Dialect
 
 __all__ = ["DIALECTS"]
 
-DIALECTS: Table[Dialect] = Table("flyweight.models.dialects", {"hf": "hf_dialect:HF", "gguf": "gguf_dialect:GGUF"})
+DIALECTS: Table[Dialect] = Table(
+    "flyweight.models.dialects",
+    {"hf": "hf_dialect:HF", "gguf": "gguf_dialect:GGUF", "hf_adjacent": "adjacent_dialect:ADJACENT"},
+)

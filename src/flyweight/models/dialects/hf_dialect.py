@@ -33,7 +33,7 @@ _INV_FREQ = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"
 # Settings that are config anew for every target: they speak of the old file, not of the model.
 _OF_THE_FILE = (
     "model_type", "architectures", "torch_dtype", "dtype", "quantization", "quantization_config", "auto_map",
-    "transformers_version", "rope_parameters",
+    "transformers_version", "rope_parameters", "_mistralrs_qk_rope_layout",
 )  # fmt: skip
 _PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern", "layer_types")
 _DROPPED = {"auto_map": "it refers to code that is not copied", "quantization_config": "the tensors describe themselves"}

@@ -24,22 +24,23 @@ import numpy as np
 from flyweight.checkpoint import Checkpoint
 from flyweight.codecs import Codec, codec_for, known
 from flyweight.codecs.casts import astype
-from flyweight.containers.abilities import Describes, adapted
+from flyweight.containers.abilities import Arrangement, Arranges, Describes, adapted
 from flyweight.containers.container import Container
+from flyweight.foundation import strict_json
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError, ResourceError, UnsupportedError
 from flyweight.foundation.manifest import Entry, Manifest
 from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec, has_rows
-from flyweight.models import Renamed, Transform, expert_layout, translate
+from flyweight.models import Renamed, Transform, Translation, expert_layout, translate
 from flyweight.pipeline import memory_limit
 from flyweight.pipeline.conversion_report import Drift
 from flyweight.pipeline.draft import draft_tensors, without_draft
 from flyweight.pipeline.plans.inputs import SOURCE, Input, input_of
 from flyweight.pipeline.plans.job import Job
 from flyweight.pipeline.plans.plan import Action, Plan, Step
-from flyweight.pipeline.plans.recipe import KEEP, SAME_CODES, Choice, Recipe, choice
+from flyweight.pipeline.plans.recipe import DENSE, KEEP, SAME_CODES, Choice, Recipe, Rule, choice
 from flyweight.pipeline.rows import decode_rows, pruned, read_rows, slabs
-from flyweight.pipeline.side_files import side_files
+from flyweight.pipeline.side_files import CONFIG, side_files
 from flyweight.quantizers import QUANTIZERS
 
 
@@ -69,7 +70,7 @@ def make_job(
     wishes = Wishes(recipe, dtype, container.dense.vectors if dialect != manifest.dialect else None, max_ram)
     notes = [*translation.notes, *(f"{name} is not copied: {why}" for name, why in translation.dropped.items())]
     as_stored = Wishes(Recipe("keep"), None, None, max_ram)
-    jobs = [(checkpoint, manifest.entries[old], renamed, wishes) for old, renamed in translation.tensors.items()]
+    jobs = list(_arranged(checkpoint, container, translation, wishes))
     if order is not None:
         jobs.sort(key=lambda job: order(job[1]))
     jobs += [
@@ -110,6 +111,31 @@ def make_job(
     inputs = {SOURCE: input_of(checkpoint), **(inputs or {})}
     plan = Plan(container, name, inputs, recipe.as_json(), tuple(steps), dtype, shard_bytes)
     return Job(plan, checkpoint, placement, draft, translation.added, tuple(notes))
+
+
+def _arranged(checkpoint: Checkpoint, container: Container, translation: Translation, wishes: Wishes) -> Iterator[_Job]:
+    """Every tensor of the model with what it should become, and those that the target has besides behind what they are of."""
+    arrangement, entries = Arrangement(), checkpoint.manifest.entries
+    if isinstance(container, Arranges):
+        text = translation.files.get(CONFIG)
+        config = strict_json.loads(checkpoint.read(text), file=CONFIG) if text is not None else {}
+        names = [renamed.name for renamed in translation.tensors.values()]
+        arrangement = container.arrange(names, config if isinstance(config, dict) else {})
+    plain = wishes._replace(recipe=Recipe("dense", (Rule(("*",), DENSE),)))
+    copies: dict[str, list[str]] = {}
+    for new, original in arrangement.copies.items():
+        copies.setdefault(original, []).append(new)
+    for old, renamed in translation.tensors.items():
+        for name in (renamed.name, *copies.get(renamed.name, ())):
+            own = plain if name in arrangement.plain else wishes
+            if (wanted := arrangement.dtypes.get(name)) and entries[old].spec.dtype in _NARROWER.get(wanted, ()):
+                own = own._replace(dtype=wanted, vectors=wanted)
+            yield checkpoint, entries[old], renamed._replace(name=name), own
+
+
+_Job = tuple[Checkpoint, Entry, Renamed, "Wishes"]
+_NARROWER = {DType.F32: (DType.F16, DType.BF16, DType.F8_E4M3)}
+"""Element types whose every value another holds."""
 
 
 def _notes_of(steps: Iterable[Step]) -> Iterator[str]:
@@ -333,11 +359,11 @@ class Planned(Recipe):
 
     @classmethod
     def by(cls, plan: Plan) -> Planned:
-        choices = {step.source: _choice(step) for step in plan.steps if step.source is not None and not step.draft}
+        choices = {step.name: _choice(step) for step in plan.steps if step.source is not None and not step.draft}
         return cls(plan.recipe["name"], gate=plan.limits, steps=plan.steps, choices=choices)
 
     def choose(self, spec: TensorSpec, *names: str) -> Choice:
-        return self.choices.get(names[0], KEEP)
+        return self.choices.get(names[-1], KEEP)
 
     def confirmed(self, made: list[Step]) -> list[Step]:
         """The steps, if planning comes to the same."""

@@ -7,8 +7,9 @@ from typing import Any
 
 from flyweight.containers.abilities import HasPresets
 from flyweight.containers.container import Container
+from flyweight.containers.named_quantizations import PresetRule
 from flyweight.foundation.errors import UnsupportedError
-from flyweight.pipeline.plans.recipe import Masks, Recipe, Rule, choice, preset
+from flyweight.pipeline.plans.recipe import Choice, Masks, Recipe, Rule, choice, preset
 
 
 def recipe_for(container: Container, quant: str, extras: Any = None) -> Recipe:
@@ -23,6 +24,11 @@ def recipe_for(container: Container, quant: str, extras: Any = None) -> Recipe:
             error.hint = f"{error.hint}; for {container.title}: {', '.join(container.quants)}"
             raise
     else:
-        rules = (Rule(r.patterns, replace(choice(r.codec.name, r.codec.params), floor=r.floor)) for r in own.rules)
+        rules = (Rule(rule.patterns, _choice(rule)) for rule in own.rules)
         recipe = Recipe(quant, tuple(rules), own.protect, matrices_only=not own.protect)
     return replace(recipe, masks=Masks(*own.masks)) if own and own.masks else recipe
+
+
+def _choice(rule: PresetRule) -> Choice:
+    wanted = choice(rule.codec.name, rule.codec.params, rule.quantizer or None)
+    return replace(wanted, floor=rule.floor, otherwise=rule.otherwise)

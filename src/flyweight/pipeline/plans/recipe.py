@@ -28,7 +28,8 @@ A recipe file is TOML:
     max_kl = 0.1                        # nats
     max_perplexity_ratio = 1.2
 
-A parameter may be "row", which stands for the length of the tensor's rows. A rule with the codec `masked` may have a
+A parameter may be "row", which stands for the length of the tensor's rows, or "stored", the element type that the tensor has
+(f32 for one that is no plain f32, f16 or bf16). A rule with the codec `masked` may have a
 `sparsity`: that share of the blocks of each row, those of least energy, is set to zero first. With `cosine = 0.9999` and
 `otherwise = { group = 64 }` a tensor that would not be so near to its source gets these parameters instead.
 
@@ -46,7 +47,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from flyweight.codecs import CODECS, codec_for
+from flyweight.codecs import CODECS, Codec, codec_for
+from flyweight.codecs.value_checks import FLOATS
 from flyweight.containers.named_quantizations import Floor
 from flyweight.foundation.accuracy_gate import Gate
 from flyweight.foundation.dtypes import DType
@@ -57,6 +59,9 @@ from flyweight.quantizers import QUANTIZERS
 
 ROW = "row"
 """A parameter of this value is the number of a tensor's columns."""
+STORED = "stored"
+"""A parameter of this value is the element type of a tensor, if that is a type for scales, and f32 if not."""
+_ANY = TensorSpec((1, 1), DType.F32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,28 +76,46 @@ class Choice:
     """The share of blocks set to zero before the codec, which drops such blocks, gets the values."""
     floor: Floor | None = None
     """Another codec for a tensor that would not stay near enough to its source in this one."""
+    otherwise: tuple[CodecSpec, ...] = ()
+    """Codecs for a tensor whose shape this one does not fit; the first that does is taken."""
     decided: bool = False
     """Whether it was made for this very tensor, so that its values need not be looked at again."""
 
-    def for_columns(self, columns: int) -> Choice:
-        """The choice for a tensor with rows of this length."""
-        return self if self.codec is None else replace(self, codec=codec_for(_of_columns(self.codec, max(columns, 1))).spec)
+    def for_tensor(self, spec: TensorSpec) -> Choice:
+        """The choice for a tensor of this shape and type."""
+        if self.codec is None:
+            return self
+        wanted, *others = (codec_for(_of_tensor(codec, spec)) for codec in (self.codec, *self.otherwise))
+        if others and not _fits(wanted, spec):
+            wanted = next((codec for codec in others if _fits(codec, spec)), wanted)
+        return replace(self, codec=wanted.spec, otherwise=())
 
     def as_json(self) -> dict[str, Any]:
         return {
             "codec": self.codec.as_json() if self.codec else "keep",
-            "quantizer": self.quantizer or codec_for(_of_columns(self.codec or RAW, 1)).quantizer,
+            "quantizer": self.quantizer or codec_for(_of_tensor(self.codec or RAW, _ANY)).quantizer,
             "dtype": self.dtype.label if self.dtype else None,
             **({"sparsity": self.sparsity} if self.sparsity else {}),
+            **({"if_it_does_not_fit": [codec.as_json() for codec in self.otherwise]} if self.otherwise else {}),
             **({"cosine": self.floor.cosine, "otherwise": self.floor.otherwise.as_json()} if self.floor else {}),
         }
 
 
-def _of_columns(codec: CodecSpec, columns: int) -> CodecSpec:
-    """The codec with the number of columns wherever its parameters, or those of a codec inside it, say ROW."""
-    rows: dict[str, Param] = {key: columns for key, value in codec.params.items() if value == ROW}
-    inside = {key: _of_columns(value, columns) for key, value in codec.params.items() if isinstance(value, CodecSpec)}
-    return codec.with_params(**rows, **inside) if rows or inside else codec
+def _of_tensor(codec: CodecSpec, spec: TensorSpec) -> CodecSpec:
+    """The codec with what a tensor has wherever its parameters, or those of a codec inside it, say ROW or STORED."""
+    dtype = spec.dtype if spec.dtype.label in FLOATS else DType.F32
+    own: dict[str, Param] = {ROW: max(spec.columns, 1), STORED: dtype.label}
+    params = {key: own[value] for key, value in codec.params.items() if isinstance(value, str) and value in own}
+    inside = {key: _of_tensor(value, spec) for key, value in codec.params.items() if isinstance(value, CodecSpec)}
+    return codec.with_params(**params, **inside) if params or inside else codec
+
+
+def _fits(codec: Codec, spec: TensorSpec) -> bool:
+    try:
+        codec.layout(TensorSpec(spec.shape, codec.decoded_dtype(spec.dtype)))
+    except UnsupportedError:
+        return False
+    return True
 
 
 SAME_CODES = "same codes"
@@ -150,7 +173,7 @@ class Recipe:
             return KEEP
         if self.protect and any(dense_by_default(name) for name in names):
             return KEEP
-        chosen = next((rule.choice for rule in self.rules if rule.matches(*names)), KEEP).for_columns(spec.columns)
+        chosen = next((rule.choice for rule in self.rules if rule.matches(*names)), KEEP).for_tensor(spec)
         if self.masks is not None and not vector and _matches(self.masks.patterns, names):
             return self.masks.over(chosen)
         return chosen
@@ -220,14 +243,14 @@ def choice(
     if dtype:
         raise UnsupportedError(f"dtype is only for 'keep' and 'dense', not for codec '{codec}'", code="E_RECIPE")
     wish = _spec(codec, params or {})
-    complete = codec_for(_of_columns(wish, 1))
+    complete = codec_for(_of_tensor(wish, _ANY))
     if not complete.encodes:
         raise UnsupportedError(f"codec '{codec}' can be decoded but not encoded", code="E_NO_ENCODER")
     if quantizer is not None and quantizer not in QUANTIZERS:
         raise UnsupportedError(
             f"no quantizer named '{quantizer}'", code="E_RECIPE", hint=f"known: {', '.join(QUANTIZERS.lines)}"
         )
-    spec = complete.spec if _of_columns(wish, 1) == wish else wish
+    spec = complete.spec if _of_tensor(wish, _ANY) == wish else wish
     return Choice(spec, quantizer or "", sparsity=sparsity, floor=_floor(spec, cosine, otherwise))
 
 

@@ -1,0 +1,1 @@
+"""UQFF, mistral.rs's format, in both generations."""

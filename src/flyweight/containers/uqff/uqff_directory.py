@@ -1,0 +1,312 @@
+"""UQFF 1.x: a directory whose layers have names, every field of a layer a tensor of its own in a safetensors file.
+
+    uqff.version.major, .minor, .patch     u32 scalars, in the first shard
+    <module>.weight.format                 u8 scalar: the type of the layer
+    <module>.weight                        the field `weight`: a tensor, or u8 (bytes,)
+    <module>.weight.<field>                the others: a tensor, a scalar u8, u32 or f32, a shape as u32 (rank,)
+    <module>.bias                          where the layer has one
+
+`layer_fields` has the fields of each type, `uqff_files` the files around. All other tensors are plain, in residual.safetensors.
+A layer that is not quantized may be in either; it is written there, because loaders cast it to the type they compute in.
+
+In a model made of a GGUF file the rows of q and k lie as they did there, and config.json has
+"_mistralrs_qk_rope_layout": "adjacent": its dialect is `hf_adjacent`.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from flyweight.containers.abilities import Arrangement
+from flyweight.containers.carried import Carried
+from flyweight.containers.container import Container, Finding, Image, Placement, fill_shards, require_carried
+from flyweight.containers.hf import place_files
+from flyweight.containers.named_quantizations import Preset
+from flyweight.containers.safetensors import build_image, header_metadata, read_header
+from flyweight.containers.uqff import layer_fields, uqff_findings, uqff_presets, uqff_report
+from flyweight.containers.uqff.layer_fields import BYTES, DIMS, FIELDS, NUMBERS, TENSOR, Layer, Stored, entry_of, form_of
+from flyweight.containers.uqff.layer_order import EMBEDDING, HEAD
+from flyweight.containers.uqff.uqff_files import (
+    REPORT,
+    RESIDUAL,
+    SHARD_BYTES,
+    SUFFIX,
+    Members,
+    first_shard,
+    has_uqff,
+    in_order,
+    members,
+    read_config,
+    read_residual,
+    side_files,
+    untied,
+)
+from flyweight.containers.uqff.uqff_placing import (
+    BIAS,
+    ROPE_NOTE,
+    WEIGHT,
+    Extents,
+    placement,
+    plain_config,
+    require_directory,
+    with_bias,
+)
+from flyweight.foundation.cursor import SCALARS, check_shape
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
+from flyweight.foundation.limits import MAX_RANK
+from flyweight.foundation.manifest import Entry, Manifest
+from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
+from flyweight.sources import Bundle
+
+VERSION = (1, 2, 0)
+ADJACENT = "hf_adjacent"
+_FORMAT = ".weight.format"
+_VERSION_KEYS = tuple(f"uqff.version.{part}" for part in ("major", "minor", "patch"))
+_SCALAR = TensorSpec((), DType.F32)
+_UNNAMED = re.compile(rb'"[0-9]+"\s*:\s*\{')
+_NAMED = re.compile(rb'"uqff\.version\.|\.weight\.format"')
+_LOOKED_AT = 1 << 16
+
+
+def is_named(bundle: Bundle) -> bool:
+    """Whether a UQFF is of generation 1, as far as its first bytes tell."""
+    source = bundle[first_shard(bundle)]
+    start = bytes(source.read(0, min(source.size, _LOOKED_AT)))
+    return _UNNAMED.search(start) is None or _NAMED.search(start) is not None
+
+
+# Reading ------------------------------------------------------------------------------------------
+
+
+class Tables:
+    """The tensors of all shards, by key."""
+
+    def __init__(self, found: Members) -> None:
+        self.home = found.home
+        self.tensors: dict[str, Entry] = {}
+        for shard in found.shards:
+            header = read_header(self.home[shard], shard)
+            for key, entry in header.tensors.items():
+                known = self.tensors.setdefault(key, entry)
+                if known is not entry and (key not in _VERSION_KEYS or self.read(key) != self._bytes(entry)):
+                    raise MalformedError("the tensor is in two shards", code="E_DUPLICATE", file=shard, tensor=key)
+        self.version = self._version()
+
+    def _version(self) -> tuple[int, int, int]:
+        if all(key.isdecimal() for key in self.tensors):
+            raise MalformedError("there is no version, and no layer has a name", code="E_VERSION")
+        for key in _VERSION_KEYS:
+            if key not in self.tensors:
+                raise MalformedError(
+                    f"there is no {key}", code="E_VERSION", hint="complete the download: the first shard has it"
+                )
+        major, minor, patch = (self.number(key, "u32") for key in _VERSION_KEYS)
+        if major != VERSION[0] or minor > VERSION[1]:
+            raise UnsupportedError(
+                f"UQFF {major}.{minor}.{patch}; known are 0.x and 1.0 to {VERSION[0]}.{VERSION[1]}", code="E_VERSION"
+            )
+        return major, minor, patch
+
+    def _bytes(self, entry: Entry) -> bytes:
+        extent = entry.extents["data"]
+        return bytes(self.home[extent.file].read(extent.offset, extent.nbytes))
+
+    def read(self, key: str) -> bytes:
+        return self._bytes(self.tensors[key])
+
+    def number(self, key: str, kind: str) -> int:
+        """A scalar; one element in a row is as good."""
+        spec = self.spec(key)
+        if spec.dtype is not NUMBERS[kind] or spec.shape not in ((), (1,)):
+            raise MalformedError(f"'{key}' must be a scalar {kind}, not {spec}", code="E_LAYER")
+        return int(SCALARS[kind].unpack(self.read(key))[0])
+
+    def dims(self, key: str) -> tuple[int, ...]:
+        spec = self.spec(key)
+        if spec.dtype is not DType.U32 or len(spec.shape) != 1 or spec.size > MAX_RANK:
+            raise MalformedError(f"'{key}' must be at most {MAX_RANK} u32 in a row, not {spec}", code="E_LAYER")
+        return check_shape(struct.unpack(f"<{spec.size}I", self.read(key)))
+
+    def spec(self, key: str) -> TensorSpec:
+        if key not in self.tensors:
+            raise MalformedError(f"there is no '{key}', which the layer needs", code="E_LAYER")
+        return self.tensors[key].spec
+
+    def stored(self, key: str, kind: str) -> Stored:
+        spec = self.spec(key)
+        if kind == BYTES and (spec.dtype is not DType.U8 or len(spec.shape) != 1):
+            raise MalformedError(f"'{key}' must be u8 in a row, not {spec}", code="E_LAYER")
+        if kind == "f32" and (spec.dtype is not DType.F32 or spec.shape not in ((), (1,))):
+            raise MalformedError(f"'{key}' must be a scalar f32, not {spec}", code="E_LAYER")
+        return Stored(_SCALAR if kind == "f32" else spec, self.tensors[key].extents["data"])
+
+
+def read_layers(tables: Tables) -> tuple[dict[str, Entry], dict[str, int]]:
+    """The tensors in layers, and the type of each layer by module; biases are tensors too."""
+    entries: dict[str, Entry] = {}
+    types: dict[str, int] = {}
+    for key in tables.tensors:
+        if not key.endswith(_FORMAT):
+            continue
+        module = key.removesuffix(_FORMAT)
+        try:
+            layer = _read_layer(tables, module, tables.number(key, "u8"))
+            entries[module + WEIGHT] = entry_of(module + WEIGHT, layer)
+        except FlyweightError as error:
+            raise error.at(tensor=module + WEIGHT) from None
+        types[module] = layer.type
+        if (bias := tables.tensors.get(module + BIAS)) is not None:
+            entries[module + BIAS] = bias
+    return entries, types
+
+
+def _key(module: str, field: str) -> str:
+    return module + WEIGHT if field == "weight" else f"{module}{WEIGHT}.{field}"
+
+
+def _read_layer(tables: Tables, module: str, kind: int) -> Layer:
+    if kind not in FIELDS:
+        raise UnsupportedError(f"a layer of type {kind}; known are 0 to {max(FIELDS)}", code="E_LAYER_TYPE")
+    keys = {field: _key(module, field) for field in FIELDS[kind]}
+    arrays = {f: tables.stored(keys[f], form) for f, form in FIELDS[kind].items() if form in (TENSOR, BYTES, "f32")}
+    numbers = {f: tables.number(keys[f], form) for f, form in FIELDS[kind].items() if form in NUMBERS}
+    return Layer(kind, arrays, numbers, tables.dims(keys["shape"]) if "shape" in keys else ())
+
+
+# The container ------------------------------------------------------------------------------------
+
+
+class Uqff(Container):
+    name = "uqff"
+    title = "UQFF directory"
+    dialect = "hf"
+    expert_layout = "uqff"
+    is_directory = True
+    own_files = (REPORT,)
+    codecs = (Carried("raw", dtypes=layer_fields.STANDARD_TYPES), *layer_fields.CARRIED)
+    quants = uqff_presets.QUANTS
+
+    def probe(self, bundle: Bundle) -> bool:
+        return has_uqff(bundle)
+
+    def parse(self, bundle: Bundle) -> Manifest:
+        found = members(bundle)
+        layers, _ = read_layers(Tables(found))
+        residual = read_residual(found, layers)
+        config, files = read_config(found.home), side_files(found)
+        if HEAD + WEIGHT in layers and EMBEDDING + WEIGHT in residual.entries:  # as 1.0 and 1.1 have tied models
+            files = untied(files, config)
+        dialect = ADJACENT if config.get(ROPE_NOTE) == "adjacent" else residual.dialect
+        return in_order(Manifest(self.name, {**layers, **residual.entries}, residual.metadata, files, dialect))
+
+    def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
+        return layer_fields.holds(spec, codec)
+
+    def adapt(self, codec: CodecSpec, name: str = "") -> CodecSpec:
+        return layer_fields.adapted(codec)
+
+    def preset(self, quant: str, extras: Any) -> Preset | None:
+        return uqff_presets.preset(quant, promotes=True)
+
+    def summary(self, bundle: Bundle) -> Mapping[str, Any]:
+        found = members(bundle)
+        tables = Tables(found)
+        layers, types = read_layers(tables)
+        return uqff_findings.summary(found, tables.version, layers, types, read_residual(found, layers).entries)
+
+    def warnings(self, bundle: Bundle, manifest: Manifest) -> Iterable[tuple[str, str]]:
+        found = members(bundle)
+        tables = Tables(found)
+        layers, types = read_layers(tables)
+        used = {_key(module, field) for module, kind in types.items() for field in FIELDS[kind]} | set(_VERSION_KEYS)
+        unused = [key for key in tables.tensors if key not in used and key not in layers and not key.endswith(_FORMAT)]
+        if unused:
+            yield "E_UNUSED", f"{len(unused)} tensors belong to no layer and are not read: {', '.join(unused[:4])}"
+        yield from uqff_findings.warnings(found, layers, types, read_residual(found, layers).entries)
+
+    def audit(self, bundle: Bundle) -> Iterator[Finding]:
+        found = members(bundle)
+        yield from uqff_findings.audit(found, self.parse(bundle), 0)
+
+    def arrange(self, names: Collection[str], config: Mapping[str, Any]) -> Arrangement:
+        """Biases are f32: the type in which mistral.rs computes on a CPU, and adds no others."""
+        return Arrangement(dtypes=dict.fromkeys((name for name in names if name.endswith(BIAS)), DType.F32))
+
+    def config(self, config: Mapping[str, Any], entries: Mapping[str, Entry]) -> Mapping[str, Any]:
+        return plain_config(config)
+
+    def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
+        require_carried(self, manifest)
+        require_directory(name)
+        manifest = in_order(replace(manifest, files=place_files(self, manifest)))
+        entries = manifest.entries
+        layers = layers_of(entries)
+        quantized = {module: entries[module + WEIGHT] for module in layers}
+        stem = uqff_presets.name_of(quantized)
+        images, extents = _place_layers(entries, layers, stem, shard_bytes or SHARD_BYTES)
+        report = uqff_report.report(quantized, stem, list(images), ".".join(map(str, VERSION)))
+        stored = {name for names in layers.values() for name in names}
+        plain = {name: entry.parts["data"] for name, entry in entries.items() if name not in stored}
+        images[RESIDUAL], placed = build_image(RESIDUAL, plain, header_metadata(manifest))
+        extents |= {(name, "data"): extent for name, extent in placed.items()}
+        return placement(manifest, self.name, {**images, REPORT: Image.of(report)}, extents)
+
+
+def layers_of(entries: Mapping[str, Entry]) -> dict[str, list[str]]:
+    """Which tensors are stored as layers, by module: those that are quantized, each with its bias."""
+    layers: dict[str, list[str]] = {}
+    for name, entry in entries.items():
+        if entry.codec == RAW:
+            continue
+        if not name.endswith(WEIGHT):
+            raise UnsupportedError(f"UQFF quantizes only tensors named '…{WEIGHT}'", code="E_KEY", tensor=name)
+        layers[name.removesuffix(WEIGHT)] = with_bias(entries, name.removesuffix(WEIGHT))
+    return layers
+
+
+def _place_layers(
+    entries: Mapping[str, Entry], layers: Mapping[str, list[str]], stem: str, shard_bytes: int
+) -> tuple[dict[str, Image], Extents]:
+    sizes = {module: sum(entries[name].nbytes for name in names) for module, names in layers.items()}
+    images: dict[str, Image] = {}
+    extents: Extents = {}
+    for number, modules in enumerate(fill_shards(sizes, shard_bytes)):
+        constants = dict(_version_tensors()) if number == 0 else {}
+        arrays: dict[str, tuple[str, str, TensorSpec]] = {}
+        for module in modules:
+            form = form_of(entries[module + WEIGHT])
+            constants[module + _FORMAT] = _constant("u8", form.type)
+            for field, kind in FIELDS[form.type].items():
+                if kind == DIMS:
+                    constants[_key(module, field)] = _constant("u32", *form.shape, shape=(len(form.shape),))
+                elif kind in NUMBERS:
+                    constants[_key(module, field)] = _constant(kind, form.numbers[field])
+                else:
+                    part, spec = form.arrays[field]
+                    arrays[_key(module, field)] = module + WEIGHT, part, spec
+            arrays |= {bias: (bias, "data", entries[bias].spec) for bias in layers[module][1:]}
+        file = f"{stem}-{number}{SUFFIX}"
+        specs = {key: spec for key, (spec, _) in constants.items()} | {key: spec for key, (*_, spec) in arrays.items()}
+        image, placed = build_image(file, specs, _PRODUCER)
+        chunks = [(placed[key].offset, data) for key, (_, data) in constants.items() if data]
+        images[file] = Image(image.nbytes, (*image.chunks, *chunks))
+        extents |= {(tensor, part): placed[key] for key, (tensor, part, _) in arrays.items()}
+    return images, extents
+
+
+_PRODUCER = {"uqff.producer": "flyweight", "uqff.version": ".".join(map(str, VERSION))}
+
+
+def _version_tensors() -> Iterable[tuple[str, tuple[TensorSpec, bytes]]]:
+    return ((key, _constant("u32", value)) for key, value in zip(_VERSION_KEYS, VERSION, strict=True))
+
+
+def _constant(kind: str, *values: int, shape: tuple[int, ...] = ()) -> tuple[TensorSpec, bytes]:
+    if any(value >= 1 << NUMBERS[kind].bits for value in values):
+        raise UnsupportedError(f"{max(values)} is too large for the field, which is {kind}", code="E_LENGTH")
+    return TensorSpec(shape, NUMBERS[kind]), b"".join(map(SCALARS[kind].pack, values))

@@ -1,0 +1,157 @@
+"""Which files a UQFF consists of, in both generations.
+
+    <stem>.uqff, or <stem>-0.uqff, <stem>-1.uqff …   layers, in as many shards as it takes
+    residual.safetensors                             all other tensors, plain; model*.safetensors take its place
+    config.json, tokenizer.json …                    side files
+    uqff_report.json                                 how it was made
+
+A directory may hold the same model several times, in other quantizations: then one of its .uqff files must be chosen, by its
+path. A file so named also opens those beside it that belong to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from flyweight.containers.hf import CONFIG, INDEX, WEIGHTS, is_side_file, read_tensors
+from flyweight.containers.safetensors import Header, metadata_of, read_header
+from flyweight.foundation import strict_json
+from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
+from flyweight.foundation.limits import MAX_JSON_BYTES, MAX_SHARDS
+from flyweight.foundation.manifest import Entry, Extent, Manifest, Typed
+from flyweight.sources import Bundle
+
+SUFFIX, RESIDUAL, REPORT = ".uqff", "residual.safetensors", "uqff_report.json"
+SHARD_BYTES = 10 * 2**30
+"""Where mistral.rs begins a new shard."""
+_TIED = "tie_word_embeddings"
+_NAME = re.compile(r"(?P<stem>.+?)(?:-(?P<number>0|[1-9][0-9]{0,5}))?\.uqff")
+
+
+class Members(NamedTuple):
+    """The files of one model."""
+
+    home: Bundle
+    """What they lie in."""
+    stem: str
+    shards: tuple[str, ...]
+
+
+def has_uqff(bundle: Bundle) -> bool:
+    """Whether layers of UQFF are, by the names of files, what the bundle holds. Weights that loaders prefer come first."""
+    if bundle.single is not None:
+        return bundle.single.endswith(SUFFIX)
+    return any(map(_is_shard, bundle)) and INDEX not in bundle and WEIGHTS not in bundle
+
+
+def first_shard(bundle: Bundle) -> str:
+    """A file that tells which generation it is."""
+    return bundle.single or min(filter(_is_shard, bundle))
+
+
+def _is_shard(name: str) -> bool:
+    return name.endswith(SUFFIX) and "/" not in name
+
+
+def members(bundle: Bundle) -> Members:
+    home = bundle.siblings()
+    groups = _groups(filter(_is_shard, home))
+    if bundle.single is not None:
+        stem = next(stem for stem, shards in groups.items() if bundle.single in shards)
+        return Members(home, stem, _complete(groups[stem], bundle.name))
+    if len(groups) > 1:
+        firsts = [shards[0] for shards in groups.values()]
+        raise UnsupportedError(
+            f"the directory has {len(groups)} UQFF models: {', '.join(firsts[:8])}{', …' if len(firsts) > 8 else ''}",
+            code="E_CHOICE", file=bundle.name, hint=f"give the path of one, such as {firsts[0]}",
+        )  # fmt: skip
+    ((stem, shards),) = groups.items()
+    return Members(home, stem, _complete(shards, bundle.name))
+
+
+def _groups(names: Iterable[str]) -> dict[str, list[str]]:
+    """Shards by what their names have in common, in order. A name with a number is a shard only where there is a number 0."""
+    numbered: dict[str, dict[int, str]] = {}
+    lone: dict[str, list[str]] = {}
+    for name in sorted(names):
+        found = _NAME.fullmatch(name)
+        if found is None or found["number"] is None:
+            lone[name.removesuffix(SUFFIX)] = [name]
+        else:
+            numbered.setdefault(found["stem"], {})[int(found["number"])] = name
+    for stem, shards in numbered.items():
+        if 0 in shards:
+            lone[stem] = [shards[number] for number in sorted(shards)]
+        else:
+            lone |= {name.removesuffix(SUFFIX): [name] for name in shards.values()}
+    return lone
+
+
+def _complete(shards: list[str], file: str) -> tuple[str, ...]:
+    if len(shards) > MAX_SHARDS:
+        raise UnsupportedError(f"more than {MAX_SHARDS} shards", code="E_SHARDS", file=file)
+    for number, name in enumerate(shards):
+        if number and not name.endswith(f"-{number}{SUFFIX}"):
+            raise MalformedError(
+                f"there is {name}, but no shard {number}", code="E_SHARD_MISSING", file=file, hint="complete the download"
+            )
+    return tuple(shards)
+
+
+def read_config(home: Bundle) -> dict[str, Any]:
+    """config.json; nothing where there is none, or none that can be read."""
+    if CONFIG not in home or home[CONFIG].size > MAX_JSON_BYTES:
+        return {}
+    try:
+        config = strict_json.load(home[CONFIG])
+    except FlyweightError:
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+class Residual(NamedTuple):
+    entries: Mapping[str, Entry]
+    metadata: Mapping[str, Typed]
+    dialect: str
+
+
+def read_residual(found: Members, layers: Mapping[str, Entry]) -> Residual:
+    """The tensors beside the layers. A layer counts for more than a plain tensor of its name."""
+    home = found.home
+    if WEIGHTS in home or INDEX in home:
+        stored, tensors = read_tensors(home)
+    elif RESIDUAL in home:
+        header: Header = read_header(home[RESIDUAL], RESIDUAL)
+        stored, tensors = header.metadata, header.tensors
+    else:
+        return Residual({}, {}, "hf")
+    metadata, dialect = metadata_of(stored, home.name)
+    metadata = {key: value for key, value in metadata.items() if not key.startswith("uqff.")}
+    return Residual({name: entry for name, entry in tensors.items() if name not in layers}, metadata, dialect)
+
+
+def side_files(found: Members) -> dict[str, Extent | bytes]:
+    """Those of the directory. Without config.json it is no model's, and what lies there is nobody's."""
+    if CONFIG not in found.home:
+        return {}
+    names = (name for name in found.home if is_side_file(name) and name != REPORT)
+    return {name: Extent(name, 0, found.home[name].size) for name in names}
+
+
+def untied(files: Mapping[str, Extent | bytes], config: Mapping[str, Any]) -> dict[str, Extent | bytes]:
+    """The side files of a model whose output head has weights of its own, whatever its config.json says."""
+    if config.get(_TIED) is False or CONFIG not in files:
+        return dict(files)
+    return {**files, CONFIG: strict_json.dumps({**config, _TIED: False}, indent=2) + b"\n"}
+
+
+def in_order(manifest: Manifest) -> Manifest:
+    """The same, its tensors in the order of their names; numbers count as such."""
+    entries = {name: manifest.entries[name] for name in sorted(manifest.entries, key=_natural)}
+    return Manifest(manifest.format, entries, manifest.metadata, manifest.files, manifest.dialect)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(piece), "") if piece.isdecimal() and len(piece) < 10 else (-1, piece) for piece in re.split(r"(\d+)", name)]

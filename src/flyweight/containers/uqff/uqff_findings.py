@@ -1,0 +1,182 @@
+"""What `inspect` and `verify` tell of a UQFF beyond its tensors: why tensors are where they are, what is missing, and which
+versions of mistral.rs load it.
+
+    UQFF       mistral.rs
+    0.x        0.3.0 to 0.8.3      FP8 from 0.3.2, AFQ from 0.6.0, F8Q8 and MXFP4 from 0.8.0
+    1.0        0.8.4 and later
+    1.1        0.8.17 and later
+    1.2        0.9.1 and later
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from flyweight.containers.container import Finding
+from flyweight.containers.hf import CONFIG, INDEX, WEIGHTS
+from flyweight.containers.uqff.layer_fields import AFQ, F8Q8, FP8, GGUF, HQQ, MXFP4, UNQUANTIZED
+from flyweight.containers.uqff.layer_order import HEAD, module_count, module_names
+from flyweight.containers.uqff.uqff_files import REPORT, RESIDUAL, Members, read_config
+from flyweight.containers.uqff.uqff_placing import BIAS, ROPE_NOTE, WEIGHT
+from flyweight.containers.uqff.uqff_presets import fallback, label, name_of, target
+from flyweight.foundation import strict_json
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError
+from flyweight.foundation.manifest import Entry, Manifest
+
+Types = Mapping[str, int]
+"""Module → the type of its layer."""
+
+_SINCE = {0: "0.8.4", 1: "0.8.17", 2: "0.9.1"}
+_LAST_OF_0 = "0.8.3"
+_TOKENIZER = "tokenizer.json"
+_NOT_LOADED = ("q8_1", "q8k")
+_SHOWN = 4
+_TOWERS = re.compile(r"vision|visual|audio|multi_modal")
+
+
+def summary(
+    found: Members, version: tuple[int, int, int], entries: Mapping[str, Entry], types: Types, residual: Mapping[str, Entry]
+) -> dict[str, Any]:
+    """What there is, for people and for JSON."""
+    layers = {module: entries[module + WEIGHT] for module in types}
+    promotes = version[0] > 0
+    quant = name_of(layers, promotes=promotes)
+    fallen = {}
+    for module, entry in layers.items():
+        wanted = target(quant, module, promotes=promotes)
+        if label(entry) != wanted and label(entry) == fallback(wanted, entry.spec.columns):
+            fallen[module] = f"{label(entry)} instead of {wanted}: rows of {entry.spec.columns}"
+    expected = module_count(read_config(found.home))
+    return {
+        "uqff_version": ".".join(map(str, version)),
+        "quantization": quant,
+        "shards": list(found.shards),
+        "layers": len(layers),
+        **({"layers_of_the_architecture": expected} if expected is not None else {}),
+        "layer_types": dict(Counter(map(label, layers.values())).most_common()),
+        **({"fallbacks": fallen} if fallen else {}),
+        "residual": _reasons(residual),
+        "loads_in": loads_in(version, layers, types),
+        **({"defects": problems} if (problems := [message for _, message in defects(layers, types, entries)]) else {}),
+    }
+
+
+def _reasons(residual: Mapping[str, Entry]) -> dict[str, str]:
+    """Why tensors are plain: a count and bytes for each reason."""
+    counts, sizes = Counter[str](), Counter[str]()
+    for name, entry in residual.items():
+        reason = _reason(name, entry)
+        counts[reason] += 1
+        sizes[reason] += entry.nbytes
+    return {reason: f"{count} ({sizes[reason]:,} bytes)" for reason, count in counts.most_common()}
+
+
+def _reason(name: str, entry: Entry) -> str:
+    if _TOWERS.search(name):
+        return "vision_or_audio"
+    if len(entry.spec.shape) < 2:
+        return "biases" if name.endswith(BIAS) else "norms_and_vectors"
+    if "embed" in name:
+        return "embeddings"
+    return "layers_not_quantized"
+
+
+def loads_in(version: tuple[int, int, int], layers: Mapping[str, Entry], types: Types) -> str:
+    """Which versions of mistral.rs take the file."""
+    if any(label(entry) in _NOT_LOADED for entry in layers.values()):
+        return f"no mistral.rs: none loads {' or '.join(_NOT_LOADED)} back; convert it to another quantization"
+    if version[0]:
+        return f"mistral.rs {_SINCE[version[1]]} and later"
+    kinds = set(types.values())
+    first = "0.8.0" if kinds & {F8Q8, MXFP4} else "0.6.0" if AFQ in kinds else "0.3.2" if FP8 in kinds else "0.3.0"
+    return f"mistral.rs {first} to {_LAST_OF_0}; for later ones convert it with --to uqff"
+
+
+def defects(layers: Mapping[str, Entry], types: Types, entries: Mapping[str, Entry]) -> Iterator[tuple[str, str]]:
+    """What mistral.rs is known to fail at, though the file is right."""
+    for name in _NOT_LOADED:
+        if found := [module for module, entry in layers.items() if label(entry) == name]:
+            yield "E_NOT_LOADED", f"mistral.rs writes {name} but does not load it: {_listed(found)}"
+    biased = {module: entries[module + BIAS].spec.dtype for module in types if module + BIAS in entries}
+    of = {kind: [module for module in biased if types[module] == kind] for kind in range(MXFP4 + 1)}
+    if found := [module for module in of[FP8] if biased[module] is DType.F8_E4M3]:
+        yield "E_BIAS_TYPE", f"mistral.rs fails at FP8 with a bias in f8_e4m3: {_listed(found)}; converting makes it f32"
+    if found := [module for module in of[MXFP4] if biased[module] is not DType.F32]:
+        yield "E_BIAS_TYPE", f"mistral.rs fails at MXFP4 with a bias in {biased[found[0]]} unless it computes in that type"
+    if found := [m for kind in (GGUF, F8Q8, AFQ, FP8, MXFP4) for m in of[kind] if biased[m] is DType.F32]:
+        yield "E_BIAS_TYPE", f"mistral.rs takes the biases in f32 only where it computes in f32: {_listed(found)}"
+    narrow = {module: entry.codec.integer("bits") for module, entry in layers.items() if types[module] == HQQ}
+    if found := [module for module, bits in narrow.items() if bits == 3]:
+        yield "E_HQQ_BITS", f"mistral.rs does not decode HQQ of 3 bits on a CPU: {_listed(found)}"
+    if found := [module for module, bits in narrow.items() if bits in (1, 2)]:
+        yield "E_HQQ_BITS", f"mistral.rs before 0.8.4 loads HQQ of 4 and 8 bits only: {_listed(found)}"
+    if found := [module for module in narrow if layers[module].codec.integer("axis", 0) == 1]:
+        yield "E_HQQ_AXIS", f"mistral.rs does not decode HQQ along axis 1: {_listed(found)}"
+
+
+def warnings(
+    found: Members, entries: Mapping[str, Entry], types: Types, residual: Mapping[str, Entry]
+) -> Iterable[tuple[str, str]]:
+    """What a user should know before a loader stumbles over it."""
+    layers = {module: entries[module + WEIGHT] for module in types}
+    yield from defects(layers, types, entries)
+    home = found.home
+    if ignored := [module for module in types if types[module] != UNQUANTIZED and module + BIAS in residual]:
+        yield "E_BIAS_IGNORED", f"mistral.rs ignores the bias of a layer unless it is in the .uqff: {_listed(ignored)}"
+    if doubled := [name for name in _plain_names(found) if name in entries]:
+        yield "E_DOUBLED", f"{_listed(doubled)} are in layers and plain; the layers count"
+    if WEIGHTS in home or INDEX in home:
+        yield "E_SHADOWED", f"model*.safetensors lie beside; mistral.rs takes them instead of {RESIDUAL}"
+    elif RESIDUAL not in home:
+        yield "E_NO_RESIDUAL", f"there is no {RESIDUAL}; no loader takes the model without it"
+    for name in (CONFIG, _TOKENIZER):
+        if name not in home:
+            yield "E_NO_FILE", f"there is no {name}; mistral.rs needs it"
+    if (rope := read_config(home).get(ROPE_NOTE)) not in (None, "adjacent", "half_split"):
+        yield "E_ROPE_LAYOUT", f"{ROPE_NOTE} in config.json is {str(rope)[:40]!r}, neither adjacent nor half_split"
+    yield from _report_warnings(found)
+
+
+def _plain_names(found: Members) -> Iterable[str]:
+    from flyweight.containers.uqff.uqff_files import read_residual
+
+    return read_residual(found, {}).entries
+
+
+def _report_warnings(found: Members) -> Iterator[tuple[str, str]]:
+    if REPORT not in found.home:
+        return
+    try:
+        report = strict_json.load(found.home[REPORT])
+        outputs = {output["quant"]: output["shards"] for output in report["outputs"]}
+    except (FlyweightError, KeyError, TypeError):
+        yield "E_REPORT", f"{REPORT} is no report; mistral.rs refuses the model for that"
+        return
+    named = [shards for shards in outputs.values() if isinstance(shards, list) and set(shards) & set(found.shards)]
+    if named and list(found.shards) not in named:
+        yield "E_REPORT", f"{REPORT} names other shards: {_listed(map(str, named[0]))}"
+
+
+def audit(found: Members, manifest: Manifest, count: int) -> Iterator[Finding]:
+    """Layers of the architecture that are not there; `count` is how many layers the file has."""
+    config = read_config(found.home)
+    expected = module_count(config)
+    if expected is None:
+        return
+    if manifest.dialect == "":  # layers without names
+        text = f"{count} layers, but a {config['model_type']} of {config['num_hidden_layers']} layers has {expected}"
+        yield Finding("error", "E_LAYER_COUNT", f"{text}; which is which cannot be said")
+        return
+    for module in module_names(config, min(expected, 2 * len(manifest.entries) + 2)):
+        tied = module == HEAD and config.get("tie_word_embeddings") is not False
+        if module + WEIGHT not in manifest.entries and not tied:
+            yield Finding("error", "E_LAYER_MISSING", "the layer is neither in the .uqff nor plain", module + WEIGHT)
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
