@@ -42,7 +42,11 @@ SAMPLES = {
         {"bits": 4, "table": "i8", "scale": "f16"},
         {"bits": 4, "group": 1, "axis": -1, "table": "f16", "scale": "f16"},
     ],
-    "hqq": [{"bits": bits, "group": 64} for bits in (1, 2, 3, 4, 8)],
+    "hqq": [
+        *({"bits": bits, "group": 64} for bits in (1, 2, 3, 4, 8)),
+        *({"bits": bits, "group": group, "axis": 1} for bits, group in ((1, 32), (3, 64), (4, 64), (8, 16))),
+        *({"bits": 4, "group": 64, "scale": scale, "axis": axis} for scale, axis in (("f16", 1), ("bf16", 0))),
+    ],
     "sparse": [
         {},
         {"form": "indices"},

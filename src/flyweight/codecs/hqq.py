@@ -1,16 +1,18 @@
-"""`hqq`: integers with a scale and a zero per group, where a group is elements far apart, as HQQ stores them.
+"""`hqq`: integers with a scale and a zero per group, as HQQ stores them.
 
-The flattened tensor of n elements is seen as a matrix of `group` rows and N = n / group columns; a group is a column,
-the elements c, c + N, c + 2·N …
+The flattened tensor of n elements is seen as a matrix of N = n / group groups:
 
-    w = scale[c] · (q − zero[c])
+    axis 0   group rows, N columns: a group is a column, the elements c, c + N, c + 2·N …
+    axis 1   N rows, group columns: a group is a row, of neighbours
 
-    codes    u8   (group · bits / 8, N)       1, 2, 4, 8 bits: 8 / bits runs of rows, stacked; the first in the high bits
-             i32  (⌈group / 10⌉, N)           3 bits: ten runs at bits 27, 24 … 0; rows beyond the group are zero
-    scale    f32  (1, N)
-    zero     f32  (1, N)
+    w = scale · (q − zero), scale and zero of the group, of the type `scale`
 
-Groups cross rows, so rows cannot be cut out.
+    codes    u8   (rows · bits / 8, columns)   1, 2, 4, 8 bits: 8 / bits runs of rows, stacked; the first in the high bits
+             i32  (⌈rows / 10⌉, columns)       3 bits: ten runs at bits 27, 24 … 0; rows that the matrix does not have are zero
+    scale         (1, N) or (N, 1)
+    zero          (1, N) or (N, 1)
+
+Codes far apart share a byte, so rows of the tensor cannot be cut out.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ from typing import ClassVar
 import numpy as np
 
 from flyweight.codecs.affine import Affine
-from flyweight.codecs.casts import astype
+from flyweight.codecs.casts import cast_into
 from flyweight.codecs.codec import Array, Codec, Parts
-from flyweight.codecs.value_checks import require_f32, require_integers, require_one_of
+from flyweight.codecs.value_checks import FLOATS, require_f32, require_integers, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
@@ -38,12 +40,15 @@ _STORED: dict[int, tuple[DType, tuple[int, ...]]] = {
     4: (DType.U8, (4, 0)),
     8: (DType.U8, (0,)),
 }
+_RUN = 1 << 18  # values decoded at a time
 
 
 @dataclass(frozen=True)
 class Hqq(Codec):
     bits: int = 4
     group: int = 64
+    scale: str = "f32"
+    axis: int = 0
 
     name = "hqq"
     rounds = True
@@ -51,58 +56,78 @@ class Hqq(Codec):
     copies_if_whole = 4
 
     def __post_init__(self) -> None:
-        require_one_of(self, bits=_STORED)
+        require_one_of(self, bits=_STORED, scale=FLOATS, axis=(0, 1))
         require_integers(self, "group", least=1)
-        if self.bits != 3 and self.group * self.bits % 8:
+        if self.axis == 0 and not self._whole_bytes(self.group):
             raise ValueError(f"a group of {self.group} codes of {self.bits} bits is not a whole number of bytes")
 
     @cached_property
     def affine(self) -> Affine:
         """The same arithmetic, a group to a row."""
-        return Affine(self.bits, 0, "scale_zero")
+        return Affine(self.bits, 0, "scale_zero", self.scale)
+
+    def _whole_bytes(self, rows: int) -> bool:
+        """Whether the runs of so many rows are equally long, as those of u8 must be."""
+        return self.bits == 3 or rows * self.bits % 8 == 0
 
     def _shape(self, spec: TensorSpec) -> tuple[int, int]:
         require_f32(self, spec)
-        if spec.size % self.group:
-            raise UnsupportedError(f"hqq needs a multiple of {self.group} elements, not {spec}", code="E_GROUP")
-        return self.group, spec.size // self.group
+        count = spec.size // self.group
+        if spec.size % self.group or (self.axis == 1 and not self._whole_bytes(count)):
+            bytes_too = "" if self.axis == 0 else ", so many that their codes fill bytes"
+            raise UnsupportedError(f"hqq needs whole groups of {self.group} elements{bytes_too}, not {spec}", code="E_GROUP")
+        return (self.group, count) if self.axis == 0 else (count, self.group)
 
     def layout(self, spec: TensorSpec) -> Layout:
-        (word, shifts), (_, columns) = _STORED[self.bits], self._shape(spec)
-        each = TensorSpec((1, columns), DType.F32)
-        return {"codes": TensorSpec((-(-self.group // len(shifts)), columns), word), "scale": each, "zero": each}
+        (word, shifts), (rows, columns) = _STORED[self.bits], self._shape(spec)
+        each = TensorSpec((1, columns) if self.axis == 0 else (rows, 1), FLOATS[self.scale])
+        return {"codes": TensorSpec((-(-rows // len(shifts)), columns), word), "scale": each, "zero": each}
 
     def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
-        for row, run in zip(out.reshape(self._shape(spec)), self.decoded_runs(spec, parts), strict=True):
-            row[...] = astype(run, row.dtype)
+        flat, at = out.reshape(-1), 0
+        for run in self.decoded_runs(spec, parts):
+            cast_into(run, flat[at : at + run.size])
+            at += run.size
 
     def decoded_runs(self, spec: TensorSpec, parts: Parts) -> Iterator[Array]:
-        """The rows of the matrix."""
-        words, shifts = parts["codes"], _STORED[self.bits][1]
-        for row in range(self.group):
-            run, at = divmod(row, len(words))
-            values = (words[at] >> shifts[run] & self.affine.levels).astype(np.float32)
-            with np.errstate(all="ignore"):
-                values -= parts["zero"][0]
-                values *= parts["scale"][0]
-            yield values
+        """Some rows of the matrix after the other."""
+        words, (rows, columns) = parts["codes"], self._shape(spec)
+        scale, zero = (np.asarray(parts[name], np.float32) for name in ("scale", "zero"))
+        step = max(_RUN // max(columns, 1), 1)
+        for run, shift in enumerate(_STORED[self.bits][1]):
+            for at in range(0, len(words), step):
+                first = run * len(words) + at
+                some = words[at : at + step][: max(rows - first, 0)]
+                own = slice(first, first + len(some)) if self.axis == 1 else slice(None)
+                values = (some >> shift & self.affine.levels).astype(np.float32)
+                with np.errstate(all="ignore"):
+                    values -= zero[own]
+                    values *= scale[own]
+                yield values.reshape(-1)
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
-        rows = np.ascontiguousarray(self.finite_matrix(spec, array).T)
+        rows = np.ascontiguousarray(self.finite_groups(spec, array).T)
         scale, zero = self.affine.representable(*self.affine.span_of(rows))
         codes = self.affine.nearest_codes(rows, scale, zero)
         return self.store(codes.T, scale.reshape(1, -1), zero.reshape(1, -1))
 
-    def finite_matrix(self, spec: TensorSpec, array: Array) -> Array:
-        """The tensor as f32 (group, N), all finite."""
-        self._shape(spec)
-        return self.affine.finite_rows(spec, array).reshape(self._shape(spec))
+    def finite_groups(self, spec: TensorSpec, array: Array) -> Array:
+        """The tensor as f32 with a group to a column, (group, N), all finite."""
+        self._shape(spec)  # refuses what cannot be stored
+        return self.groups(self.affine.finite_rows(spec, array))
+
+    def groups(self, array: Array) -> Array:
+        """Elements with a group to a column, (group, N)."""
+        flat = array.reshape(-1)
+        return flat.reshape(self.group, -1) if self.axis == 0 else np.ascontiguousarray(flat.reshape(-1, self.group).T)
 
     def store(self, codes: Array, scale: Array, zero: Array) -> Parts:
         """The parts for codes (group, N), scale and zero (1, N)."""
+        if self.axis == 1:
+            codes, scale, zero = codes.T, scale.T, zero.T
         word, shifts = _STORED[self.bits]
-        words = np.zeros((-(-self.group // len(shifts)), codes.shape[1]), word.numpy)
-        for row, line in enumerate(codes):
-            run, at = divmod(row, len(words))
-            words[at] |= line.astype(word.numpy) << shifts[run]
-        return {"codes": words, "scale": scale, "zero": zero}
+        words = np.zeros((-(-len(codes) // len(shifts)), codes.shape[1]), word.numpy)
+        for run, shift in enumerate(shifts):
+            some = codes[run * len(words) : (run + 1) * len(words)]
+            words[: len(some)] |= some.astype(word.numpy) << shift
+        return {"codes": words, "scale": np.ascontiguousarray(scale), "zero": np.ascontiguousarray(zero)}

@@ -77,11 +77,11 @@ def _by_group(codec: Affine, rows: Array, weights: Array) -> tuple[Array, Array]
 
 
 def _whole_tensor(array: Array, codec: Hqq, spec: TensorSpec, importance: Array | None) -> Parts:
-    w = codec.finite_matrix(spec, array)
+    w = codec.finite_groups(spec, array)
     by = np.empty((0, w.shape[1]), F)
     if importance is not None:
         wide = np.broadcast_to(column_weights(importance, spec), (spec.rows, spec.columns))
-        by = np.ascontiguousarray(wide).reshape(w.shape)
+        by = codec.groups(np.ascontiguousarray(wide))
     search = _Search.of(w, by, codec.affine.levels)
     low, high = search.extremes()
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):

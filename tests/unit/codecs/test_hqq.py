@@ -6,12 +6,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from flyweight.codecs import codec_for
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.hqq import Hqq
 from flyweight.codecs.raw import Raw
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
-from flyweight.foundation.tensor import TensorSpec
+from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.quantizers import QUANTIZERS
 from support import GOLDEN
 
@@ -77,7 +78,40 @@ def test_three_bits_lie_ten_to_a_word(group: int) -> None:
     assert np.array_equal(codec.decode(spec, parts), plain.reshape(spec.shape))
 
 
-@pytest.mark.parametrize("params", [{"bits": 5}, {"bits": 9}, {"group": 0}, {"bits": 1, "group": 12}, {"group": True}])
+@pytest.mark.parametrize(("bits", "shift"), [(8, 0), (4, 4), (2, 6), (1, 7), (3, 27)])
+@pytest.mark.parametrize("scale", ["f32", "f16", "bf16"])
+def test_along_axis_one_a_group_is_neighbours(bits: int, shift: int, scale: str) -> None:
+    """Codes are packed along the first axis of the matrix (groups, group), whatever the axis of the groups."""
+    spec, codec = f32(6, 64), Hqq(bits, 16, scale, axis=1)
+    values = normal(6, 64)
+    for parts in (codec.encode(spec, values), hqq(values, codec, spec)):
+        assert parts["scale"].shape == parts["zero"].shape == (24, 1)
+        assert parts["scale"].dtype == parts["zero"].dtype == DType.parse(scale).numpy
+        runs = [parts["codes"] >> at & (1 << bits) - 1 for at in range(shift, -1, -bits)]
+        codes = np.concatenate(runs)[:24].astype(np.float32)
+        wide = {name: parts[name].astype(np.float32) for name in ("scale", "zero")}
+        plain = wide["scale"] * (codes - wide["zero"])
+        assert np.array_equal(codec.decode(spec, parts), plain.reshape(6, 64))
+        assert np.array_equal(np.concatenate([*codec.decoded_runs(spec, parts)]), plain.reshape(-1))
+    near = codec.decode(spec, codec.encode(spec, values)).reshape(24, 16)
+    span = np.ptp(values.reshape(24, 16), axis=1, keepdims=True)
+    assert (np.abs(near - values.reshape(24, 16)) <= span * (0.51 / (2**bits - 1) + 2.0**-6)).all()
+
+
+def test_a_spec_of_bits_and_group_alone_is_what_it_always_was() -> None:
+    assert codec_for(CodecSpec("hqq", {"bits": 8, "group": 32})) == Hqq(8, 32, "f32", 0)
+
+
+def test_groups_along_axis_one_fill_bytes() -> None:
+    with pytest.raises(UnsupportedError) as refused:
+        Hqq(4, 64, axis=1).layout(f32(3, 64))
+    assert refused.value.code == "E_GROUP"
+    assert Hqq(3, 64, axis=1).layout(f32(3, 64))["codes"].shape == (1, 64)
+
+
+@pytest.mark.parametrize(
+    "params", [{"bits": 5}, {"bits": 9}, {"group": 0}, {"bits": 1, "group": 12}, {"group": True}, {"axis": 2}, {"scale": "f64"}]
+)
 def test_bad_parameters(params: dict[str, int]) -> None:
     with pytest.raises(ValueError):
         Hqq(**params)
