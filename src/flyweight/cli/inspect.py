@@ -148,9 +148,9 @@ def _shown(value: object) -> str:
     if isinstance(value, Mapping) and "passed" in value:
         return gate_label(value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{str(key).replace('_', ' ')} {_shown(item)}" for key, item in value.items())
+        return ", ".join(f"{key} {_shown(item)}" for key, item in value.items())
     if isinstance(value, list):
-        shown = [printable(str(item), _LONG) for item in value[:_MANY]] + ["…"] * (len(value) > _MANY)
+        shown = [printable(_shown(item), _LONG) for item in value[:_MANY]] + ["…"] * (len(value) > _MANY)
         return ", ".join(shown) or "none"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 

@@ -61,6 +61,14 @@ class Audits(Protocol):
         """Every broken rule; also of a file that `parse` refuses."""
 
 
+@runtime_checkable
+class Restates(Protocol):
+    """Some of what a file says is read in other terms, without a change of value."""
+
+    def restated(self, bundle: Bundle) -> Iterable[str]:
+        """What of that there is, for the report of a conversion."""
+
+
 # Writing ------------------------------------------------------------------------------------------
 
 

@@ -10,69 +10,39 @@ one in residual.safetensors: such a model is read as one that is not tied. `uqff
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from flyweight.containers.abilities import Arrangement
-from flyweight.containers.carried import Carried
-from flyweight.containers.container import Container, Finding, Image, Placement, fill_shards, require_carried
-from flyweight.containers.hf import CONFIG, place_files
-from flyweight.containers.named_quantizations import Preset
-from flyweight.containers.safetensors import build_image, header_metadata, read_header
-from flyweight.containers.uqff import layer_fields, uqff_findings, uqff_presets
-from flyweight.containers.uqff.blob import Blob, Version, read_blob, write_blob
+from flyweight.containers.container import Image, fill_shards
+from flyweight.containers.hf import CONFIG
+from flyweight.containers.safetensors import build_image, read_header
+from flyweight.containers.uqff.blob import Blob, read_blob, write_blob
 from flyweight.containers.uqff.layer_fields import F8Q8, MXFP4, entry_of, form_of, type_of
 from flyweight.containers.uqff.layer_order import EMBEDDING, HEAD, module_count, module_names
+from flyweight.containers.uqff.uqff_container import Extents, Layers, UqffContainer, with_bias
 from flyweight.containers.uqff.uqff_directory import is_named
 from flyweight.containers.uqff.uqff_files import (
-    RESIDUAL,
-    SHARD_BYTES,
+    BIAS,
     SUFFIX,
+    TIED,
+    WEIGHT,
     Members,
+    Reading,
     has_uqff,
-    in_order,
     members,
     read_config,
     read_residual,
-    side_files,
-    untied,
 )
-from flyweight.containers.uqff.uqff_placing import BIAS, WEIGHT, Extents, placement, plain_config, require_directory, with_bias
 from flyweight.foundation import strict_json
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
 from flyweight.foundation.manifest import Entry, Manifest
-from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
+from flyweight.foundation.tensor import RAW, TensorSpec
 from flyweight.sources import Bundle
 
 VERSION, WITH_NEW_TYPES = (0, 1, 3), (0, 2, 0)
 """The first that has the types 0 to 4, and the one that has all."""
-_TIED = "tie_word_embeddings"
-
-
-class Layers:
-    """What the shards hold."""
-
-    def __init__(self, found: Members) -> None:
-        self.blobs = _read_blobs(found)
-        self.config = read_config(found.home)
-        self.named = module_count(self.config) == len(self.blobs)
-        names = module_names(self.config, len(self.blobs)) if self.named else [f"layers.{n}" for n in range(len(self.blobs))]
-        self.types = {name: blob.layer.type for name, blob in zip(names, self.blobs, strict=True)}
-        self.version: Version = max((blob.version for blob in self.blobs), default=(0, 0, 0))
-
-    def entries(self) -> dict[str, Entry]:
-        entries: dict[str, Entry] = {}
-        for module, blob in zip(self.types, self.blobs, strict=True):
-            try:
-                entries[module + WEIGHT] = entry_of(module + WEIGHT, blob.layer)
-            except FlyweightError as error:
-                raise error.at(tensor=module + WEIGHT) from None
-            if blob.bias is not None:
-                stored = blob.bias
-                entries[module + BIAS] = Entry(module + BIAS, stored.spec, RAW, {"data": stored.spec}, {"data": stored.extent})
-        return entries
 
 
 def _read_blobs(found: Members) -> list[Blob]:
@@ -100,86 +70,97 @@ def _read_blobs(found: Members) -> list[Blob]:
     return [blobs[number] for number in range(len(blobs))]
 
 
-class UqffBlobs(Container):
+class UqffBlobs(UqffContainer):
     name = "uqff_blob"
     title = "UQFF 0.x directory"
-    dialect = "hf"
     expert_layout = "hf"
-    is_directory = True
-    codecs = (Carried("raw", dtypes=layer_fields.STANDARD_TYPES), *layer_fields.CARRIED)
-    quants = uqff_presets.QUANTS
+    promotes = False
 
     def probe(self, bundle: Bundle) -> bool:
         return has_uqff(bundle) and not is_named(bundle)
 
-    def parse(self, bundle: Bundle) -> Manifest:
+    def read(self, bundle: Bundle) -> Reading:
         found = members(bundle)
-        layers = Layers(found)
-        entries = layers.entries()
-        residual = read_residual(found, entries)
-        files = side_files(found)
-        if layers.named and EMBEDDING + WEIGHT in residual.entries:
-            files = untied(files, layers.config)
-        dialect = residual.dialect if layers.named else ""
-        return in_order(Manifest(self.name, {**entries, **residual.entries}, residual.metadata, files, dialect))
-
-    def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
-        return layer_fields.holds(spec, codec)
-
-    def adapt(self, codec: CodecSpec, name: str = "") -> CodecSpec:
-        return layer_fields.adapted(codec)
-
-    def preset(self, quant: str, extras: Any) -> Preset | None:
-        return uqff_presets.preset(quant, promotes=False)
+        blobs, config = _read_blobs(found), read_config(found.home)
+        named = module_count(config) == len(blobs)
+        modules = module_names(config, len(blobs)) if named else [f"layers.{number}" for number in range(len(blobs))]
+        layers: dict[str, Entry] = {}
+        for module, blob in zip(modules, blobs, strict=True):
+            try:
+                layers[module + WEIGHT] = entry_of(module + WEIGHT, blob.layer)
+            except FlyweightError as error:
+                raise error.at(tensor=module + WEIGHT) from None
+            if blob.bias is not None:
+                spec, extent = blob.bias
+                layers[module + BIAS] = Entry(module + BIAS, spec, RAW, {"data": spec}, {"data": extent})
+        types = {module: blob.layer.type for module, blob in zip(modules, blobs, strict=True)}
+        version = max((blob.version for blob in blobs), default=(0, 0, 0))
+        return Reading(found, config, version, layers, types, read_residual(found, layers), named)
 
     def arrange(self, names: Collection[str], config: Mapping[str, Any]) -> Arrangement:
-        """All of the architecture's layers are stored, the output head too; nothing else may be quantized."""
+        """The output head is stored even if the embedding serves for it, and nothing but layers may be quantized."""
         layers = {module + WEIGHT for module in _modules(config)}
         copies = {HEAD + WEIGHT: EMBEDDING + WEIGHT} if HEAD + WEIGHT not in names and EMBEDDING + WEIGHT in names else {}
-        biases = (name for name in names if name.endswith(BIAS))
-        return Arrangement(copies, {name for name in names if name not in layers}, dict.fromkeys(biases, DType.F32))
-
-    def summary(self, bundle: Bundle) -> Mapping[str, Any]:
-        found = members(bundle)
-        layers = Layers(found)
-        entries = layers.entries()
-        return uqff_findings.summary(found, layers.version, entries, layers.types, read_residual(found, entries).entries)
-
-    def warnings(self, bundle: Bundle, manifest: Manifest) -> Iterable[tuple[str, str]]:
-        found = members(bundle)
-        layers = Layers(found)
-        entries = layers.entries()
-        yield from uqff_findings.warnings(found, entries, layers.types, read_residual(found, entries).entries)
-
-    def audit(self, bundle: Bundle) -> Iterator[Finding]:
-        found = members(bundle)
-        manifest = self.parse(bundle)
-        yield from uqff_findings.audit(found, manifest, len(Layers(found).blobs))
+        plain = {name for name in names if name not in layers}
+        return super().arrange(names, config)._replace(copies=copies, plain=plain)
 
     def config(self, config: Mapping[str, Any], entries: Mapping[str, Entry]) -> Mapping[str, Any]:
         """The output head has weights of its own, whatever the model was before."""
-        plain = plain_config(config)
-        return plain if plain.get(_TIED) is False or HEAD + WEIGHT not in entries else {**plain, _TIED: False}
+        plain = super().config(config, entries)
+        return plain if plain.get(TIED) is False or HEAD + WEIGHT not in entries else {**plain, TIED: False}
 
-    def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
-        require_carried(self, manifest)
-        require_directory(name)
-        manifest = in_order(replace(manifest, files=place_files(self, manifest)))
-        entries = manifest.entries
-        layers = {module: with_bias(entries, module) for module in _layers(manifest)}
-        stored = {name for names in layers.values() for name in names}
+    def layers_of(self, manifest: Manifest) -> Layers:
+        """The layers of the architecture, in its order; all must be there."""
+        text, entries = manifest.files.get(CONFIG), manifest.entries
+        config = strict_json.loads(text, file=CONFIG) if isinstance(text, bytes) else {}
+        modules = _modules(config if isinstance(config, dict) else {})
+        for module in modules:
+            if module + WEIGHT not in entries:
+                raise UnsupportedError(
+                    "the layer is missing, and UQFF 0.x has no place for a model without it", code="E_LAYER_MISSING",
+                    tensor=module + WEIGHT,
+                )  # fmt: skip
+        layers = {module: with_bias(entries, module) for module in modules}
+        numbered = {module + WEIGHT for module in modules}
         for name, entry in entries.items():
-            if entry.codec != RAW and name not in stored:
-                raise UnsupportedError("UQFF 0.x quantizes only the layers of its table", code="E_KEY", tensor=name)
+            if entry.codec != RAW and name not in numbered:
+                raise UnsupportedError("UQFF 0.x quantizes only the layers that it numbers", code="E_KEY", tensor=name)
+        return layers
+
+    def place_layers(
+        self, entries: Mapping[str, Entry], layers: Layers, stem: str, shard_bytes: int
+    ) -> tuple[dict[str, Image], Extents]:
         kinds = {type_of(entries[module + WEIGHT].codec) for module in layers}
         version = WITH_NEW_TYPES if kinds & {F8Q8, MXFP4} else VERSION
-        quantized = {module: entries[module + WEIGHT] for module in layers if entries[module + WEIGHT].codec != RAW}
-        stem = uqff_presets.name_of(quantized, promotes=False)
-        images, extents = _place_blobs(entries, layers, stem, version, shard_bytes or SHARD_BYTES)
-        plain = {name: entry.parts["data"] for name, entry in entries.items() if name not in stored}
-        images[RESIDUAL], placed = build_image(RESIDUAL, plain, header_metadata(manifest))
-        extents |= {(name, "data"): extent for name, extent in placed.items()}
-        return placement(manifest, self.name, images, extents)
+        blobs = {}
+        for module, names in layers.items():
+            try:
+                blobs[module] = write_blob(
+                    form_of(entries[module + WEIGHT]), version, *(entries[bias].spec for bias in names[1:])
+                )
+            except FlyweightError as error:
+                raise error.at(tensor=module + WEIGHT) from None
+        numbers = {module: str(number) for number, module in enumerate(layers)}
+        images: dict[str, Image] = {}
+        extents: Extents = {}
+        for shard, modules in enumerate(fill_shards({module: blob.nbytes for module, blob in blobs.items()}, shard_bytes)):
+            file = f"{stem}-{shard}{SUFFIX}"
+            specs = {numbers[module]: TensorSpec((blobs[module].nbytes,), DType.U8) for module in modules}
+            image, placed = build_image(file, specs, {})
+            chunks = [*image.chunks]
+            for module in modules:
+                blob, start = blobs[module], placed[numbers[module]].offset
+                chunks += ((start + at, data) for at, data in blob.chunks)
+                form = form_of(entries[module + WEIGHT])
+                parts = {field: (module + WEIGHT, part) for field, (part, _) in form.arrays.items()} | {
+                    "bias": (module + BIAS, "data")
+                }
+                for field, at in blob.arrays.items():
+                    tensor, part = parts[field]
+                    nbytes = entries[tensor].parts[part].nbytes
+                    extents[tensor, part] = placed[numbers[module]]._replace(offset=start + at, nbytes=nbytes)
+            images[file] = Image(image.nbytes, tuple(chunks))
+        return images, extents
 
 
 def _modules(config: Mapping[str, Any]) -> list[str]:
@@ -191,48 +172,3 @@ def _modules(config: Mapping[str, Any]) -> list[str]:
             hint="UQFF 0.x has numbers instead of names; write 1.x, with --to uqff",
         )  # fmt: skip
     return module_names(config, count)
-
-
-def _layers(manifest: Manifest) -> list[str]:
-    text = manifest.files.get(CONFIG)
-    config = strict_json.loads(text, file=CONFIG) if isinstance(text, bytes) else {}
-    modules = _modules(config if isinstance(config, dict) else {})
-    for module in modules:
-        if module + WEIGHT not in manifest.entries:
-            raise UnsupportedError(
-                "the layer is missing, and UQFF 0.x has no place for models without it", code="E_LAYER_MISSING",
-                tensor=module + WEIGHT,
-            )  # fmt: skip
-    return modules
-
-
-def _place_blobs(
-    entries: Mapping[str, Entry], layers: Mapping[str, list[str]], stem: str, version: Version, shard_bytes: int
-) -> tuple[dict[str, Image], Extents]:
-    blobs = {}
-    for module, names in layers.items():
-        try:
-            blobs[module] = write_blob(form_of(entries[module + WEIGHT]), version, *(entries[bias].spec for bias in names[1:]))
-        except FlyweightError as error:
-            raise error.at(tensor=module + WEIGHT) from None
-    numbers = {module: str(number) for number, module in enumerate(layers)}
-    images: dict[str, Image] = {}
-    extents: Extents = {}
-    for shard, modules in enumerate(fill_shards({module: blob.nbytes for module, blob in blobs.items()}, shard_bytes)):
-        file = f"{stem}-{shard}{SUFFIX}"
-        specs = {numbers[module]: TensorSpec((blobs[module].nbytes,), DType.U8) for module in modules}
-        image, placed = build_image(file, specs, {})
-        chunks = [*image.chunks]
-        for module in modules:
-            blob, start = blobs[module], placed[numbers[module]].offset
-            chunks += ((start + at, data) for at, data in blob.chunks)
-            form = form_of(entries[module + WEIGHT])
-            parts = {field: (module + WEIGHT, part) for field, (part, _) in form.arrays.items()} | {
-                "bias": (module + BIAS, "data")
-            }
-            for field, at in blob.arrays.items():
-                tensor, part = parts[field]
-                nbytes = entries[tensor].parts[part].nbytes
-                extents[tensor, part] = placed[numbers[module]]._replace(offset=start + at, nbytes=nbytes)
-        images[file] = Image(image.nbytes, tuple(chunks))
-    return images, extents

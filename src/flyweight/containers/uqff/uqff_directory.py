@@ -17,54 +17,35 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Mapping
 
-from flyweight.containers.abilities import Arrangement
-from flyweight.containers.carried import Carried
-from flyweight.containers.container import Container, Finding, Image, Placement, fill_shards, require_carried
-from flyweight.containers.hf import place_files
-from flyweight.containers.named_quantizations import Preset
-from flyweight.containers.safetensors import build_image, header_metadata, read_header
-from flyweight.containers.uqff import layer_fields, uqff_findings, uqff_presets, uqff_report
+from flyweight.containers.container import Image, fill_shards
+from flyweight.containers.safetensors import build_image, read_header
+from flyweight.containers.uqff import uqff_report
 from flyweight.containers.uqff.layer_fields import BYTES, DIMS, FIELDS, NUMBERS, TENSOR, Layer, Stored, entry_of, form_of
-from flyweight.containers.uqff.layer_order import EMBEDDING, HEAD
+from flyweight.containers.uqff.uqff_container import Extents, Layers, UqffContainer, with_bias
 from flyweight.containers.uqff.uqff_files import (
+    BIAS,
     REPORT,
-    RESIDUAL,
-    SHARD_BYTES,
     SUFFIX,
+    WEIGHT,
     Members,
+    Reading,
     first_shard,
     has_uqff,
-    in_order,
     members,
     read_config,
     read_residual,
-    side_files,
-    untied,
-)
-from flyweight.containers.uqff.uqff_placing import (
-    BIAS,
-    ROPE_NOTE,
-    WEIGHT,
-    Extents,
-    placement,
-    plain_config,
-    require_directory,
-    with_bias,
 )
 from flyweight.foundation.cursor import SCALARS, check_shape
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
 from flyweight.foundation.limits import MAX_RANK
 from flyweight.foundation.manifest import Entry, Manifest
-from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
+from flyweight.foundation.tensor import RAW, TensorSpec
 from flyweight.sources import Bundle
 
 VERSION = (1, 2, 0)
-ADJACENT = "hf_adjacent"
 _FORMAT = ".weight.format"
 _VERSION_KEYS = tuple(f"uqff.version.{part}" for part in ("major", "minor", "patch"))
 _SCALAR = TensorSpec((), DType.F32)
@@ -181,122 +162,67 @@ def _read_layer(tables: Tables, module: str, kind: int) -> Layer:
 # The container ------------------------------------------------------------------------------------
 
 
-class Uqff(Container):
+class Uqff(UqffContainer):
     name = "uqff"
     title = "UQFF directory"
-    dialect = "hf"
     expert_layout = "uqff"
-    is_directory = True
     own_files = (REPORT,)
-    codecs = (Carried("raw", dtypes=layer_fields.STANDARD_TYPES), *layer_fields.CARRIED)
-    quants = uqff_presets.QUANTS
+    promotes = True
 
     def probe(self, bundle: Bundle) -> bool:
         return has_uqff(bundle)
 
-    def parse(self, bundle: Bundle) -> Manifest:
-        found = members(bundle)
-        layers, _ = read_layers(Tables(found))
-        residual = read_residual(found, layers)
-        config, files = read_config(found.home), side_files(found)
-        if HEAD + WEIGHT in layers and EMBEDDING + WEIGHT in residual.entries:  # as 1.0 and 1.1 have tied models
-            files = untied(files, config)
-        dialect = ADJACENT if config.get(ROPE_NOTE) == "adjacent" else residual.dialect
-        return in_order(Manifest(self.name, {**layers, **residual.entries}, residual.metadata, files, dialect))
-
-    def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
-        return layer_fields.holds(spec, codec)
-
-    def adapt(self, codec: CodecSpec, name: str = "") -> CodecSpec:
-        return layer_fields.adapted(codec)
-
-    def preset(self, quant: str, extras: Any) -> Preset | None:
-        return uqff_presets.preset(quant, promotes=True)
-
-    def summary(self, bundle: Bundle) -> Mapping[str, Any]:
-        found = members(bundle)
-        tables = Tables(found)
-        layers, types = read_layers(tables)
-        return uqff_findings.summary(found, tables.version, layers, types, read_residual(found, layers).entries)
-
-    def warnings(self, bundle: Bundle, manifest: Manifest) -> Iterable[tuple[str, str]]:
+    def read(self, bundle: Bundle) -> Reading:
         found = members(bundle)
         tables = Tables(found)
         layers, types = read_layers(tables)
         used = {_key(module, field) for module, kind in types.items() for field in FIELDS[kind]} | set(_VERSION_KEYS)
         unused = [key for key in tables.tensors if key not in used and key not in layers and not key.endswith(_FORMAT)]
-        if unused:
-            yield "E_UNUSED", f"{len(unused)} tensors belong to no layer and are not read: {', '.join(unused[:4])}"
-        yield from uqff_findings.warnings(found, layers, types, read_residual(found, layers).entries)
+        residual = read_residual(found, layers)
+        return Reading(found, read_config(found.home), tables.version, layers, types, residual, unused=unused)
 
-    def audit(self, bundle: Bundle) -> Iterator[Finding]:
-        found = members(bundle)
-        yield from uqff_findings.audit(found, self.parse(bundle), 0)
+    def layers_of(self, manifest: Manifest) -> Layers:
+        """What is quantized. Loaders cast the rest, which is in residual.safetensors, to the type they compute in."""
+        layers: dict[str, list[str]] = {}
+        for name, entry in manifest.entries.items():
+            if entry.codec == RAW:
+                continue
+            if not name.endswith(WEIGHT):
+                raise UnsupportedError(f"UQFF quantizes only tensors named '…{WEIGHT}'", code="E_KEY", tensor=name)
+            layers[name.removesuffix(WEIGHT)] = with_bias(manifest.entries, name.removesuffix(WEIGHT))
+        return layers
 
-    def arrange(self, names: Collection[str], config: Mapping[str, Any]) -> Arrangement:
-        """Biases are f32: the type in which mistral.rs computes on a CPU, and adds no others."""
-        return Arrangement(dtypes=dict.fromkeys((name for name in names if name.endswith(BIAS)), DType.F32))
+    def place_layers(
+        self, entries: Mapping[str, Entry], layers: Layers, stem: str, shard_bytes: int
+    ) -> tuple[dict[str, Image], Extents]:
+        sizes = {module: sum(entries[name].nbytes for name in names) for module, names in layers.items()}
+        images: dict[str, Image] = {}
+        extents: Extents = {}
+        for number, modules in enumerate(fill_shards(sizes, shard_bytes)):
+            constants = dict(_version_tensors()) if number == 0 else {}
+            arrays: dict[str, tuple[str, str, TensorSpec]] = {}
+            for module in modules:
+                form = form_of(entries[module + WEIGHT])
+                constants[module + _FORMAT] = _constant("u8", form.type)
+                for field, kind in FIELDS[form.type].items():
+                    if kind == DIMS:
+                        constants[_key(module, field)] = _constant("u32", *form.shape, shape=(len(form.shape),))
+                    elif kind in NUMBERS:
+                        constants[_key(module, field)] = _constant(kind, form.numbers[field])
+                    else:
+                        part, spec = form.arrays[field]
+                        arrays[_key(module, field)] = module + WEIGHT, part, spec
+                arrays |= {bias: (bias, "data", entries[bias].spec) for bias in layers[module][1:]}
+            file = f"{stem}-{number}{SUFFIX}"
+            specs = {key: spec for key, (spec, _) in constants.items()} | {key: spec for key, (*_, spec) in arrays.items()}
+            image, placed = build_image(file, specs, _PRODUCER)
+            chunks = [(placed[key].offset, data) for key, (_, data) in constants.items() if data]
+            images[file] = Image(image.nbytes, (*image.chunks, *chunks))
+            extents |= {(tensor, part): placed[key] for key, (tensor, part, _) in arrays.items()}
+        return images, extents
 
-    def config(self, config: Mapping[str, Any], entries: Mapping[str, Entry]) -> Mapping[str, Any]:
-        return plain_config(config)
-
-    def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
-        require_carried(self, manifest)
-        require_directory(name)
-        manifest = in_order(replace(manifest, files=place_files(self, manifest)))
-        entries = manifest.entries
-        layers = layers_of(entries)
-        quantized = {module: entries[module + WEIGHT] for module in layers}
-        stem = uqff_presets.name_of(quantized)
-        images, extents = _place_layers(entries, layers, stem, shard_bytes or SHARD_BYTES)
-        report = uqff_report.report(quantized, stem, list(images), ".".join(map(str, VERSION)))
-        stored = {name for names in layers.values() for name in names}
-        plain = {name: entry.parts["data"] for name, entry in entries.items() if name not in stored}
-        images[RESIDUAL], placed = build_image(RESIDUAL, plain, header_metadata(manifest))
-        extents |= {(name, "data"): extent for name, extent in placed.items()}
-        return placement(manifest, self.name, {**images, REPORT: Image.of(report)}, extents)
-
-
-def layers_of(entries: Mapping[str, Entry]) -> dict[str, list[str]]:
-    """Which tensors are stored as layers, by module: those that are quantized, each with its bias."""
-    layers: dict[str, list[str]] = {}
-    for name, entry in entries.items():
-        if entry.codec == RAW:
-            continue
-        if not name.endswith(WEIGHT):
-            raise UnsupportedError(f"UQFF quantizes only tensors named '…{WEIGHT}'", code="E_KEY", tensor=name)
-        layers[name.removesuffix(WEIGHT)] = with_bias(entries, name.removesuffix(WEIGHT))
-    return layers
-
-
-def _place_layers(
-    entries: Mapping[str, Entry], layers: Mapping[str, list[str]], stem: str, shard_bytes: int
-) -> tuple[dict[str, Image], Extents]:
-    sizes = {module: sum(entries[name].nbytes for name in names) for module, names in layers.items()}
-    images: dict[str, Image] = {}
-    extents: Extents = {}
-    for number, modules in enumerate(fill_shards(sizes, shard_bytes)):
-        constants = dict(_version_tensors()) if number == 0 else {}
-        arrays: dict[str, tuple[str, str, TensorSpec]] = {}
-        for module in modules:
-            form = form_of(entries[module + WEIGHT])
-            constants[module + _FORMAT] = _constant("u8", form.type)
-            for field, kind in FIELDS[form.type].items():
-                if kind == DIMS:
-                    constants[_key(module, field)] = _constant("u32", *form.shape, shape=(len(form.shape),))
-                elif kind in NUMBERS:
-                    constants[_key(module, field)] = _constant(kind, form.numbers[field])
-                else:
-                    part, spec = form.arrays[field]
-                    arrays[_key(module, field)] = module + WEIGHT, part, spec
-            arrays |= {bias: (bias, "data", entries[bias].spec) for bias in layers[module][1:]}
-        file = f"{stem}-{number}{SUFFIX}"
-        specs = {key: spec for key, (spec, _) in constants.items()} | {key: spec for key, (*_, spec) in arrays.items()}
-        image, placed = build_image(file, specs, _PRODUCER)
-        chunks = [(placed[key].offset, data) for key, (_, data) in constants.items() if data]
-        images[file] = Image(image.nbytes, (*image.chunks, *chunks))
-        extents |= {(tensor, part): placed[key] for key, (tensor, part, _) in arrays.items()}
-    return images, extents
+    def beside(self, quantized: Mapping[str, Entry], stem: str, shards: list[str]) -> Mapping[str, Image]:
+        return {REPORT: Image.of(uqff_report.report(quantized, stem, shards, ".".join(map(str, VERSION))))}
 
 
 _PRODUCER = {"uqff.producer": "flyweight", "uqff.version": ".".join(map(str, VERSION))}

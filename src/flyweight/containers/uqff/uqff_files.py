@@ -12,7 +12,7 @@ path. A file so named also opens those beside it that belong to it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flyweight.containers.hf import CONFIG, INDEX, WEIGHTS, is_side_file, read_tensors
@@ -26,7 +26,9 @@ from flyweight.sources import Bundle
 SUFFIX, RESIDUAL, REPORT = ".uqff", "residual.safetensors", "uqff_report.json"
 SHARD_BYTES = 10 * 2**30
 """Where mistral.rs begins a new shard."""
-_TIED = "tie_word_embeddings"
+WEIGHT, BIAS = ".weight", ".bias"
+TIED, ROPE_NOTE = "tie_word_embeddings", "_mistralrs_qk_rope_layout"
+"""Settings of config.json."""
 _NAME = re.compile(r"(?P<stem>.+?)(?:-(?P<number>0|[1-9][0-9]{0,5}))?\.uqff")
 
 
@@ -117,6 +119,23 @@ class Residual(NamedTuple):
     dialect: str
 
 
+class Reading(NamedTuple):
+    """All that the files of a model say."""
+
+    found: Members
+    config: Mapping[str, Any]
+    version: tuple[int, int, int]
+    layers: Mapping[str, Entry]
+    """The tensors in layers: weights and biases."""
+    types: Mapping[str, int]
+    """Module → the type of its layer."""
+    residual: Residual
+    named: bool = True
+    """Whether modules have names; otherwise they are `layers.<number>`."""
+    unused: Sequence[str] = ()
+    """Keys that belong to no layer."""
+
+
 def read_residual(found: Members, layers: Mapping[str, Entry]) -> Residual:
     """The tensors beside the layers. A layer counts for more than a plain tensor of its name."""
     home = found.home
@@ -138,13 +157,6 @@ def side_files(found: Members) -> dict[str, Extent | bytes]:
         return {}
     names = (name for name in found.home if is_side_file(name) and name != REPORT)
     return {name: Extent(name, 0, found.home[name].size) for name in names}
-
-
-def untied(files: Mapping[str, Extent | bytes], config: Mapping[str, Any]) -> dict[str, Extent | bytes]:
-    """The side files of a model whose output head has weights of its own, whatever its config.json says."""
-    if config.get(_TIED) is False or CONFIG not in files:
-        return dict(files)
-    return {**files, CONFIG: strict_json.dumps({**config, _TIED: False}, indent=2) + b"\n"}
 
 
 def in_order(manifest: Manifest) -> Manifest:

@@ -19,16 +19,22 @@ from flyweight.containers.container import Finding
 from flyweight.containers.hf import CONFIG, INDEX, WEIGHTS
 from flyweight.containers.uqff.layer_fields import AFQ, F8Q8, FP8, GGUF, HQQ, MXFP4, UNQUANTIZED
 from flyweight.containers.uqff.layer_order import HEAD, module_count, module_names
-from flyweight.containers.uqff.uqff_files import REPORT, RESIDUAL, Members, read_config
-from flyweight.containers.uqff.uqff_placing import BIAS, ROPE_NOTE, WEIGHT
+from flyweight.containers.uqff.uqff_files import (
+    BIAS,
+    REPORT,
+    RESIDUAL,
+    ROPE_NOTE,
+    TIED,
+    WEIGHT,
+    Members,
+    Reading,
+    read_residual,
+)
 from flyweight.containers.uqff.uqff_presets import fallback, label, name_of, target
 from flyweight.foundation import strict_json
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError
-from flyweight.foundation.manifest import Entry, Manifest
-
-Types = Mapping[str, int]
-"""Module → the type of its layer."""
+from flyweight.foundation.manifest import Entry
 
 _SINCE = {0: "0.8.4", 1: "0.8.17", 2: "0.9.1"}
 _LAST_OF_0 = "0.8.3"
@@ -38,31 +44,33 @@ _SHOWN = 4
 _TOWERS = re.compile(r"vision|visual|audio|multi_modal")
 
 
-def summary(
-    found: Members, version: tuple[int, int, int], entries: Mapping[str, Entry], types: Types, residual: Mapping[str, Entry]
-) -> dict[str, Any]:
+def summary(reading: Reading, *, promotes: bool) -> dict[str, Any]:
     """What there is, for people and for JSON."""
-    layers = {module: entries[module + WEIGHT] for module in types}
-    promotes = version[0] > 0
+    layers = _weights(reading)
     quant = name_of(layers, promotes=promotes)
-    fallen = {}
-    for module, entry in layers.items():
-        wanted = target(quant, module, promotes=promotes)
-        if label(entry) != wanted and label(entry) == fallback(wanted, entry.spec.columns):
-            fallen[module] = f"{label(entry)} instead of {wanted}: rows of {entry.spec.columns}"
-    expected = module_count(read_config(found.home))
+    expected = module_count(reading.config)
     return {
-        "uqff_version": ".".join(map(str, version)),
+        "uqff_version": ".".join(map(str, reading.version)),
         "quantization": quant,
-        "shards": list(found.shards),
+        "shards": list(reading.found.shards),
         "layers": len(layers),
         **({"layers_of_the_architecture": expected} if expected is not None else {}),
         "layer_types": dict(Counter(map(label, layers.values())).most_common()),
-        **({"fallbacks": fallen} if fallen else {}),
-        "residual": _reasons(residual),
-        "loads_in": loads_in(version, layers, types),
-        **({"defects": problems} if (problems := [message for _, message in defects(layers, types, entries)]) else {}),
+        **({"fallbacks": fallen} if (fallen := _fallbacks(layers, quant, promotes)) else {}),
+        "residual": _reasons(reading.residual.entries),
+        "loads_in": loads_in(reading),
+        **({"defects": problems} if (problems := [message for _, message in defects(reading)]) else {}),
     }
+
+
+def _fallbacks(layers: Mapping[str, Entry], quant: str, promotes: bool) -> list[dict[str, Any]]:
+    """Which types took the place of another, because of what rows, in how many layers."""
+    counts = Counter[tuple[str, str, int]]()
+    for module, entry in layers.items():
+        wanted, stored, columns = target(quant, module, promotes=promotes), label(entry), entry.spec.columns
+        if stored != wanted and stored == fallback(wanted, columns):
+            counts[wanted, stored, columns] += 1
+    return [{"from": old, "to": new, "columns": columns, "layers": n} for (old, new, columns), n in counts.most_common()]
 
 
 def _reasons(residual: Mapping[str, Entry]) -> dict[str, str]:
@@ -77,31 +85,37 @@ def _reasons(residual: Mapping[str, Entry]) -> dict[str, str]:
 
 def _reason(name: str, entry: Entry) -> str:
     if _TOWERS.search(name):
-        return "vision_or_audio"
+        return "vision or audio"
     if len(entry.spec.shape) < 2:
-        return "biases" if name.endswith(BIAS) else "norms_and_vectors"
+        return "biases" if name.endswith(BIAS) else "norms and other vectors"
     if "embed" in name:
         return "embeddings"
-    return "layers_not_quantized"
+    return "layers that are not quantized"
 
 
-def loads_in(version: tuple[int, int, int], layers: Mapping[str, Entry], types: Types) -> str:
+def _weights(reading: Reading) -> dict[str, Entry]:
+    return {module: reading.layers[module + WEIGHT] for module in reading.types}
+
+
+def loads_in(reading: Reading) -> str:
     """Which versions of mistral.rs take the file."""
-    if any(label(entry) in _NOT_LOADED for entry in layers.values()):
+    if any(label(entry) in _NOT_LOADED for entry in _weights(reading).values()):
         return f"no mistral.rs: none loads {' or '.join(_NOT_LOADED)} back; convert it to another quantization"
-    if version[0]:
-        return f"mistral.rs {_SINCE[version[1]]} and later"
-    kinds = set(types.values())
+    major, minor, _ = reading.version
+    if major:
+        return f"mistral.rs {_SINCE[minor]} and later"
+    kinds = set(reading.types.values())
     first = "0.8.0" if kinds & {F8Q8, MXFP4} else "0.6.0" if AFQ in kinds else "0.3.2" if FP8 in kinds else "0.3.0"
     return f"mistral.rs {first} to {_LAST_OF_0}; for later ones convert it with --to uqff"
 
 
-def defects(layers: Mapping[str, Entry], types: Types, entries: Mapping[str, Entry]) -> Iterator[tuple[str, str]]:
+def defects(reading: Reading) -> Iterator[tuple[str, str]]:
     """What mistral.rs is known to fail at, though the file is right."""
+    layers, types = _weights(reading), reading.types
     for name in _NOT_LOADED:
         if found := [module for module, entry in layers.items() if label(entry) == name]:
             yield "E_NOT_LOADED", f"mistral.rs writes {name} but does not load it: {_listed(found)}"
-    biased = {module: entries[module + BIAS].spec.dtype for module in types if module + BIAS in entries}
+    biased = {module: reading.layers[module + BIAS].spec.dtype for module in types if module + BIAS in reading.layers}
     of = {kind: [module for module in biased if types[module] == kind] for kind in range(MXFP4 + 1)}
     if found := [module for module in of[FP8] if biased[module] is DType.F8_E4M3]:
         yield "E_BIAS_TYPE", f"mistral.rs fails at FP8 with a bias in f8_e4m3: {_listed(found)}; converting makes it f32"
@@ -118,17 +132,16 @@ def defects(layers: Mapping[str, Entry], types: Types, entries: Mapping[str, Ent
         yield "E_HQQ_AXIS", f"mistral.rs does not decode HQQ along axis 1: {_listed(found)}"
 
 
-def warnings(
-    found: Members, entries: Mapping[str, Entry], types: Types, residual: Mapping[str, Entry]
-) -> Iterable[tuple[str, str]]:
+def warnings(reading: Reading) -> Iterator[tuple[str, str]]:
     """What a user should know before a loader stumbles over it."""
-    layers = {module: entries[module + WEIGHT] for module in types}
-    yield from defects(layers, types, entries)
-    home = found.home
-    if ignored := [module for module in types if types[module] != UNQUANTIZED and module + BIAS in residual]:
+    yield from defects(reading)
+    found, home, types = reading.found, reading.found.home, reading.types
+    if reading.unused:
+        yield "E_UNUSED", f"{len(reading.unused)} tensors belong to no layer and are not read: {_listed(reading.unused)}"
+    if ignored := [m for m in types if types[m] != UNQUANTIZED and m + BIAS in reading.residual.entries]:
         yield "E_BIAS_IGNORED", f"mistral.rs ignores the bias of a layer unless it is in the .uqff: {_listed(ignored)}"
-    if doubled := [name for name in _plain_names(found) if name in entries]:
-        yield "E_DOUBLED", f"{_listed(doubled)} are in layers and plain; the layers count"
+    if doubled := [name for name in read_residual(found, {}).entries if name in reading.layers]:
+        yield "E_DOUBLED", f"in a layer and plain; the layer counts: {_listed(doubled)}"
     if WEIGHTS in home or INDEX in home:
         yield "E_SHADOWED", f"model*.safetensors lie beside; mistral.rs takes them instead of {RESIDUAL}"
     elif RESIDUAL not in home:
@@ -136,15 +149,9 @@ def warnings(
     for name in (CONFIG, _TOKENIZER):
         if name not in home:
             yield "E_NO_FILE", f"there is no {name}; mistral.rs needs it"
-    if (rope := read_config(home).get(ROPE_NOTE)) not in (None, "adjacent", "half_split"):
+    if (rope := reading.config.get(ROPE_NOTE)) not in (None, "adjacent", "half_split"):
         yield "E_ROPE_LAYOUT", f"{ROPE_NOTE} in config.json is {str(rope)[:40]!r}, neither adjacent nor half_split"
     yield from _report_warnings(found)
-
-
-def _plain_names(found: Members) -> Iterable[str]:
-    from flyweight.containers.uqff.uqff_files import read_residual
-
-    return read_residual(found, {}).entries
 
 
 def _report_warnings(found: Members) -> Iterator[tuple[str, str]]:
@@ -161,19 +168,19 @@ def _report_warnings(found: Members) -> Iterator[tuple[str, str]]:
         yield "E_REPORT", f"{REPORT} names other shards: {_listed(map(str, named[0]))}"
 
 
-def audit(found: Members, manifest: Manifest, count: int) -> Iterator[Finding]:
-    """Layers of the architecture that are not there; `count` is how many layers the file has."""
-    config = read_config(found.home)
-    expected = module_count(config)
+def audit(reading: Reading) -> Iterator[Finding]:
+    """Layers of the architecture that are not there."""
+    config, expected = reading.config, module_count(reading.config)
     if expected is None:
         return
-    if manifest.dialect == "":  # layers without names
-        text = f"{count} layers, but a {config['model_type']} of {config['num_hidden_layers']} layers has {expected}"
+    if not reading.named:
+        text = f"{len(reading.types)} layers, but a {config['model_type']} of {config['num_hidden_layers']} has {expected}"
         yield Finding("error", "E_LAYER_COUNT", f"{text}; which is which cannot be said")
         return
-    for module in module_names(config, min(expected, 2 * len(manifest.entries) + 2)):
-        tied = module == HEAD and config.get("tie_word_embeddings") is not False
-        if module + WEIGHT not in manifest.entries and not tied:
+    present = reading.layers.keys() | reading.residual.entries.keys()
+    for module in module_names(config, min(expected, 2 * len(present) + 2)):
+        tied = module == HEAD and config.get(TIED) is not False
+        if module + WEIGHT not in present and not tied:
             yield Finding("error", "E_LAYER_MISSING", "the layer is neither in the .uqff nor plain", module + WEIGHT)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from flyweight.checkpoint import Checkpoint
 from flyweight.codecs import Codec, codec_for, known
 from flyweight.codecs.casts import astype
-from flyweight.containers.abilities import Arrangement, Arranges, Describes, adapted
+from flyweight.containers.abilities import Arrangement, Arranges, Describes, Restates, adapted
 from flyweight.containers.container import Container
 from flyweight.foundation import strict_json
 from flyweight.foundation.dtypes import DType
@@ -69,6 +69,8 @@ def make_job(
     _require_expert_layout(checkpoint, container)
     wishes = Wishes(recipe, dtype, container.dense.vectors if dialect != manifest.dialect else None, max_ram)
     notes = [*translation.notes, *(f"{name} is not copied: {why}" for name, why in translation.dropped.items())]
+    if isinstance(checkpoint.container, Restates):
+        notes += checkpoint.container.restated(checkpoint.bundle)
     as_stored = Wishes(Recipe("keep"), None, None, max_ram)
     jobs = list(_arranged(checkpoint, container, translation, wishes))
     if order is not None:
@@ -282,7 +284,9 @@ def _quantize(
             hint=f"`flyweight formats` lists what {container.name} can store",
         )
     quantizer = choice.quantizer or codec.quantizer
-    return Step(renamed.name, spec, codec.spec, "transcode", source.name, transform, quantizer, choice.sparsity)
+    return Step(
+        renamed.name, spec, codec.spec, "transcode", source.name, transform, quantizer, choice.sparsity, note=choice.note
+    )
 
 
 def _repacks_exactly(source: Entry, transform: Transform | None, container: Container, codec: Codec, choice: Choice) -> bool:

@@ -78,6 +78,8 @@ class Choice:
     """Another codec for a tensor that would not stay near enough to its source in this one."""
     otherwise: tuple[CodecSpec, ...] = ()
     """Codecs for a tensor whose shape this one does not fit; the first that does is taken."""
+    note: str = ""
+    """What is to be said of a tensor that gets it."""
     decided: bool = False
     """Whether it was made for this very tensor, so that its values need not be looked at again."""
 
@@ -86,8 +88,10 @@ class Choice:
         if self.codec is None:
             return self
         wanted, *others = (codec_for(_of_tensor(codec, spec)) for codec in (self.codec, *self.otherwise))
-        if others and not _fits(wanted, spec):
-            wanted = next((codec for codec in others if _fits(codec, spec)), wanted)
+        other = next((codec for codec in others if _fits(codec, spec)), None) if not _fits(wanted, spec) else None
+        if other is not None:
+            wanted, note = other, f"{other.name} instead of {wanted.name}: rows of {spec.columns} are no whole blocks of that"
+            return replace(self, codec=wanted.spec, otherwise=(), note=note)
         return replace(self, codec=wanted.spec, otherwise=())
 
     def as_json(self) -> dict[str, Any]:
