@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from flyweight.containers.uqff.layer_order import module_count, module_names
+from flyweight.containers.uqff.layer_order import layer_modules
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.manifest import Entry
 from flyweight.foundation.tensor import RAW, TensorSpec
@@ -16,10 +16,8 @@ def as_llama(entries: dict[str, Entry]) -> tuple[dict[str, Entry], bytes]:
     """The same tensors, those that are quantized as layers of a Llama, and its config.json. Layers that are left are plain."""
     quantized = [entry for entry in entries.values() if entry.codec != RAW]
     config = {"model_type": "llama", "num_hidden_layers": -(-len(quantized) // 7), "tie_word_embeddings": False}
-    count = module_count(config)
-    assert count is not None
     named = dict(entries)
-    for module in module_names(config, count):
+    for module in layer_modules(config) or ():
         name = f"{module}.weight"
         old = quantized.pop() if quantized else Entry(name, _PLAIN, RAW, {"data": _PLAIN})
         named.pop(old.name, None)

@@ -19,7 +19,7 @@ from flyweight.containers.hf import CONFIG
 from flyweight.containers.safetensors import build_image, read_header
 from flyweight.containers.uqff.blob import Blob, read_blob, write_blob
 from flyweight.containers.uqff.layer_fields import F8Q8, MXFP4, entry_of, form_of, type_of
-from flyweight.containers.uqff.layer_order import EMBEDDING, HEAD, module_count, module_names
+from flyweight.containers.uqff.layer_order import EMBEDDING, HEAD, layer_modules
 from flyweight.containers.uqff.uqff_container import Extents, Layers, UqffContainer, with_bias
 from flyweight.containers.uqff.uqff_directory import is_named
 from flyweight.containers.uqff.uqff_files import (
@@ -82,8 +82,10 @@ class UqffBlobs(UqffContainer):
     def read(self, bundle: Bundle) -> Reading:
         found = members(bundle)
         blobs, config = _read_blobs(found), read_config(found.home)
-        named = module_count(config) == len(blobs)
-        modules = module_names(config, len(blobs)) if named else [f"layers.{number}" for number in range(len(blobs))]
+        modules = layer_modules(config) or []
+        named = len(modules) == len(blobs)
+        if not named:
+            modules = [f"layers.{number}" for number in range(len(blobs))]
         layers: dict[str, Entry] = {}
         for module, blob in zip(modules, blobs, strict=True):
             try:
@@ -133,11 +135,9 @@ class UqffBlobs(UqffContainer):
         kinds = {type_of(entries[module + WEIGHT].codec) for module in layers}
         version = WITH_NEW_TYPES if kinds & {F8Q8, MXFP4} else VERSION
         blobs = {}
-        for module, names in layers.items():
+        for module, (weight, *biases) in layers.items():
             try:
-                blobs[module] = write_blob(
-                    form_of(entries[module + WEIGHT]), version, *(entries[bias].spec for bias in names[1:])
-                )
+                blobs[module] = write_blob(form_of(entries[weight]), version, *(entries[bias].spec for bias in biases))
             except FlyweightError as error:
                 raise error.at(tensor=module + WEIGHT) from None
         numbers = {module: str(number) for number, module in enumerate(layers)}
@@ -152,9 +152,8 @@ class UqffBlobs(UqffContainer):
                 blob, start = blobs[module], placed[numbers[module]].offset
                 chunks += ((start + at, data) for at, data in blob.chunks)
                 form = form_of(entries[module + WEIGHT])
-                parts = {field: (module + WEIGHT, part) for field, (part, _) in form.arrays.items()} | {
-                    "bias": (module + BIAS, "data")
-                }
+                parts = {field: (module + WEIGHT, part) for field, (part, _) in form.arrays.items()}
+                parts["bias"] = module + BIAS, "data"
                 for field, at in blob.arrays.items():
                     tensor, part = parts[field]
                     nbytes = entries[tensor].parts[part].nbytes
@@ -165,10 +164,10 @@ class UqffBlobs(UqffContainer):
 
 def _modules(config: Mapping[str, Any]) -> list[str]:
     """UnsupportedError where the type of model is not one whose layers can be numbered."""
-    count = module_count(config)
-    if count is None:
+    modules = layer_modules(config)
+    if modules is None:
         raise UnsupportedError(
             f"the order of layers in a model of the type {str(config.get('model_type'))[:80]!r} is not known", code="E_FAMILY",
             hint="UQFF 0.x has numbers instead of names; write 1.x, with --to uqff",
         )  # fmt: skip
-    return module_names(config, count)
+    return modules

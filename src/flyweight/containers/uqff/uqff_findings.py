@@ -18,7 +18,7 @@ from typing import Any
 from flyweight.containers.container import Finding
 from flyweight.containers.hf import CONFIG, INDEX, WEIGHTS
 from flyweight.containers.uqff.layer_fields import AFQ, F8Q8, FP8, GGUF, HQQ, MXFP4, UNQUANTIZED
-from flyweight.containers.uqff.layer_order import HEAD, module_count, module_names
+from flyweight.containers.uqff.layer_order import HEAD, layer_modules
 from flyweight.containers.uqff.uqff_files import (
     BIAS,
     REPORT,
@@ -41,6 +41,7 @@ _LAST_OF_0 = "0.8.3"
 _TOKENIZER = "tokenizer.json"
 _NOT_LOADED = ("q8_1", "q8k")
 _SHOWN = 4
+_MOST_FINDINGS = 100
 _TOWERS = re.compile(r"vision|visual|audio|multi_modal")
 
 
@@ -48,13 +49,13 @@ def summary(reading: Reading, *, promotes: bool) -> dict[str, Any]:
     """What there is, for people and for JSON."""
     layers = _weights(reading)
     quant = name_of(layers, promotes=promotes)
-    expected = module_count(reading.config)
+    expected = layer_modules(reading.config)
     return {
         "uqff_version": ".".join(map(str, reading.version)),
         "quantization": quant,
         "shards": list(reading.found.shards),
         "layers": len(layers),
-        **({"layers_of_the_architecture": expected} if expected is not None else {}),
+        **({"layers_of_the_architecture": len(expected)} if expected is not None else {}),
         "layer_types": dict(Counter(map(label, layers.values())).most_common()),
         **({"fallbacks": fallen} if (fallen := _fallbacks(layers, quant, promotes)) else {}),
         "residual": _reasons(reading.residual.entries),
@@ -170,18 +171,25 @@ def _report_warnings(found: Members) -> Iterator[tuple[str, str]]:
 
 def audit(reading: Reading) -> Iterator[Finding]:
     """Layers of the architecture that are not there."""
-    config, expected = reading.config, module_count(reading.config)
+    config, expected = reading.config, layer_modules(reading.config)
     if expected is None:
         return
     if not reading.named:
-        text = f"{len(reading.types)} layers, but a {config['model_type']} of {config['num_hidden_layers']} has {expected}"
+        text = f"{len(reading.types)} layers, but a {config['model_type']} of {config['num_hidden_layers']} has {len(expected)}"
         yield Finding("error", "E_LAYER_COUNT", f"{text}; which is which cannot be said")
         return
     present = reading.layers.keys() | reading.residual.entries.keys()
-    for module in module_names(config, min(expected, 2 * len(present) + 2)):
-        tied = module == HEAD and config.get(TIED) is not False
-        if module + WEIGHT not in present and not tied:
-            yield Finding("error", "E_LAYER_MISSING", "the layer is neither in the .uqff nor plain", module + WEIGHT)
+    missing = [module for module in expected if module + WEIGHT not in present and not _may_lack(reading, module)]
+    for module in missing[:_MOST_FINDINGS]:
+        yield Finding("error", "E_LAYER_MISSING", "the layer is neither in the .uqff nor plain", module + WEIGHT)
+    if (more := len(missing) - _MOST_FINDINGS) > 0:
+        yield Finding("error", "E_LAYER_MISSING", f"{more} more layers are missing")
+
+
+def _may_lack(reading: Reading, module: str) -> bool:
+    """The head of a tied model is its embedding, and 1.x has experts in stacks."""
+    is_tied = module == HEAD and reading.config.get(TIED) is not False
+    return is_tied or (reading.version[0] > 0 and ".experts." in module)
 
 
 def _listed(names: Iterable[str]) -> str:
