@@ -38,7 +38,7 @@ OPTIONS: Table[OptionGroup] = Table(
     {
         "npy_dir": "npy_dir.npy_options:GROUP",
         "squizd": "squizd.squizd_options:GROUP",
-        "uqff": "uqff.uqff_presets:GROUP",
+        "uqff": "uqff.uqff_options:GROUP",
     },
 )
 """The formats that have options of their own, and where these are declared."""

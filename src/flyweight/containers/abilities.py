@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from flyweight.containers.container import Chunks, Container, Finding, Placement
+from flyweight.containers.container import Arrangement, Chunks, Container, Finding, Placement
 from flyweight.containers.named_quantizations import Preset
 from flyweight.foundation.accuracy_gate import Verdict
-from flyweight.foundation.dtypes import DType
 from flyweight.foundation.manifest import Entry, Extent, Manifest, Typed
 from flyweight.foundation.tensor import CodecSpec
 from flyweight.sources import Bundle
@@ -98,17 +97,6 @@ class WritesConfig(Protocol):
 
     def config(self, config: Mapping[str, Any], entries: Mapping[str, Entry]) -> Mapping[str, Any]:
         """config.json with that made true, for `place` to write; the same object where it is true already."""
-
-
-class Arrangement(NamedTuple):
-    """What a format asks of the tensors of one model, by their names there."""
-
-    copies: Mapping[str, str] = {}
-    """Tensors that are stored besides, each made of another."""
-    plain: Collection[str] = ()
-    """Tensors that are never quantized."""
-    dtypes: Mapping[str, DType] = {}
-    """Element types that tensors have if they are plain, where no value changes by that."""
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ format, and who knows the format does no output. `parse(written) == placed` is a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import ClassVar, Literal, NamedTuple
@@ -81,6 +81,17 @@ class DenseTypes(NamedTuple):
     """The one they demand of vectors, if they do."""
     exactly: Mapping[DType, DType] = {}
     """Types that are stored as another where no value changes, because its readers know that one."""
+
+
+class Arrangement(NamedTuple):
+    """What a format asks of the tensors of one model, by their names there."""
+
+    copies: Mapping[str, str] = {}
+    """Tensors that are stored besides, each made of another."""
+    plain: Collection[str] = ()
+    """Tensors that are never quantized."""
+    dtypes: Mapping[str, DType] = {}
+    """Element types that tensors have if they are plain, where no value changes by that."""
 
 
 class Container(ABC):

@@ -160,9 +160,9 @@ def test_completion_scripts() -> None:
 def test_formats_lists_every_pair() -> None:
     document = json.loads(run("formats", "--json").stdout)
     carried = {codec["name"]: set(codec["carried_by"]) for codec in document["codecs"]}
-    assert carried["raw"] == {"gguf", "hf", "mlx", "npy_dir", "safetensors", "squizd"}
-    assert carried["q4_k"] == {"gguf", "hf", "safetensors"}
-    assert carried["affine"] == {"hf", "mlx", "npy_dir", "safetensors"}
+    assert carried["raw"] == {"gguf", "hf", "mlx", "npy_dir", "safetensors", "squizd", "uqff", "uqff_blob"}
+    assert carried["q4_k"] == {"gguf", "hf", "safetensors", "uqff", "uqff_blob"}
+    assert carried["affine"] == {"hf", "mlx", "npy_dir", "safetensors", "uqff", "uqff_blob"}
     assert "npy_dir" in carried["corrected"]
     (mlx,) = (c["carries"] for c in document["containers"] if c["name"] == "mlx")
     assert [way["params"]["group"] for way in mlx if way["codec"] == "affine"] == [[32, 64, 128]]

@@ -13,7 +13,6 @@ dimension. Bytes stand alone: the fields before say how many.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -31,7 +30,7 @@ from flyweight.containers.uqff.layer_fields import (
     LayerForm,
     Stored,
 )
-from flyweight.foundation.cursor import Cursor, check_shape
+from flyweight.foundation.cursor import SCALARS, Cursor, check_shape
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.limits import MAX_RANK
@@ -158,7 +157,7 @@ class _Writer:
         self._pending += data
 
     def u32(self, value: int) -> None:
-        self.put(struct.pack("<I", value))
+        self.put(SCALARS["u32"].pack(value))
 
     def length(self, value: int) -> None:
         if value > _LARGEST:

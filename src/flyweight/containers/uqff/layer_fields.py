@@ -61,7 +61,7 @@ DENSE = {0: DType.F32, 1: DType.F16, 30: DType.BF16}
 AFQ_BITS, AFQ_GROUPS = (2, 3, 4, 6, 8), (32, 64, 128)
 HQQ_BITS = (1, 2, 3, 4, 8)
 SCALES = (DType.F32, DType.F16, DType.BF16)
-F8Q8_BLOCK, F8Q8_NBYTES = 32, 33
+F8Q8_BLOCK, F8Q8_NBYTES, MXFP4_BLOCK = 32, 33, 32
 HQQ_SETTINGS = {"optimization_steps": 10, "round_zeros": 0, "channel_wise": 1}
 """How the codes were found: these in every file that mistral.rs writes. Nothing that decodes them asks."""
 
@@ -71,6 +71,12 @@ _PARTS = {
     AFQ: {"codes": "weight", "scale": "scales", "bias": "biases"},
     MXFP4: {"codes": "weight", "scale": "scales"},
 }
+_BLOCK = {name: (GGML_TYPES[name].elements, GGML_TYPES[name].nbytes) for name in BLOCKS.values()}
+_BLOCK["f8q8"] = F8Q8_BLOCK, F8Q8_NBYTES
+_TYPES = {
+    **dict.fromkeys(BLOCKS.values(), GGUF), "raw": UNQUANTIZED, "hqq": HQQ, "fp8_scalar": FP8, "affine": AFQ, "f8q8": F8Q8,
+    "mxfp4_split": MXFP4,
+}  # fmt: skip
 _AFFINE: dict[str, Param] = {"form": "scale_bias", "axis": -1, "packing": "little", "word": "u32"}
 
 
@@ -123,15 +129,13 @@ def entry_of(name: str, layer: Layer) -> Entry:
 
 
 def _block_bytes(spec: TensorSpec, codec: CodecSpec) -> TensorSpec:
-    """The one part of a codec whose rows are runs of blocks."""
-    if codec.name != "f8q8":
-        block = GGML_TYPES[codec.name]
-        if not spec.shape or spec.columns % block.elements:
-            raise _malformed(f"{spec} does not have rows of whole blocks of {block.elements}, which {codec} needs")
-        return TensorSpec((*spec.shape[:-1], spec.columns // block.elements * block.nbytes), DType.U8)
-    if spec.shape and spec.columns % F8Q8_BLOCK == 0:
-        return TensorSpec((*spec.shape[:-1], spec.columns // F8Q8_BLOCK * F8Q8_NBYTES), DType.U8)
-    return TensorSpec((-(-spec.size // F8Q8_BLOCK) * F8Q8_NBYTES,), DType.U8)
+    """The one part of a codec whose rows are runs of blocks; F8Q8 also fills a last one up, whatever the rows."""
+    elements, nbytes = _BLOCK[codec.name]
+    if spec.shape and spec.columns % elements == 0:
+        return TensorSpec((*spec.shape[:-1], spec.columns // elements * nbytes), DType.U8)
+    if type_of(codec) == GGUF:
+        raise _malformed(f"{spec} does not have rows of whole blocks of {elements}, which {codec} needs")
+    return TensorSpec((-(-spec.size // elements) * nbytes,), DType.U8)
 
 
 def _one_of(layer: Layer, field: str, allowed: tuple[int, ...]) -> int:
@@ -205,12 +209,8 @@ def afq(bits: int, group: int = 64, scale: DType = DType.F32) -> CodecSpec:
 
 
 def type_of(codec: CodecSpec) -> int | None:
-    """The type of layer that stores a codec; None if none does."""
-    if codec == RAW:
-        return UNQUANTIZED
-    if codec.name in BLOCKS.values() and not codec.params:
-        return GGUF
-    return {"hqq": HQQ, "fp8_scalar": FP8, "affine": AFQ, "f8q8": F8Q8, "mxfp4_split": MXFP4}.get(codec.name)
+    """The type of layer that stores a codec, some of its parameters at least; None if none does."""
+    return _TYPES.get(codec.name)
 
 
 CARRIED = (
@@ -232,7 +232,7 @@ CARRIED = (
 
 def adapted(codec: CodecSpec) -> CodecSpec:
     """A codec as layers have it: AFQ is one way to store an affine grid."""
-    return CodecSpec("affine", {"scale": "f32", **codec.params, **_AFFINE}) if codec.name == "affine" else codec
+    return CodecSpec(codec.name, {"scale": "f32", **codec.params, **_AFFINE}) if type_of(codec) == AFQ else codec
 
 
 def form_of(entry: Entry) -> LayerForm:
@@ -256,15 +256,16 @@ def form_of(entry: Entry) -> LayerForm:
 
 
 def holds(spec: TensorSpec, codec: CodecSpec) -> bool:
-    """Whether a tensor in a codec can be a layer."""
-    match type_of(codec):
-        case None:
-            return False
-        case 1:
-            return spec.dtype in STANDARD_TYPES
-        case 4:
-            same = (afq(bits, group, scale) for bits in AFQ_BITS for group in AFQ_GROUPS for scale in SCALES)
-            return len(spec.shape) >= 2 and codec in same
-        case 2:
-            return len(spec.shape) >= 2 and codec.params.get("bits") in HQQ_BITS and codec.params.get("axis", 0) in (0, 1)
-    return len(spec.shape) >= 2
+    """Whether a tensor in a codec can be a layer, or a plain tensor beside them."""
+    kind = type_of(codec)
+    if kind == UNQUANTIZED:
+        return spec.dtype in STANDARD_TYPES
+    if len(spec.shape) < 2 or spec.dtype is not DType.F32 or not any(carried.matches(codec) for carried in CARRIED):
+        return False
+    if kind in (HQQ, AFQ):
+        group = codec.integer("group", 0)
+        return group > 0 and (spec.columns if kind == AFQ else spec.size) % group == 0
+    if kind in (FP8, F8Q8):
+        return True
+    elements = MXFP4_BLOCK if kind == MXFP4 else _BLOCK[codec.name][0]
+    return spec.columns % elements == 0

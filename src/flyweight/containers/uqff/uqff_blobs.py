@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from flyweight.containers.abilities import Arrangement
-from flyweight.containers.container import Image, fill_shards
+from flyweight.containers.container import Arrangement, Image, fill_shards
 from flyweight.containers.hf import CONFIG
 from flyweight.containers.safetensors import build_image, read_header
 from flyweight.containers.uqff.blob import Blob, read_blob, write_blob

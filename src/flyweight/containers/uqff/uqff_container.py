@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from flyweight.containers.abilities import Arrangement
 from flyweight.containers.carried import Carried
-from flyweight.containers.container import Container, Finding, Image, Placement, require_carried
+from flyweight.containers.container import Arrangement, Container, Finding, Image, Placement, require_carried
 from flyweight.containers.hf import CONFIG, place_files, place_side_files
 from flyweight.containers.named_quantizations import Preset
 from flyweight.containers.safetensors import build_image, header_metadata
@@ -27,6 +26,7 @@ from flyweight.containers.uqff.uqff_files import (
     in_order,
     side_files,
 )
+from flyweight.containers.uqff.uqff_options import QUANTS
 from flyweight.foundation import strict_json
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
@@ -48,7 +48,7 @@ class UqffContainer(Container):
     dialect = "hf"
     is_directory = True
     codecs = (Carried("raw", dtypes=layer_fields.STANDARD_TYPES), *layer_fields.CARRIED)
-    quants = uqff_presets.QUANTS
+    quants = QUANTS
     promotes: ClassVar[bool]
     """Whether embedding and output head get a better type than the others."""
 

@@ -16,7 +16,6 @@ In a model made of a GGUF file the rows of q and k lie as they did there, and co
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterable, Mapping
 
 from flyweight.containers.container import Image, fill_shards
@@ -37,7 +36,7 @@ from flyweight.containers.uqff.uqff_files import (
     read_config,
     read_residual,
 )
-from flyweight.foundation.cursor import SCALARS, check_shape
+from flyweight.foundation.cursor import SCALARS, Cursor, check_shape
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
 from flyweight.foundation.limits import MAX_RANK
@@ -105,13 +104,15 @@ class Tables:
         spec = self.spec(key)
         if spec.dtype is not NUMBERS[kind] or spec.shape not in ((), (1,)):
             raise MalformedError(f"'{key}' must be a scalar {kind}, not {spec}", code="E_LAYER")
-        return int(SCALARS[kind].unpack(self.read(key))[0])
+        extent = self.tensors[key].extents["data"]
+        return int(Cursor(self.home[extent.file], extent.offset, extent.end).scalar(kind, key))
 
     def dims(self, key: str) -> tuple[int, ...]:
         spec = self.spec(key)
         if spec.dtype is not DType.U32 or len(spec.shape) != 1 or spec.size > MAX_RANK:
             raise MalformedError(f"'{key}' must be at most {MAX_RANK} u32 in a row, not {spec}", code="E_LAYER")
-        return check_shape(struct.unpack(f"<{spec.size}I", self.read(key)))
+        extent = self.tensors[key].extents["data"]
+        return check_shape(Cursor(self.home[extent.file], extent.offset, extent.end).scalars("u32", spec.size, key))
 
     def spec(self, key: str) -> TensorSpec:
         if key not in self.tensors:

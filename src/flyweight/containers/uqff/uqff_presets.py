@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from flyweight.containers.named_quantizations import Preset, PresetRule
-from flyweight.containers.options import OptionGroup
-from flyweight.containers.uqff.layer_fields import AFQ_BITS, BLOCKS, HQQ_BITS, afq
+from flyweight.containers.uqff.layer_fields import AFQ, AFQ_BITS, BLOCKS, HQQ, HQQ_BITS, afq, type_of
 from flyweight.containers.uqff.layer_order import EMBEDDING, HEAD
 from flyweight.foundation.ggml_types import GGML_TYPES
 from flyweight.foundation.manifest import Entry
@@ -35,8 +34,7 @@ CODECS: Mapping[str, CodecSpec] = {
     "f8q8": CodecSpec("f8q8"),
     "mxfp4": CodecSpec("mxfp4_split"),
 }
-QUANTS = tuple(CODECS)
-GROUP = OptionGroup("UQFF", QUANTS)
+_LABELS = {codec.name: name for name, codec in CODECS.items()} | {"raw": "unquant"}
 _NUMBERS = {"2": "q2k", "3": "q3k", "4": "q4k", "5": "q5k", "6": "q6k", "8": "q8_0"}
 """What mistral.rs takes a bare number for, on a CPU."""
 PROMOTED = {
@@ -66,12 +64,8 @@ def _rule(patterns: tuple[str, ...], name: str) -> PresetRule:
 
 def label(entry: Entry) -> str:
     """What mistral.rs calls the type of a tensor."""
-    codec = entry.codec
-    if codec.name == "raw":
-        return "unquant"
-    if codec.name in ("hqq", "affine"):
-        return f"{'hqq' if codec.name == 'hqq' else 'afq'}{codec.integer('bits')}"
-    return next((name for name, known in CODECS.items() if known.name == codec.name), codec.name)
+    prefix = {HQQ: "hqq", AFQ: "afq"}.get(type_of(entry.codec) or 0)
+    return f"{prefix}{entry.codec.integer('bits')}" if prefix else _LABELS[entry.codec.name]
 
 
 def target(quant: str, module: str, *, promotes: bool) -> str:
@@ -81,10 +75,9 @@ def target(quant: str, module: str, *, promotes: bool) -> str:
 
 def fallback(quant: str, columns: int) -> str | None:
     """What takes the place of a type in rows of this length; None where it fits or nothing does."""
-    codec = CODECS[quant].name
-    if codec not in GGML_TYPES or columns % GGML_TYPES[codec].elements == 0:
-        return None
-    return NARROWER.get(quant) if columns % 32 == 0 else None
+    narrower = NARROWER.get(quant)
+    fits = narrower is None or columns % GGML_TYPES[CODECS[quant].name].elements == 0
+    return narrower if not fits and columns % 32 == 0 else None
 
 
 def name_of(layers: Mapping[str, Entry], *, promotes: bool = True) -> str:

@@ -7,5 +7,5 @@ __all__ = ["DIALECTS"]
 
 DIALECTS: Table[Dialect] = Table(
     "flyweight.models.dialects",
-    {"hf": "hf_dialect:HF", "gguf": "gguf_dialect:GGUF", "hf_adjacent": "adjacent_dialect:ADJACENT"},
+    {"hf": "hf_dialect:HF", "gguf": "gguf_dialect:GGUF", "hf_adjacent": "hf_dialect:ADJACENT"},
 )

@@ -124,7 +124,18 @@ class HuggingFace:
         return Translation({"format": Typed("str", "pt")}, files, notes=notes)
 
 
+class Interleaved(HuggingFace):
+    """What mistral.rs makes of llama.cpp's files: all is as above, but the rows of q and k lie as they did there."""
+
+    name = "hf_adjacent"
+
+    def stored(self, name: str, config: Config) -> Stored:
+        module = name.split(".")[-2]
+        return Stored(name, {"q_proj": config.dims.heads, "k_proj": config.dims.kv_heads}.get(module, 0))
+
+
 HF = HuggingFace()
+ADJACENT = Interleaved()
 
 
 def _present(files: Files, read: Read) -> Present:

@@ -24,8 +24,8 @@ import numpy as np
 from flyweight.checkpoint import Checkpoint
 from flyweight.codecs import Codec, codec_for, known
 from flyweight.codecs.casts import astype
-from flyweight.containers.abilities import Arrangement, Arranges, Describes, Restates, adapted
-from flyweight.containers.container import Container
+from flyweight.containers.abilities import Arranges, Describes, Restates, adapted
+from flyweight.containers.container import Arrangement, Container
 from flyweight.foundation import strict_json
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError, ResourceError, UnsupportedError

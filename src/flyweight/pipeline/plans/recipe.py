@@ -88,10 +88,9 @@ class Choice:
         if self.codec is None:
             return self
         wanted, *others = (codec_for(_of_tensor(codec, spec)) for codec in (self.codec, *self.otherwise))
-        other = next((codec for codec in others if _fits(codec, spec)), None) if not _fits(wanted, spec) else None
-        if other is not None:
-            wanted, note = other, f"{other.name} instead of {wanted.name}: rows of {spec.columns} are no whole blocks of that"
-            return replace(self, codec=wanted.spec, otherwise=(), note=note)
+        if others and not _fits(wanted, spec) and (other := next((codec for codec in others if _fits(codec, spec)), None)):
+            note = f"{other.name} instead of {wanted.name}: rows of {spec.columns} are no whole blocks of that"
+            return replace(self, codec=other.spec, otherwise=(), note=note)
         return replace(self, codec=wanted.spec, otherwise=())
 
     def as_json(self) -> dict[str, Any]:
