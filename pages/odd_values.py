@@ -98,14 +98,13 @@ def tables() -> str:
     values = {f"one {label}": lambda codec, value=value: valued(codec, value) for label, value in ODD_VALUES.items()}
     whole = {"all 0": zero, "all −0.0": negative_zero, "all subnormal": subnormal}
     shapes = {str(list(shape)): lambda codec, shape=shape: shaped(codec, shape) for shape in SHAPES}
-    silent = ", ".join(kind.name for kind in CODECS if not kind.encodes)
     return "\n".join(
         [
             "## Values\n",
             outcomes(values | whole),
             "\n## Shapes\n",
             outcomes(shapes),
-            f"\nWithout an encoder (`E_NO_ENCODER`): {silent}.\n",
+            "",
         ]
     )
 

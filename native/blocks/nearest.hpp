@@ -192,24 +192,35 @@ template <typename T> constexpr auto eight_q4_1 = ranged_eight<ggml::q4_1, 4, T>
 template <typename T> constexpr auto eight_q5_1 = ranged_eight<ggml::q5_1, 5, T>;
 
 // Adding the number below a half, with the sign of the value, and truncating rounds halves away from zero.
-template <typename T>
-inline void eight_q8_0(const T* values, uint8_t* blocks) {
+// Sums of the codes go before them where `Summed`: rounded to f16, times the stored scale, rounded again.
+template <typename Type, bool Summed, typename T>
+inline void bytes_eight(const T* values, uint8_t* blocks) {
     const Extremes8 range = extremes_of_eight(values);
     const F32x8 scale = F32x8(magnitudes(greatest(-range.low, range.high))) / 127.0f;
     const F32x8 step = inverses(scale);
     for (int b = 0; b < 8; ++b) {
-        uint8_t* block = blocks + b * ggml::q8_0::bytes;
+        uint8_t* block = blocks + b * Type::bytes;
         store_f16(block, scale[b]);
-        I32x8 whole[4];
+        I32x8 whole[4], total{};
         for (int i = 0; i < 4; ++i) {
             const F32x8 steps = load_values(values + 32 * b + 8 * i) * step[b];
             const I32x8 sign = I32x8(steps) & int32_t(0x80000000);
-            whole[i] = __builtin_convertvector(steps + F32x8(sign | int32_t(0x3effffff)), I32x8) & 0xff;
+            const I32x8 codes = __builtin_convertvector(steps + F32x8(sign | int32_t(0x3effffff)), I32x8);
+            if (Summed) total += codes;
+            whole[i] = codes & 0xff;
         }
-        store_narrowed(block + 2, whole);
+        if (Summed) {
+            const float sum = float(over_lanes(total, [](I32x8 a, I32x8 b) { return a + b; }));
+            const float stored = f16_value(f16_bits(scale[b]));
+            store_f16(block + 2, bits_of(stored) == infinity ? stored : f16_value(f16_bits(sum)) * stored);
+        }
+        store_narrowed(block + Type::bytes - 32, whole);
     }
-    if (!range.finite) store_voids<ggml::q8_0>(values, blocks);
+    if (!range.finite) store_voids<Type>(values, blocks);
 }
+
+template <typename T> constexpr auto eight_q8_0 = bytes_eight<ggml::q8_0, false, T>;
+template <typename T> constexpr auto eight_q8_1 = bytes_eight<ggml::q8_1, true, T>;
 
 // One by one: its work is in its codes, not in its scale.
 template <typename T>

@@ -143,6 +143,13 @@ void bind_coding(nb::module_& module) {
         run(&Coding::f8q8_encode, values.data(), values.shape(0), first.data(), inverse.data(), blocks.data());
     }, "values", "first", "inverse", "blocks");
 
+    define(module, "mxfp4_codes", +[](Floats values, Floats inverse, BytesOut out) {
+        require_shape(values, out.shape(0), 32, "a row is not one block");
+        require_shape(inverse, values.shape(0), 1, "a block has one of each");
+        require_shape(out, values.shape(0), 16, "a row is not one block");
+        run(&Coding::mxfp4_codes, values.data(), values.shape(0), inverse.data(), out.data());
+    }, "values", "inverse", "out");
+
     define(module, "add_product", +[](Floats left, Floats right, FloatsOut out) {
         const size_t rows = left.shape(0), rank = left.shape(1), columns = right.shape(1);
         require_shape(right, rank, columns);

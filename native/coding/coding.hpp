@@ -14,7 +14,7 @@
     X(magnitudes, magnitudes<float>) X(magnitudes_bf16, magnitudes<uint16_t>)                         \
     X(fp8_codes, fp8_codes<float>) X(fp8_codes_bf16, fp8_codes<uint16_t>)                             \
     X(table_decode, table_decode)                                                                     \
-    X(f8q8_decode, f8q8_decode) X(f8q8_encode, f8q8_encode)                                           \
+    X(f8q8_decode, f8q8_decode) X(f8q8_encode, f8q8_encode) X(mxfp4_codes, mxfp4_codes)               \
     X(sign_encode, sign_encode<float>) X(sign_encode_bf16, sign_encode<uint16_t>)                     \
     X(add_product, add_product)
 FLYWEIGHT_TABLE(Coding)

@@ -97,6 +97,21 @@ void f8q8_encode(const float* __restrict values, size_t count, const uint8_t* __
     }
 }
 
+// E2M1 of values · inverse, two in a byte, the first in the low bits: the nearest, the larger of two equally near.
+void mxfp4_codes(const float* __restrict values, size_t count, const float* __restrict inverse, uint8_t* __restrict out) {
+    constexpr float middles[7] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};
+    for (size_t block = 0; block < count; ++block, values += 32, out += 16) {
+        int32_t codes[32];
+        for (size_t i = 0; i < 32; ++i) {
+            const float steps = values[i] * inverse[block], magnitude = __builtin_fabsf(steps);
+            int32_t code = steps < 0.0f ? 8 : 0;
+            for (float middle : middles) code += magnitude >= middle;
+            codes[i] = code;
+        }
+        for (size_t i = 0; i < 16; ++i) out[i] = uint8_t(codes[2 * i] | codes[2 * i + 1] << 4);
+    }
+}
+
 // table[code] · scale, one scale per `group` columns.
 void table_decode(const uint8_t* __restrict codes, size_t rows, size_t columns, const float* __restrict table,
                   const float* __restrict scale, size_t group, float* __restrict out) {

@@ -57,14 +57,14 @@ void bind_grids(nb::module_& module) {
         run(&Grids::hqq_codes, values.data(), size, groups, t.data(), z.data(), levels, out.data());
     }, "values", "t", "z", "levels", "out");
 
-    define(module, "hqq_round", +[](Floats values, Floats by, Floats t, Floats z, float beta, int levels, FloatsOut error,
+    define(module, "hqq_round", +[](Floats values, Floats by, Floats t, Floats z, float inverse, int levels, FloatsOut error,
                                     FloatsOut mean) {
         const size_t size = values.shape(0), groups = values.shape(1);
         require_levels(levels);
         require_rows(groups, t, z, error, mean);
-        run(&Grids::hqq_round, values.data(), weights_of(values, by), size, groups, t.data(), z.data(), beta, levels, error.data(),
+        run(&Grids::hqq_round, values.data(), weights_of(values, by), size, groups, t.data(), z.data(), inverse, levels, error.data(),
             mean.data());
-    }, "values", "by", "t", "z", "beta", "levels", "error", "mean");
+    }, "values", "by", "t", "z", "inverse", "levels", "error", "mean");
 }
 
 }  // namespace flyweight

@@ -123,14 +123,14 @@ constexpr double ln2 = 0.6931471805599453, round_double = 0x1.8p52;
 
 constexpr double factorial(int n) { return n < 2 ? 1.0 : n * factorial(n - 1); }
 
-// x^-0.3 for x > 2^-126: log2 and exp2 as series in double precision.
+// x^-0.3 for x > 2^-126: exp(−0.3 · ln x), each step rounded to f32, both functions as series in double precision.
 inline float power(float x) {
     const int32_t bits = int32_t(bits_of(x)), exponent = (bits - 0x3f3504f3) >> 23;
     const double m = double(float_of(uint32_t(bits) - (uint32_t(exponent) << 23))), s = (m - 1.0) / (m + 1.0), ss = s * s;
     double log = 0.0;
     for (int k = 10; k >= 0; --k) log = log * ss + 2.0 / ln2 / (2 * k + 1);
-    const double p = (double(exponent) + s * log) * double(-0.3f), whole = p + round_double - round_double;
-    const double r = (p - whole) * ln2;
+    const float natural = float((double(exponent) + s * log) * ln2);
+    const double p = double(natural * -0.3f), whole = p / ln2 + round_double - round_double, r = p - whole * ln2;
     double exp = 0.0;
     for (int k = 13; k >= 0; --k) exp = exp * r + 1.0 / factorial(k);
     return float(exp) * float_of(uint32_t(int32_t(whole) + 127) << 23);
@@ -186,9 +186,9 @@ void hqq_round_of(const float* values, const float* by, size_t size, size_t grou
     });
 }
 
-void hqq_round(const float* values, const float* by, size_t size, size_t groups, const float* t, const float* z, float beta,
+void hqq_round(const float* values, const float* by, size_t size, size_t groups, const float* t, const float* z, float inverse,
                int levels, float* error, float* mean) {
-    (by ? hqq_round_of<true> : hqq_round_of<false>)(values, by, size, groups, t, z, 1.0f / beta, float(levels), error, mean);
+    (by ? hqq_round_of<true> : hqq_round_of<false>)(values, by, size, groups, t, z, inverse, float(levels), error, mean);
 }
 
 }  // namespace

@@ -135,6 +135,22 @@ struct Biased {
     }
 };
 
+// As `Biased` without half the range, all of it in f32: a range under 1e-12 has the scale 1, and halves are rounded away from zero.
+struct Afq {
+    float half, top;
+    template <typename F>
+    F steps(F value, float s, float b) const {
+        const F quotient = (value - b) / s, even = whole<F>(quotient);
+        return even + (quotient - even == 0.5f ? F{} + 1.0f : F{});
+    }
+    F32x8 code_of_zero(F32x8 inverse, F32x8 b) const { return -b * inverse; }
+    float steps_of_zero_scale(float) const { return 0.0f; }
+    Maps maps(F32x8 low, F32x8 high, Stored) const {
+        const F32x8 span = high - low;
+        return {span < 1e-12f ? F32x8{} + 1.0f : span / top, low};
+    }
+};
+
 // Codes count from the middle, z = half the range: code = w / s + z.
 struct Centred {
     float half, top;
@@ -336,6 +352,12 @@ template <typename T, bool Signed>
 void encode_biased(const T* values, size_t rows, size_t columns, int bits, size_t group, int stored, uint8_t* packed, size_t nbytes,
                    float* scale, float* bias) {
     encode_affine<Biased>(values, rows, columns, bits, group, stored, Signed, packed, nbytes, scale, bias);
+}
+
+template <typename T>
+void encode_afq(const T* values, size_t rows, size_t columns, int bits, size_t group, uint8_t* packed, size_t nbytes, float* scale,
+                float* bias) {
+    encode_affine<Afq>(values, rows, columns, bits, group, int(Stored::f32), false, packed, nbytes, scale, bias);
 }
 
 template <typename T>

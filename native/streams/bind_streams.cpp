@@ -49,6 +49,12 @@ void encode_biased(Matrix<const In> values, int bits, size_t group, const char* 
 }
 
 template <auto Kernel, typename In>
+void encode_afq(Matrix<const In> values, int bits, size_t group, BytesOut packed, FloatsOut scale, FloatsOut bias) {
+    require_groups(packed, values.shape(0), values.shape(1), bits, group, scale, bias);
+    run(Kernel, values.data(), values.shape(0), values.shape(1), bits, group, packed.data(), packed.shape(1), scale.data(), bias.data());
+}
+
+template <auto Kernel, typename In>
 void encode_symmetric(Matrix<const In> values, int bits, size_t group, const char* stored, BytesOut packed, FloatsOut scale) {
     require_groups(packed, values.shape(0), values.shape(1), bits, group, scale, scale);
     run(Kernel, values.data(), values.shape(0), values.shape(1), bits, group, stored_type(stored), packed.data(), packed.shape(1), scale.data());
@@ -83,6 +89,7 @@ void bind_streams(nb::module_& module) {
            "packed", "scale", "bias");                                                                                              \
     define(module, "encode_signed_bias", encode_biased<&Streams::encode_signed_bias##suffix, T>, "values", "bits", "group",         \
            "stored", "packed", "scale", "bias");                                                                                    \
+    define(module, "encode_afq", encode_afq<&Streams::encode_afq##suffix, T>, "values", "bits", "group", "packed", "scale", "bias"); \
     define(module, "encode_symmetric", encode_symmetric<&Streams::encode_symmetric##suffix, T>, "values", "bits", "group",          \
            "stored", "packed", "scale");
     X(, float) X(_bf16, uint16_t)

@@ -18,5 +18,6 @@
     X(decode_symmetric, decode_affine<Symmetric, float>) X(decode_symmetric_bf16, decode_affine<Symmetric, uint16_t>)       \
     X(encode_scale_bias, encode_biased<float, false>) X(encode_scale_bias_bf16, encode_biased<uint16_t, false>)             \
     X(encode_signed_bias, encode_biased<float, true>) X(encode_signed_bias_bf16, encode_biased<uint16_t, true>)             \
+    X(encode_afq, encode_afq<float>) X(encode_afq_bf16, encode_afq<uint16_t>)                                               \
     X(encode_symmetric, encode_symmetric<float>) X(encode_symmetric_bf16, encode_symmetric<uint16_t>)
 FLYWEIGHT_TABLE(Streams)

@@ -8,7 +8,6 @@ import pytest
 
 from flyweight.codecs import Codec
 from flyweight.foundation.dtypes import DType
-from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import TensorSpec
 from pages import ROOT, odd_values
 from support.every_codec import ENCODERS, INSTANCES, dtypes, named, plausible, same_bits, weights
@@ -75,10 +74,3 @@ def test_parts_from_any_memory_decode_alike(codec: Codec) -> None:
     expected = fitted.decode(SPEC, parts)
     for turn in MEMORY.values():
         assert same_bits(fitted.decode(SPEC, {name: turn(part) for name, part in parts.items()}), expected)
-
-
-@named([codec for codec in INSTANCES if not codec.encodes])
-def test_what_cannot_be_encoded_says_so(codec: Codec) -> None:
-    with pytest.raises(UnsupportedError) as caught:
-        codec.encode(SPEC, weights(SPEC))
-    assert caught.value.code == "E_NO_ENCODER"

@@ -75,6 +75,16 @@ def test_f8q8(isa: str, fenced, count: int) -> None:
         agree("f8q8_encode", (values, first, each), [fenced((count, 33), np.uint8)])
 
 
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_mxfp4_codes(isa: str, fenced, count: int) -> None:
+    finite = numbers(count, 32, count, special=False)
+    ties = np.random.default_rng(count).integers(-24, 25, (count, 32)).astype(np.float32) / 4
+    for source in (finite, ties):
+        for inverse in (1, 4, 2.0**-127, 2.0**127):
+            each = fenced((count, 1), np.float32, np.full((count, 1), inverse, np.float32))
+            agree("mxfp4_codes", (fenced((count, 32), np.float32, source), each), [fenced((count, 16), np.uint8)])
+
+
 @pytest.mark.parametrize("bits", [8, 16, 32])
 @pytest.mark.parametrize("density", [0.0, 0.1, 0.5, 1.0])
 def test_mark_gather_and_places(isa: str, fenced, bits: int, density: float) -> None:

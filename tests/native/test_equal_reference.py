@@ -124,7 +124,7 @@ def test_encode_bf16_as_its_values(isa: str, fenced, name: str) -> None:
         assert same(out, by_reference(f"encode_{name}", narrow.view(np.uint16), out=np.empty((count, nbytes), np.uint8)))
 
 
-@pytest.mark.parametrize("name", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
+@pytest.mark.parametrize("name", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1"])
 def test_encode_zeros_of_both_signs(isa: str, name: str) -> None:
     """Which zero comes first decides the sign of a scale or a minimum."""
     rng = np.random.default_rng(6)

@@ -108,15 +108,16 @@ class Affine(Codec):
         """The parts for codes (rows, columns), scale and offset (rows, groups)."""
         stored = codes ^ np.uint8(self.half) if self.form == "symmetric" else codes
         packed, layout = packing.pack(self.packing, stored, self.bits), self.layout(spec)
-        padded = self._packed_rows(layout["codes"], len(packed))
+        padded = self.packed_rows(layout["codes"], len(packed))
         padded[:, : packed.shape[1]] = packed
-        return self._parts(layout, padded, scale, offset)
+        return self.packed_parts(layout, padded, scale, offset)
 
-    def _packed_rows(self, codes: TensorSpec, rows: int) -> Array:
+    def packed_rows(self, codes: TensorSpec, rows: int) -> Array:
         """Zeros for rows of packed codes, padded to whole words."""
         return np.zeros((rows, codes.shape[self.axis] * codes.dtype.itemsize), np.uint8)
 
-    def _parts(self, layout: Layout, packed: Array, scale: Array, offset: Array) -> Parts:
+    def packed_parts(self, layout: Layout, packed: Array, scale: Array, offset: Array) -> Parts:
+        """The parts for rows of packed codes, scale and offset (rows, groups)."""
         rows = {"codes": packed.view(_WORDS[self.word].numpy), "scale": scale, "bias": offset, "zero": offset}
         return {part: self._from_rows(astype(rows[part], want.dtype.numpy), want.shape) for part, want in layout.items()}
 
@@ -173,14 +174,14 @@ class Affine(Codec):
         layout, rows = self.layout(spec), self._rows(spec, array, keep=DType.BF16)
         columns = rows.shape[1]
         span = self.span(columns)
-        packed = self._packed_rows(layout["codes"], len(rows))
+        packed = self.packed_rows(layout["codes"], len(rows))
         scale, offset = (np.full((len(rows), -(-columns // span)), self.half, np.float32) for _ in range(2))
         if self.form == "symmetric":
             kernels.encode_symmetric(rows, self.bits, span, self.scale, packed, scale)
         else:
             kernels.encode_scale_bias(rows, self.bits, span, self.scale, packed, scale, offset)
         require_finite(not np.isnan(scale).any())
-        return self._parts(layout, packed, *self.representable(scale, offset))
+        return self.packed_parts(layout, packed, *self.representable(scale, offset))
 
     def _rows(self, spec: TensorSpec, array: Array, keep: DType = DType.F32) -> Array:
         """A tensor as rows, (rows, columns): of float32, or of the type to keep where it is that already."""

@@ -27,6 +27,7 @@ TOP = np.float32(416)
 SCALES = np.arange(256, dtype=np.uint8).view(DType.F8_E4M3.numpy).astype(np.float32).reshape(1, 256) / TOP
 """The scale that each d stands for; NaN for 127 and 255."""
 _LARGEST = 126
+_REACH = np.float32(127) * SCALES[0, _LARGEST]
 
 
 class F8q8(Codec):
@@ -59,8 +60,6 @@ class F8q8(Codec):
         parts = self.allocate(spec)
         for values, peaks, blocks in self.runs(spec, array, parts):
             d = np.searchsorted(SCALES[0, : _LARGEST + 1], peaks / np.float32(127)).astype(np.uint8)
-            if (d > _LARGEST).any():
-                raise UnsupportedError(f"f8q8 has no magnitudes above {127 * SCALES[0, _LARGEST]:.2f}", code="E_BLOCK_RANGE")
             with np.errstate(divide="ignore"):
                 inverse = np.where(d > 0, np.float32(1) / SCALES[0, d], np.float32(0))
             kernels.f8q8_encode(values, d, inverse, blocks)
@@ -70,7 +69,7 @@ class F8q8(Codec):
         return {"blocks": np.zeros(self.layout(spec)["blocks"].shape, np.uint8)}
 
     def runs(self, spec: TensorSpec, array: Array, parts: Parts) -> Iterator[tuple[Array, Array, Array]]:
-        """Some blocks after the other: their values, (n, 32), greatest magnitudes, (n, 1), all finite, and where they go."""
+        """Some blocks after the other: values, (n, 32), greatest magnitudes, (n, 1), all within reach, and where they go."""
         flat, blocks = np.asarray(array).reshape(-1), self._blocks(parts)
         for start in range(0, len(blocks), _RUN):
             given = astype(flat[start * _BLOCK : (start + _RUN) * _BLOCK], DType.F32.numpy)
@@ -80,6 +79,8 @@ class F8q8(Codec):
             peaks = np.empty((len(values), 1), np.float32)
             kernels.magnitudes(values, _BLOCK, peaks)
             require_finite(np.isfinite(peaks).all())
+            if (peaks > _REACH).any():
+                raise UnsupportedError(f"f8q8 has no magnitudes above {_REACH:.2f}", code="E_BLOCK_RANGE")
             yield values, peaks, blocks[start : start + _RUN]
 
     def _blocks(self, parts: Parts) -> Array:

@@ -26,7 +26,7 @@ _TYPES = (
     GgmlType(6, "q5_0", 32, 22, ("decode", "nearest", "product"), 8),
     GgmlType(7, "q5_1", 32, 24, ("decode", "nearest", "product"), 9),
     GgmlType(8, "q8_0", 32, 34, ("decode", "nearest", "product"), 7),
-    GgmlType(9, "q8_1", 32, 36, ("decode",)),  # two f16 and 32 i8, as ggml has it; gguf-py says 40
+    GgmlType(9, "q8_1", 32, 36, ("decode", "nearest")),  # two f16 and 32 i8, as ggml has it; gguf-py says 40
     GgmlType(10, "q2_k", 256, 84, ("decode", "search"), 10),
     GgmlType(11, "q3_k", 256, 110, ("decode", "search"), 12),
     GgmlType(12, "q4_k", 256, 144, ("decode", "search", "product"), 15),

@@ -74,13 +74,17 @@ def _grid_sums(
 
 # Half-quadratic -------------------------------------------------------------------------------
 
-_LOG2 = tuple(2.0 / 0.6931471805599453 / (2 * k + 1) for k in range(11))
+_LN2 = 0.6931471805599453
+_LOG2 = tuple(2.0 / _LN2 / (2 * k + 1) for k in range(11))
 _EXP = tuple(1.0 / factorial(k) for k in range(14))
 _ROUND = 1.5 * 2.0**52  # x + this − this is x rounded to nearest even
 
 
 def power(x: Array) -> Array:
-    """x^−0.3 for f32 x > 2^-126, by double precision and no library: 2^(−0.3 · log2 x), both as series, rounded once to f32."""
+    """x^−0.3 for f32 x > 2^-126 as mistral.rs has it: exp(−0.3 · ln x), each of the three steps rounded to f32.
+
+    By series in double precision and by no library, whose last bits differ between machines.
+    """
     bits = x.view(np.int32)
     exponent = (bits - np.int32(0x3F3504F3)) >> np.int32(23)  # x = m · 2^exponent, m from √½ to √2
     m = (bits - (exponent << np.int32(23))).view(np.float32).astype(D)
@@ -88,9 +92,10 @@ def power(x: Array) -> Array:
     series = np.zeros_like(s)
     for c in reversed(_LOG2):
         series = series * (s * s) + c
-    p = (exponent.astype(D) + s * series) * D(F(-0.3))
-    whole = (p + _ROUND) - _ROUND
-    r = (p - whole) * 0.6931471805599453
+    log = ((exponent.astype(D) + s * series) * _LN2).astype(np.float32)
+    p = (log * F(-0.3)).astype(D)
+    whole = (p / _LN2 + _ROUND) - _ROUND
+    r = p - whole * _LN2
     series = np.zeros_like(s)
     for c in reversed(_EXP):
         series = series * r + c
@@ -114,15 +119,14 @@ def _hqq_codes(values: Array, t: Array, z: Array, levels: int, out: Array) -> No
 
 
 @kernel
-def _hqq_round(values: Array, by: Array, t: Array, z: Array, beta: float, levels: int, error: Array, mean: Array) -> None:
+def _hqq_round(values: Array, by: Array, t: Array, z: Array, inverse: float, levels: int, error: Array, mean: Array) -> None:
     error[...] = mean[...] = 0
-    inverse = F(1) / F(beta)
     for row, w in enumerate(values):
         q = _away(w, t[0], z[0], levels)
         off = w - (q - z[0]) / t[0]
         size = np.abs(off)
         large = size > SURELY_DENSE
-        left = size - inverse * power(np.where(large, size, F(1)))
+        left = size - F(inverse) * power(np.where(large, size, F(1)))
         sparse = np.where(large & (left > 0), np.copysign(left, off), F(0))
         target = q - (w - sparse) * t[0]
         error[0] += size * by[row] if len(by) else size
@@ -186,10 +190,10 @@ def hqq_codes(values: Array, t: Array, z: Array, levels: int, out: Array) -> Non
     _hqq_codes.run(values, t, z, levels, out)
 
 
-def hqq_round(values: Array, by: Array, t: Array, z: Array, beta: float, levels: int, error: Array, mean: Array) -> None:
-    """Σ by · |w − ŵ| and Σ by · (q − (w − e) · t) of each column: error and mean, f32 (1, groups)."""
+def hqq_round(values: Array, by: Array, t: Array, z: Array, inverse: float, levels: int, error: Array, mean: Array) -> None:
+    """Σ by · |w − ŵ| and Σ by · (q − (w − e) · t) of each column: error and mean, f32 (1, groups); `inverse` is 1 / β."""
     _check_groups(values, ("t", t), ("z", z), levels=levels)
     _check_weights(values, by)
     for label, array in (("error", error), ("mean", mean)):
         check(label, array, F32, (1, values.shape[1]), written=True)
-    _hqq_round.run(values, by, t, z, beta, levels, error, mean)
+    _hqq_round.run(values, by, t, z, inverse, levels, error, mean)

@@ -16,5 +16,6 @@ QUANTIZERS: Table[Quantizer] = Table(
         "kmeans": "kmeans:kmeans",
         "clip": "clip:clip",
         "hqq": "half_quadratic:hqq",
+        "mistralrs": "mistralrs:mistralrs",
     },
 )

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import mul
 
 import numpy as np
 
@@ -32,7 +33,10 @@ from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers.quantizer import Quantizer, chunks, group_columns, stored_or
 
 F = np.float32
-_BETAS = tuple(accumulate([F(10), *[F(1.01)] * 9], lambda beta, growth: F(beta * growth)))
+_INVERSES = tuple(1 / beta for beta in accumulate([10.0, *[1.01] * 9], mul))
+"""1 / β of each step."""
+_MOST_ERROR = 1e4
+"""mistral.rs ends where the first mean of |w − ŵ| is no less."""
 _LARGEST = F(2e4)
 """mistral.rs's bound of t."""
 
@@ -66,8 +70,8 @@ def _by_group(codec: Affine, rows: Array, weights: Array) -> tuple[Array, Array]
         t = np.where(np.isfinite(t), t, F(1))
         best = z = -low * t
     least = np.full_like(t, np.inf)
-    for beta in _BETAS:
-        error, after = search.round(t, z, beta)
+    for inverse in _INVERSES:
+        error, after = search.round(t, z, inverse)
         better = error < least
         if not better.any():
             break
@@ -87,9 +91,9 @@ def _whole_tensor(array: Array, codec: Hqq, spec: TensorSpec, importance: Array 
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         t = np.minimum(F(1) / (high - low) * F(codec.affine.levels), _LARGEST)
         z = -low * t
-    least = np.inf
-    for beta in _BETAS if w.size else ():
-        error, z = search.round(t, z, beta)
+    least = _MOST_ERROR
+    for inverse in _INVERSES if w.size else ():
+        error, z = search.round(t, z, inverse)
         if not (mean := float(error[0].mean())) < least:
             break
         least = mean
@@ -121,9 +125,9 @@ class _Search:
             return (np.zeros((1, self.values.shape[1]), F),) * 2
         return self.values.min(axis=0, keepdims=True), self.values.max(axis=0, keepdims=True)
 
-    def round(self, t: Array, z: Array, beta: F) -> tuple[Array, Array]:
+    def round(self, t: Array, z: Array, inverse: float) -> tuple[Array, Array]:
         """One step: mean |w − ŵ| of every group, and its next z."""
         error, after = np.empty_like(t), np.empty_like(t)
-        kernels.hqq_round(self.values, self.weights, t, z, float(beta), self.levels, error, after)
+        kernels.hqq_round(self.values, self.weights, t, z, inverse, self.levels, error, after)
         with np.errstate(all="ignore"):
             return error / self.total, after / self.total

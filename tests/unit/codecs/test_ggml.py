@@ -145,6 +145,7 @@ def test_error_of_nearest_rounding(name: str) -> None:
         "q5_0": peak / 16,
         "q5_1": spread / 62,
         "q8_0": peak / 254,
+        "q8_1": peak / 254,
         "mxfp4": peak / 4,
     }[name]
     assert (error <= bound + peak * 2.0**-10).all()
@@ -177,11 +178,23 @@ def test_values_too_small_decode_to_next_to_nothing(name: str, tiny: float) -> N
     assert (np.abs(found) <= 2 * abs(tiny)).all()
 
 
-@pytest.mark.parametrize("name", [name for name, codec in CODECS.items() if not codec.encodes])
-def test_no_encoder(name: str) -> None:
+def test_a_type_without_an_encoder_says_so() -> None:
+    """Every type that is decoded is encoded as well; another may come that is not."""
+    decoded_only = type("DecodedOnly", (type(CODECS["q8_0"]),), {"encodes": False})()
     with pytest.raises(UnsupportedError) as refused:
-        CODECS[name].encode(TensorSpec((256,), DType.F32), np.zeros(256, np.float32))
+        decoded_only.encode(TensorSpec((256,), DType.F32), np.zeros(256, np.float32))
     assert refused.value.code == "E_NO_ENCODER"
+
+
+def test_q8_1_stores_the_sum_of_its_values() -> None:
+    """s = f16(f16(Σ q) · d): 32 · 127 = 4064 is beyond the whole numbers that f16 has one by one."""
+    values = np.full((2, 32), 1, np.float32)
+    values[1, 1:] = 0.9961
+    blocks = CODECS["q8_1"].encode(TensorSpec((2, 32), DType.F32), values)["blocks"]
+    d, s = blocks[:, :4].view("<f2").astype(np.float64).T
+    codes = blocks[:, 4:].view(np.int8)
+    assert codes.sum(axis=1, dtype=int).tolist() == [4064, 127 + 31 * 127]
+    assert s.tolist() == (np.float16(4064).astype(np.float64) * d).astype(np.float16).astype(np.float64).tolist()
 
 
 # Grids ------------------------------------------------------------------------------------------

@@ -110,15 +110,35 @@ def encode_q5_1(values: Array, blocks: Array) -> None:
     _void(values, blocks)
 
 
-@_encoder
-def encode_q8_0(values: Array, blocks: Array) -> None:
-    """Rounds halves away from zero, as ggml does."""
+def _encode_bytes(values: Array) -> tuple[Array, Array]:
+    """Scale and codes of w = d·code: halves are rounded away from zero, as ggml does."""
     scale = np.abs(values).max(axis=1, keepdims=True) / np.float32(127)
     steps = np.nan_to_num(values * _inverse(scale), nan=0, posinf=0, neginf=0)
     whole = np.trunc(steps)
     whole += np.trunc(np.float32(2) * (steps - whole))
+    return scale, whole.astype(np.int8)
+
+
+@_encoder
+def encode_q8_0(values: Array, blocks: Array) -> None:
+    scale, codes = _encode_bytes(values)
     _put_f16(blocks, 0, scale)
-    blocks[:, 2:34] = whole.astype(np.int8).view(np.uint8)
+    blocks[:, 2:34] = codes.view(np.uint8)
+    _void(values, blocks)
+
+
+@_encoder
+def encode_q8_1(values: Array, blocks: Array) -> None:
+    """As q8_0; the sum of the codes and its product with the stored scale are rounded to f16 one after the other.
+
+    The product with an infinite scale is infinite, whatever the sum.
+    """
+    scale, codes = _encode_bytes(values)
+    _put_f16(blocks, 0, scale)
+    stored = scale.astype(np.float16).astype(np.float32)
+    total = codes.sum(axis=1, keepdims=True, dtype=np.int32).astype(np.float16).astype(np.float32)
+    _put_f16(blocks, 2, np.where(np.isinf(stored), stored, total * stored))
+    blocks[:, 4:36] = codes.view(np.uint8)
     _void(values, blocks)
 
 

@@ -10,6 +10,8 @@ from flyweight.kernels.registry import kernel
 from flyweight.kernels.streams.float_casts import also_from_bf16
 
 SUM_LANES = 16
+E2M1_MIDDLES = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5], np.float32)
+"""Between the magnitudes 0, 0.5, 1, 1.5, 2, 3, 4 and 6."""
 
 
 @kernel
@@ -57,6 +59,14 @@ def _f8q8_encode(values: Array, first: Array, inverse: Array, blocks: Array) -> 
     whole += np.trunc(np.float32(2) * (steps - whole))
     blocks[:, :1] = first
     blocks[:, 1:] = whole.astype(np.int8).view(np.uint8)
+
+
+@kernel
+def _mxfp4_codes(values: Array, inverse: Array, out: Array) -> None:
+    """E2M1 of values · inverse, two in a byte, the first in the low bits: the nearest, the larger of two equally near."""
+    steps = values * inverse
+    codes = np.searchsorted(E2M1_MIDDLES, np.abs(steps), side="right").astype(np.uint8) | (steps < 0).astype(np.uint8) << 3
+    out[...] = codes[:, 0::2] | codes[:, 1::2] << 4
 
 
 @kernel
@@ -116,6 +126,14 @@ def f8q8_encode(values: Array, first: Array, inverse: Array, blocks: Array) -> N
     check("inverse", inverse, F32, (len(values), 1))
     check("blocks", blocks, U8, (len(values), 33), written=True)
     _f8q8_encode.run(values, first, inverse, blocks)
+
+
+def mxfp4_codes(values: Array, inverse: Array, out: Array) -> None:
+    """Codes of blocks in E2M1. values: f32 (n, 32), finite; inverse: f32 (n, 1), out: u8 (n, 16)."""
+    check("values", values, F32, (None, 32))
+    check("inverse", inverse, F32, (len(values), 1))
+    check("out", out, U8, (len(values), 16), written=True)
+    _mxfp4_codes.run(values, inverse, out)
 
 
 def sign_encode(values: Array, packed: Array, sums: Array) -> None:

@@ -77,6 +77,9 @@ def _extremes(values: Array, group: int) -> tuple[Array, Array, Array]:
     return low.astype(np.float64), high.astype(np.float64), finite
 
 
+_LEAST_SPAN = np.float32(1e-12)
+
+
 def _fill(top: int, steps: Array, packed: Array, bits: int, flip: int = 0) -> None:
     """The nearest whole number of steps, ties to even, held within the grid; NaN gives 0."""
     nearest = np.clip(np.rint(np.where(np.isnan(steps), np.float32(0), steps)), 0, top)
@@ -94,6 +97,22 @@ def _encode_scale_bias(values: Array, bits: int, group: int, stored: str, packed
     step, origin = _per_column(scale, group, columns), _per_column(bias, group, columns)
     steps = np.divide(values - origin, step, out=np.zeros_like(values), where=step != 0)
     _fill(top, steps, packed, bits)
+
+
+@kernel
+@also_from_bf16
+def _encode_afq(values: Array, bits: int, group: int, packed: Array, scale: Array, bias: Array) -> None:
+    """The grid of `encode_scale_bias` in f32 alone: a range under 1e-12 has the scale 1, halves are rounded away from zero."""
+    top, columns = (1 << bits) - 1, values.shape[1]
+    low, high, finite = _extremes(values, group)
+    low, high = low.astype(np.float32), high.astype(np.float32)
+    span = high - low
+    step = np.where(span < _LEAST_SPAN, np.float32(1), span / np.float32(top))
+    scale[...] = np.where(finite, step, np.float32(np.nan))
+    bias[...] = np.where(finite, low, np.float32(0))
+    steps = (values - _per_column(bias, group, columns)) / _per_column(scale, group, columns)
+    even = np.rint(steps)
+    _fill(top, even + (steps - even == np.float32(0.5)), packed, bits)
 
 
 @kernel
@@ -186,6 +205,12 @@ def encode_scale_bias(values: Array, bits: int, group: int, stored: str, packed:
     """
     numbers = _check_encoding(values, bits, group, stored, packed, scale=scale, bias=bias)
     _encode_scale_bias.run(numbers, bits, group, stored, packed, scale, bias)
+
+
+def encode_afq(values: Array, bits: int, group: int, packed: Array, scale: Array, bias: Array) -> None:
+    """mistral.rs's inverse of `decode_scale_bias`: scale and bias are f32, arrays as in `encode_scale_bias`."""
+    numbers = _check_encoding(values, bits, group, "f32", packed, scale=scale, bias=bias)
+    _encode_afq.run(numbers, bits, group, packed, scale, bias)
 
 
 def encode_signed_bias(values: Array, bits: int, group: int, stored: str, packed: Array, scale: Array, bias: Array) -> None:
