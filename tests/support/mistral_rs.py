@@ -10,6 +10,8 @@ from pathlib import Path
 
 WORKER = Path(__file__).with_name("mistral_rs_worker.py")
 OFFLINE = {"HF_HUB_OFFLINE": "1", "RUST_LOG": "error"}
+# 0.9.5 would round keys and values to f16, as no other version does.
+EXACT_CACHE = {"MISTRALRS_CPU_KV_F32": "1"}
 
 
 class ToolError(Exception):
@@ -19,10 +21,10 @@ class ToolError(Exception):
 class MistralRs:
     """mistral.rs as the interpreter `python` has it."""
 
-    def __init__(self, python: str | Path, *, timeout: float = 120.0, environ: dict[str, str] | None = None) -> None:
+    def __init__(self, python: str | Path, *, timeout: float = 120.0, exact_cache: bool = True) -> None:
         self._command = [str(python), str(WORKER)]
         self._timeout = timeout
-        self._environ = os.environ | OFFLINE | (environ or {})
+        self._environ = os.environ | OFFLINE | (EXACT_CACHE if exact_cache else {})
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> MistralRs:
