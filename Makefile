@@ -1,10 +1,13 @@
 # Everything a developer or CI runs. Each target does all the set-up it needs.
 
 PYTHON ?= python3
+PYTHON311 ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
 SQUISH := .venv-squish
+MISTRALRS := .venv-mistralrs
+MISTRALRS_OLD := .venv-mistralrs-old
 DEMO_MODEL := .models/SmolLM2-135M-Instruct.Q4_1.gguf
 DEMO_TEXT := .models/text/debian-handbook.txt
 FINE_TUNE := .bench/fine-tune
@@ -57,9 +60,8 @@ check-native:  ## Run the law and native tests under the address and undefined-b
 
 # atheris has wheels for Python 3.11; the NumPy kernels suffice there, and the native ones have a harness of their own.
 FUZZ := .venv-fuzz
-FUZZ_PYTHON ?= python3.11
 $(FUZZ)/.ready: pyproject.toml
-	test -x $(FUZZ)/bin/python || $(FUZZ_PYTHON) -m venv $(FUZZ)
+	test -x $(FUZZ)/bin/python || $(PYTHON311) -m venv $(FUZZ)
 	$(FUZZ)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(FUZZ)/bin/python -m pip install --quiet --group fuzz --editable . -C cmake.define.FLYWEIGHT_NATIVE=OFF -C build-dir=build/fuzz
 	touch $@
@@ -79,7 +81,14 @@ format: setup  ## Rewrite the code in the project's style
 	$(@D)/bin/python -m pip install --quiet --group $* --editable .
 	touch $@
 
-conformance: $(PEERS)/.ready $(SQUISH)/.ready $(DEMO_MODEL)  ## Check against the tools that own the formats, both ways
+# mistral.rs answers in processes of its own, whose environments hold nothing else; 0.6.0 has no wheels for a newer Python.
+$(MISTRALRS)/.ready $(MISTRALRS_OLD)/.ready: .venv-%/.ready: pyproject.toml
+	test -x $(@D)/bin/python || $(PYTHON311) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(@D)/bin/python -m pip install --quiet --group $*
+	touch $@
+
+conformance: $(PEERS)/.ready $(SQUISH)/.ready $(MISTRALRS)/.ready $(MISTRALRS_OLD)/.ready $(DEMO_MODEL)  ## Check against the tools that own the formats, both ways
 	FLYWEIGHT_DEMO_MODEL=$(DEMO_MODEL) $(PEERS)/bin/python -m pytest tests/conformance --ignore tests/conformance/squish
 	$(SQUISH)/bin/python -m pytest tests/conformance/squish
 
@@ -133,4 +142,4 @@ pages: setup  ## Write every page of figures anew, from what was measured last
 	$(BIN)/python -m pages
 
 clean:  ## Remove everything built or downloaded
-	rm -rf $(VENV) $(PEERS) $(SQUISH) $(SANITIZED) $(FUZZ) build dist .models .demo .bench
+	rm -rf $(VENV) $(PEERS) $(SQUISH) $(MISTRALRS) $(MISTRALRS_OLD) $(SANITIZED) $(FUZZ) build dist .models .demo .bench
