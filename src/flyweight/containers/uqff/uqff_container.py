@@ -135,7 +135,7 @@ class UqffContainer(Container):
         }
         return Placement(
             replace(manifest, format=self.name, entries=placed_entries), images | new_files, copies,
-            notes=() if quantized else _PLAIN,
+            notes=tuple(uqff_findings.notes(quantized)) if quantized else _PLAIN,
         )  # fmt: skip
 
     def beside(self, quantized: Mapping[str, Entry], stem: str, shards: list[str]) -> Mapping[str, Image]:

@@ -133,6 +133,12 @@ def defects(reading: Reading) -> Iterator[tuple[str, str]]:
         yield "E_HQQ_AXIS", f"mistral.rs does not decode HQQ along axis 1: {_listed(found)}"
 
 
+def notes(quantized: Mapping[str, Entry]) -> Iterator[str]:
+    """What whoever writes these layers should know."""
+    if kinds := {label(entry) for entry in quantized.values()}.intersection(_NOT_LOADED):
+        yield f"no version of mistral.rs loads {' or '.join(sorted(kinds))}; use q8_0"
+
+
 def warnings(reading: Reading) -> Iterator[tuple[str, str]]:
     """What a user should know before a loader stumbles over it."""
     yield from defects(reading)

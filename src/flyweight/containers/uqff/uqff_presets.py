@@ -5,6 +5,12 @@ A name stands for a type of layer. Some tensors get another:
     sensitive ones (embedding and output head)   PROMOTED, in UQFF 1.2
     rows that are no whole blocks of a K type    NARROWER, whose blocks are of 32
     rows that fit neither                        none: the tensor stays plain
+
+Codes are those that mistral.rs finds, byte for byte, but for the K types, whose scales are searched for as ggml does, and for
+`mxfp4`, whose scales of mistral.rs clip what is largest and destroy a small model. Two more names are of the same types:
+
+    mxfp4-isq    the codes of mistral.rs
+    fp8-448      the whole range of the type, of which mistral.rs leaves a part unused
 """
 
 from __future__ import annotations
@@ -20,6 +26,8 @@ from flyweight.foundation.tensor import CodecSpec
 
 _EXACT = "mistralrs"
 """The quantizer that gives the bytes of mistral.rs."""
+_VARIANTS = {"mxfp4": ("mxfp4", ""), "mxfp4-isq": ("mxfp4", _EXACT), "fp8-448": ("fp8", "")}
+"""Names whose quantizer is not that of their type."""
 SENSITIVE = (HEAD, EMBEDDING)
 _SENSITIVE = ("lm_head.weight", "*embed_tokens.weight", "output.weight", "token_embd.weight")
 _OWN_SCALES = "stored"
@@ -50,15 +58,15 @@ def preset(quant: str, *, promotes: bool) -> Preset | None:
     """What a name means; `promotes`: sensitive tensors get a better type."""
     name = quant.lower().replace("_k", "k")
     name = _NUMBERS.get(name, name)
+    name, quantizer = _VARIANTS.get(name, (name, "" if name in _BLOCKS or name.startswith("hqq") else _EXACT))
     if name not in CODECS:
         return None
-    sensitive = (_rule(_SENSITIVE, PROMOTED.get(name, name)),) if promotes else ()
-    return Preset((*sensitive, _rule(("*",), name)), protect=False)
+    sensitive = (_rule(_SENSITIVE, PROMOTED.get(name, name), quantizer),) if promotes else ()
+    return Preset((*sensitive, _rule(("*",), name, quantizer)), protect=False)
 
 
-def _rule(patterns: tuple[str, ...], name: str) -> PresetRule:
+def _rule(patterns: tuple[str, ...], name: str, quantizer: str) -> PresetRule:
     narrower = (CODECS[NARROWER[name]],) if name in NARROWER else ()
-    quantizer = "" if name in _BLOCKS or name.startswith("hqq") else _EXACT
     return PresetRule(patterns, CODECS[name], otherwise=narrower, quantizer=quantizer)
 
 
