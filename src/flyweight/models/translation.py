@@ -47,6 +47,10 @@ def translate(manifest: Manifest, dialect: str, read: Read, *, dense: DType | No
         return Translation(manifest.metadata, manifest.files, tensors=_unchanged(manifest))
     source, target = dialect_of(manifest), DIALECTS[dialect]
     model = blueprint(manifest, read)
+    if source.rows_of == target.name:
+        return Translation(
+            manifest.metadata, source.files_of_rows(manifest, read), tensors=_renamed(model, target), dropped=model.dropped
+        )
     text = source.read_text(manifest, read, model.config)
     written = target.write(model, text, dense or _usual_dtype(manifest))
     return written._replace(notes=written.notes + text.notes, tensors=_renamed(model, target), dropped=model.dropped)

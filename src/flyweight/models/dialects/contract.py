@@ -104,6 +104,8 @@ class Dialect(Protocol):
     name: str
     embedding: str
     """What it calls the embedding."""
+    rows_of: str
+    """The dialect that is the same but for the order of rows; empty where there is none."""
 
     def family_of(self, manifest: Manifest, read: Read) -> Family | None:
         """The family a checkpoint is of; None when it is not one we know."""
@@ -125,6 +127,9 @@ class Dialect(Protocol):
 
     def read_text(self, manifest: Manifest, read: Read, config: Config) -> Text:
         """For whoever translates the model."""
+
+    def files_of_rows(self, manifest: Manifest, read: Read) -> Files:
+        """The side files as `rows_of` has them."""
 
     def write(self, model: Blueprint, text: Text, dense: DType | None) -> Translation:
         """All but the tensors; `dense` is the type most matrices will have. UnsupportedError for what it has no way to say."""

@@ -19,7 +19,7 @@ from flyweight.foundation.manifest import Manifest, Typed
 from flyweight.models import rope_scaling
 from flyweight.models.checked_record import Record, shown
 from flyweight.models.dialects import gguf_scaling, gguf_tokenizer, kept_metadata
-from flyweight.models.dialects.contract import Blueprint, Read, Templates, Text, TokenizerTable, Translation
+from flyweight.models.dialects.contract import Blueprint, Files, Read, Templates, Text, TokenizerTable, Translation
 from flyweight.models.dialects.gguf_form import KEYS, GgufForm
 from flyweight.models.families import FAMILIES
 from flyweight.models.family import Family
@@ -43,6 +43,7 @@ _OF_THE_FILE = ("general.alignment", "general.file_type", "general.quantization_
 class Gguf:
     name = "gguf"
     embedding = "token_embd.weight"
+    rows_of = ""
 
     def family_of(self, manifest: Manifest, read: Read) -> Family | None:
         architecture = manifest.value("general.architecture")
@@ -64,6 +65,9 @@ class Gguf:
         heads = {"q_proj": config.dims.heads, "k_proj": config.dims.kv_heads}.get(module, 0) if form.interleaved else 0
         offset = config.family.graph.norm_offset if module.endswith("norm") else 0.0
         return Stored(form.stored_name(name), heads, offset)
+
+    def files_of_rows(self, manifest: Manifest, read: Read) -> Files:
+        return manifest.files
 
     def reason_to_drop(self, name: str) -> str:
         return "derived from the RoPE settings" if name in gguf_scaling.TENSORS else ""

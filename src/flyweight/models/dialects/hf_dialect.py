@@ -30,10 +30,13 @@ _TORCH_NAMES = {DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat1
 _SPELLING = "4.57.0"  # the transformers whose keys we write; without it version 5 suspects old Mistral files
 _INV_FREQ = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
 
+_ROWS = "_mistralrs_qk_rope_layout"
+"""How rows of q and k lie, in what mistral.rs made of llama.cpp's files."""
+
 # Settings that are config anew for every target: they speak of the old file, not of the model.
 _OF_THE_FILE = (
     "model_type", "architectures", "torch_dtype", "dtype", "quantization", "quantization_config", "auto_map",
-    "transformers_version", "rope_parameters", "_mistralrs_qk_rope_layout",
+    "transformers_version", "rope_parameters", _ROWS,
 )  # fmt: skip
 _PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern", "layer_types")
 _DROPPED = {"auto_map": "it refers to code that is not copied", "quantization_config": "the tensors describe themselves"}
@@ -42,6 +45,7 @@ _DROPPED = {"auto_map": "it refers to code that is not copied", "quantization_co
 class HuggingFace:
     name = "hf"
     embedding = "model.embed_tokens.weight"
+    rows_of = ""
 
     def family_of(self, manifest: Manifest, read: Read) -> Family | None:
         if CONFIG_JSON not in manifest.files:
@@ -70,6 +74,11 @@ class HuggingFace:
 
     def stored(self, name: str, config: Config) -> Stored:
         return Stored(name)
+
+    def files_of_rows(self, manifest: Manifest, read: Read) -> Files:
+        config = load(_present(manifest.files, read), CONFIG_JSON).everything()
+        plain = {key: value for key, value in config.items() if key != _ROWS}
+        return {**manifest.files, CONFIG_JSON: strict_json.dumps(plain, indent=2) + b"\n"}
 
     def reason_to_drop(self, name: str) -> str:
         if name.startswith(DRAFT):
@@ -128,6 +137,7 @@ class Interleaved(HuggingFace):
     """What mistral.rs makes of llama.cpp's files: all is as above, but the rows of q and k lie as they did there."""
 
     name = "hf_adjacent"
+    rows_of = "hf"
 
     def stored(self, name: str, config: Config) -> Stored:
         module = name.split(".")[-2]

@@ -6,8 +6,8 @@ and each is one of
 
     B… U O…            bounded items, then at most one without an upper bound, then only items that may be absent
     P X* Y+ S          if  P X+ Y* S  is the next alternative: what the first looks at in vain, the second takes
-    \s+(?!\S)          if \s+, or another of these before \s+, is the next alternative: white space is taken there
-    \s*[\r\n]+
+    \s+(?!\S)          takes all of a run of white space but its last character: in vain it looks at one
+    \s*[\r\n]+         if \s+, or one of these two before \s+, is the next alternative: white space is taken there
     \s+$               alone: it looks at every run of white space once for each of its characters (`squares`)
 
 where an item is a character, an escape, a class, or a group of bounded alternatives, with a greedy or possessive quantifier.
@@ -36,7 +36,8 @@ _QUANTIFIER = re.compile(r"(?:([?*+])|\{(\d{1,3})(?:(,)(\d{0,3}))?\})")
 _OPERATORS = frozenset("()[]{}*+?|^$")
 
 _SPACES = r"\s+"
-_SPACE_IDIOMS = (r"\s+(?!\S)", r"\s*[\r\n]+", r"\s*[\r\n]")
+_ALL_SPACES_BUT_ONE = r"\s+(?!\S)"
+_SPACE_IDIOMS = (_ALL_SPACES_BUT_ONE, r"\s*[\r\n]+", r"\s*[\r\n]")
 _SPACES_AT_THE_END = r"\s+$"
 
 
@@ -76,6 +77,8 @@ def read_pattern(text: str) -> Pattern:
     texts = ["".join(item.text for item in items).replace("\r", r"\r").replace("\n", r"\n") for items in alternatives]
     for index, items in enumerate(alternatives):
         following = index + 1
+        if texts[index] == _ALL_SPACES_BUT_ONE and following == len(texts):
+            continue
         if texts[index] in _SPACE_IDIOMS:
             if following == len(texts) or texts[following] not in (*_SPACE_IDIOMS, _SPACES):
                 reader.refuse()

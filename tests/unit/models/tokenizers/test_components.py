@@ -19,6 +19,7 @@ WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
 REAL = {
     "gpt-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    "gpt-2, by mistral.rs": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
     "llama 3": WORDS,
     "qwen 3.5": WORDS.replace(r"\p{L}+", r"[\p{L}\p{M}]+").replace("{1,3}", ""),
     "by case, without Han": rf"[\p{{Han}}]+|[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+(?i:'s|'t)?"
@@ -35,7 +36,7 @@ REAL = {
     "possessive": r"[^\r\n\p{L}\p{N}]?+\p{L}++|\s*[\r\n]|\s+(?!\S)|\s+",
 }  # fmt: skip
 ENDLESS = (
-    "(a|a)*$", "(a+)+", "a*a*b", "a+b", r"\s+x", r"(\w)\1", "a*?", "(a{1,3}){1,3}a*b", "a{1,3}+", r"\s+(?!\S)",
+    "(a|a)*$", "(a+)+", "a*a*b", "a+b", r"\s+x", r"(\w)\1", "a*?", "(a{1,3}){1,3}a*b", "a{1,3}+", r"\s+(?!\S)|x",
     r"\s*[\r\n]+|x|\s+", "a*b+", "a*b+|x|a+b*", "(?=a*)b", "((((((a))))))", "(a|b){30}", "(?~a)", r"(?<n>a)\g<n>", "(?i)a",
     "a+(?!b)", r"\s++$|a", "[a", "(a", "a)", "a|*", "a{2}{3}", "", "a||b", "(?!x)", "a*", "x?" * 9 + "x", "a" * 600, "a{999}b",
 )  # fmt: skip
