@@ -1,7 +1,7 @@
 """Pre-tokenizers: names in GGUF ↔ components of tokenizer.json.
 
 GGUF has only a name (`tokenizer.ggml.pre`) and programs know the rest; tokenizer.json spells it out. One table
-serves both ways: a name gives the components, and components that cut alike give the name.
+serves both ways: a name gives the components, in its first row, and components that cut alike give the name.
 """
 
 from __future__ import annotations
@@ -57,11 +57,14 @@ def _case_pattern(digits: str, contraction: str = "") -> str:
 
 BYTE_LEVEL_DECODER = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 
+_GPT_2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+"""As programs that read GGUF spell it: what ByteLevel cuts, for a last white space that nothing takes stands alone anyway."""
 _DIGITS = {"type": "Digits", "individual_digits": True}
 _THREE_DIGITS = _split(_word_pattern(r"\p{N}{1,3}"))
 
 PRE_TOKENIZERS = (
     PreTokenizer("gpt-2", _byte_level(use_regex=True), aliases=("default", "phi-2")),
+    PreTokenizer("gpt-2", _split(_GPT_2)),
     PreTokenizer("smollm", {"type": "Sequence", "pretokenizers": [_DIGITS, _byte_level(use_regex=True)]}),
     PreTokenizer("llama-bpe", _THREE_DIGITS, ignore_merges=True, add_bos=True, aliases=("llama3", "llama-v3")),
     PreTokenizer("dbrx", _THREE_DIGITS),

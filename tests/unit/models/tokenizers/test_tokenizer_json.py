@@ -7,6 +7,7 @@ from math import inf
 from typing import Any
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -150,7 +151,19 @@ def test_order_survives_merges_and_scores(order: list[str]) -> None:
 def test_every_pre_tokenizer_is_recognised_as_itself(row: Any) -> None:
     assert recognise(row.normalizer, row.pre_tokenizer, ignore_merges=row.ignore_merges) is row
     for name in (row.name, *row.aliases):
-        assert named(name) is row
+        assert named(name) is next(first for first in PRE_TOKENIZERS if name in (first.name, *first.aliases))
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.text(st.sampled_from("ab1 \n\t.'sé\u3000"), max_size=12))
+def test_rows_of_one_name_cut_alike(text: str) -> None:
+    by_name: dict[str, set[tuple[str, ...]]] = {}
+    for row in PRE_TOKENIZERS:
+        empty = json.loads(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str())
+        cutter = tokenizers.Tokenizer.from_str(json.dumps(empty | {"pre_tokenizer": row.pre_tokenizer}))
+        by_name.setdefault(row.name, set()).add(tuple(piece for piece, _ in cutter.pre_tokenizer.pre_tokenize_str(text)))
+    assert len(by_name) < len(PRE_TOKENIZERS)
+    assert all(len(ways) == 1 for ways in by_name.values())
 
 
 @pytest.mark.parametrize("form", SPACE_FORMS, ids=lambda form: form.name)
