@@ -217,9 +217,9 @@ def fp8(fields: Fields) -> np.ndarray:
 
 def afq(fields: Fields) -> np.ndarray:
     bits, group = int(fields["bits"]), int(fields["group_size"])
-    stream = np.unpackbits(fields["weight"].view(np.uint8), axis=1, bitorder="little")
-    codes = stream.reshape(len(stream), -1, bits) @ (1 << np.arange(bits))
-    scale, bias = (np.repeat(fields[key].astype(np.float32), group, axis=1) for key in ("scales", "biases"))
+    stream = np.unpackbits(fields["weight"].view(np.uint8), axis=-1, bitorder="little")
+    codes = stream.reshape(*stream.shape[:-1], -1, bits) @ (1 << np.arange(bits))
+    scale, bias = (np.repeat(fields[key].astype(np.float32), group, axis=-1) for key in ("scales", "biases"))
     return codes.astype(np.float32) * scale + bias
 
 
