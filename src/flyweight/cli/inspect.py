@@ -148,7 +148,7 @@ def _shown(value: object) -> str:
     if isinstance(value, Mapping) and "passed" in value:
         return gate_label(value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_shown(item)}" for key, item in value.items())
+        return ", ".join(f"{key} {_shown(item)}" for key, item in value.items()) or "none"
     if isinstance(value, list):
         shown = [printable(_shown(item), _LONG) for item in value[:_MANY]] + ["…"] * (len(value) > _MANY)
         return ", ".join(shown) or "none"

@@ -92,20 +92,17 @@ def print_table(title: str, headings: Iterable[str], rows: Iterable[Sequence[obj
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        title=Text(printable(title, 2000)) if title else None,
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-        header_style="bold",
-    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         right = heading.startswith(">")
         table.add_column(heading.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
     for row in rows:
         table.add_row(*(Text(printable(str(cell))) for cell in row))
     width = None if sys.stdout.isatty() else 160
-    Console(width=width, highlight=False, soft_wrap=False).print(table)
+    console = Console(width=width, highlight=False, soft_wrap=False)
+    if title:  # not the table's own, which would be wrapped to the width of the table
+        console.print(Text(printable(title, 2000), style="italic"))
+    console.print(table)
 
 
 def codec_label(codec: CodecSpec) -> str:

@@ -16,6 +16,12 @@ from flyweight.models.transform import Renamed
 
 
 def dialect_of(manifest: Manifest) -> Dialect:
+    if not manifest.dialect:
+        raise UnsupportedError(
+            "the tensors have numbers instead of names, and only a config.json says which is which",
+            code="E_DIALECT",
+            hint="put the config.json of the model beside the file; `flyweight verify` says why one does not fit",
+        )
     if manifest.dialect not in DIALECTS:
         raise UnsupportedError(
             "the tensor names are neither those of Hugging Face nor of GGUF",

@@ -144,7 +144,8 @@ class UqffBlobs(UqffContainer):
         extents: Extents = {}
         for shard, modules in enumerate(fill_shards({module: blob.nbytes for module, blob in blobs.items()}, shard_bytes)):
             file = f"{stem}-{shard}{SUFFIX}"
-            specs = {numbers[module]: TensorSpec((blobs[module].nbytes,), DType.U8) for module in modules}
+            as_text = sorted(modules, key=numbers.__getitem__)  # the order of mistral.rs: 0, 1, 10, 11 … 2
+            specs = {numbers[module]: TensorSpec((blobs[module].nbytes,), DType.U8) for module in as_text}
             image, placed = build_image(file, specs, {})
             chunks = [*image.chunks]
             for module in modules:

@@ -67,7 +67,7 @@ def members(bundle: Bundle) -> Members:
         firsts = [shards[0] for shards in groups.values()]
         raise UnsupportedError(
             f"the directory has {len(groups)} UQFF models: {', '.join(firsts[:8])}{', …' if len(firsts) > 8 else ''}",
-            code="E_CHOICE", file=bundle.name, hint=f"give the path of one, such as {firsts[0]}",
+            code="E_CHOICE", file=bundle.name, hint=f"give the path of one, such as {bundle.name}/{firsts[0]}",
         )  # fmt: skip
     ((stem, shards),) = groups.items()
     return Members(home, stem, _complete(shards, bundle.name))

