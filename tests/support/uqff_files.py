@@ -29,7 +29,20 @@ MODULES = (
 )
 """Of a Llama of one layer, in the order of 0.x."""
 CONFIG: dict[str, Any] = {"model_type": "llama", "num_hidden_layers": 1, "tie_word_embeddings": False}
-_SIZES = {"U8": 1, "I8": 1, "U16": 2, "I16": 2, "U32": 4, "I32": 4, "I64": 8, "F16": 2, "BF16": 2, "F32": 4, "F64": 8, "F8_E4M3": 1}
+_SIZES = {
+    "U8": 1,
+    "I8": 1,
+    "U16": 2,
+    "I16": 2,
+    "U32": 4,
+    "I32": 4,
+    "I64": 8,
+    "F16": 2,
+    "BF16": 2,
+    "F32": 4,
+    "F64": 8,
+    "F8_E4M3": 1,
+}
 _U8, _U32, _I32, _F32, _F8 = 0, 1, 2, 6, 9
 _CODED = {"U8": _U8, "U32": _U32, "I32": _I32, "F32": _F32, "F8_E4M3": _F8}
 
