@@ -23,9 +23,15 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "sealed-file": ("out.squizd", {"quant": "int4"}),
     "directory-of-arrays": ("out", {"to": "npy_dir", "quant": "int8"}),
     "directory-forced": ("out", {"to": "mlx", "quant": "int4", "force": True}),
+    "uqff-sharded": ("out", {"to": "uqff", "quant": "afq4", "shard_bytes": 20_000}),
+    "uqff-forced": ("out", {"to": "uqff", "quant": "q8_0", "force": True}),
+    "uqff-to-0.x": ("out", {"to": "uqff0", "quant": "fp8"}),
+    "uqff-from-0.x": ("out", {"to": "uqff"}),
     "file-plain": ("out.gguf", {"quant": "q8_0", "plain": True}),
     "directory-forced-plain": ("out", {"to": "mlx", "quant": "int4", "force": True, "plain": True}),
 }
+SOURCES: dict[str, dict[str, Any]] = {"uqff-from-0.x": {"to": "uqff0", "quant": "q8_0"}}
+"""What is converted, where it is not the toy itself but made of it."""
 OLD = {"out": {"to": "hf", "dtype": "f32"}, "out.gguf": {"quant": "q4_0"}}
 """What is replaced: another output of the same source."""
 
@@ -33,6 +39,9 @@ OLD = {"out": {"to": "hf", "dtype": "f32"}, "out.gguf": {"quant": "q4_0"}}
 def sweep(memory_path: Path, job: str, mode: str, *code: str) -> list[dict[str, Any]]:
     name, options = JOBS[job]
     source = write_toy_llama(memory_path / "toy", layers=1)
+    if job in SOURCES:
+        flyweight.convert(source, memory_path / "source", jobs=1, **SOURCES[job])
+        source = memory_path / "source"
     expected, target, old = (memory_path / folder / name for folder in ("expected", "real", "old"))
     for place in (expected, target, old):
         place.parent.mkdir()
@@ -59,7 +68,16 @@ def test_kill_at_every_write_path_call(memory_path: Path, job: str) -> None:
     assert {p["after"] for p in points} - {"aside"} == {"old", "complete"}
 
 
-@pytest.mark.parametrize(("job", "code"), [("file", "EIO"), ("directory-sharded", "ENOSPC"), ("directory-forced", "EIO")])
+@pytest.mark.parametrize(
+    ("job", "code"),
+    [
+        ("file", "EIO"),
+        ("directory-sharded", "ENOSPC"),
+        ("directory-forced", "EIO"),
+        ("uqff-sharded", "EIO"),
+        ("uqff-from-0.x", "ENOSPC"),
+    ],
+)
 def test_error_at_every_write_path_call(memory_path: Path, job: str, code: str) -> None:
     points = sweep(memory_path, job, "raise", code)
     assert [p for p in points if p["after"] == "half"] == []

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,11 +19,11 @@ SCRIPT = """
 import json, os, shutil, sys
 import flyweight
 from flyweight.pipeline import conversion
-source, disk, blind = sys.argv[1], sys.argv[2], sys.argv[3] == "blind"
+source, disk, blind, name, options = sys.argv[1], sys.argv[2], sys.argv[3] == "blind", sys.argv[4], json.loads(sys.argv[5])
 if blind:  # the pre-check sees room, as when another process takes it afterwards: the file system itself must say no
     conversion.shutil = type("Lying", (), {"disk_usage": staticmethod(lambda p: type("U", (), {"free": 1 << 40}))})
 try:
-    flyweight.convert(source, disk + "/out.gguf")
+    flyweight.convert(source, disk + "/" + name, **options)
     print(json.dumps({"exit": 0}))
 except flyweight.FlyweightError as error:
     print(json.dumps({"exit": error.exit_code, "code": error.code, "hint": error.hint, "left": os.listdir(disk)}))
@@ -67,10 +68,18 @@ def disk(tmp_path: Path) -> Path:
     return place
 
 
+OUTPUTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gguf": ("out.gguf", {}),
+    "uqff": ("out", {"to": "uqff", "quant": "q8_0"}),
+    "uqff0": ("out", {"to": "uqff0", "quant": "q8_0", "shard_bytes": 20_000}),
+}
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize("mode", ["checked", "blind"])
-def test_full_tmpfs_leaves_nothing(tmp_path: Path, disk: Path, mode: str) -> None:
-    source = write_toy_llama(tmp_path / "toy")
-    command = namespace([sys.executable, "-c", SCRIPT, str(source), str(disk), mode], disk)
+def test_full_tmpfs_leaves_nothing(tmp_path: Path, disk: Path, mode: str, output: str) -> None:
+    source, (name, options) = write_toy_llama(tmp_path / "toy"), OUTPUTS[output]
+    command = namespace([sys.executable, "-c", SCRIPT, str(source), str(disk), mode, name, json.dumps(options)], disk)
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

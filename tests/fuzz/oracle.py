@@ -16,8 +16,9 @@ from itertools import pairwise
 from types import FrameType
 
 from flyweight.checkpoint import Checkpoint, read_checkpoint
-from flyweight.containers.abilities import Inflates
+from flyweight.containers.abilities import Audits, Inflates, Restates, Summarises, Warns
 from flyweight.containers.container import Container
+from flyweight.foundation import strict_json
 from flyweight.foundation.errors import FlyweightError
 from flyweight.foundation.manifest import Extent, Manifest
 from flyweight.sources import Bundle, MemoryBundle
@@ -96,10 +97,23 @@ def check_container(container: Container, given: Input, *, again: bool = True) -
     except FlyweightError as error:
         return error.code
     check_manifest(checkpoint.manifest, bundle)
+    examined(container, bundle, checkpoint.manifest)
     code = decoded(checkpoint)
     if again:
         code += placed_again(container, checkpoint)
     return code
+
+
+def examined(container: Container, bundle: Bundle, manifest: Manifest) -> None:
+    """What only some containers tell of a model that can be opened: they do, without an error."""
+    if isinstance(container, Summarises):
+        strict_json.dumps(dict(container.summary(bundle)))
+    if isinstance(container, Warns):
+        list(container.warnings(bundle, manifest))
+    if isinstance(container, Restates):
+        list(container.restated(bundle))
+    if isinstance(container, Audits):
+        list(container.audit(bundle))
 
 
 def check_manifest(manifest: Manifest, bundle: Bundle, *, twins: bool = False) -> None:

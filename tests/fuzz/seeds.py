@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib
 import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -31,12 +32,13 @@ from flyweight.pipeline.plans.planning import make_job
 from flyweight.pipeline.plans.recipe import Masks, preset
 from flyweight.sources import MemoryBundle
 from fuzz.framing import Files, Input
-from support import GOLDEN, sample_files, wdelta_files
+from support import GOLDEN, sample_files, uqff_files, wdelta_files
 from support.adapters import CONFIG as ADAPTER_SETTINGS
 from support.adapters import PREFIX, adapter_weights, embedding, factor_pair, linear
 from support.chat_templates import TEMPLATES
 from support.every_codec import INSTANCES, plausible
 from support.materialise import Payload, materialise
+from support.numbered_layers import as_llama
 from support.squizd_files import FLAG, KINDS, NAME, archive, bare, int4, layered, member, npcl, table, written
 from support.squizd_files import manifest as squizd_manifest
 from support.tiny_models import TINY, as_gguf, hf_manifest, no_read
@@ -95,10 +97,19 @@ def _of_every_codec(container: Container) -> Iterator[Input]:
             if container.carries(plain, RAW):
                 entries.append(Entry("model.norm.weight", plain, RAW, {"data": plain}))
 
-            def payload(entry: Entry, part: str, parts: dict[str, np.ndarray] = parts) -> bytes:
-                return parts[part].tobytes() if entry.name == name else _zeros(entry, part)
+            def payload(entry: Entry, part: str, quantized: Entry = entries[0], parts: dict[str, np.ndarray] = parts) -> bytes:
+                is_it = (entry.spec, entry.codec) == (quantized.spec, quantized.codec)
+                return parts[part].tobytes() if is_it else _zeros(entry, part)
 
-            yield _written(container, entries, payload, **_surroundings(container))
+            about = _surroundings(container)
+            if container.name == "uqff_blob":
+                entries, about["files"] = _as_llama(entries)
+            yield _written(container, entries, payload, **about)
+
+
+def _as_llama(entries: list[Entry]) -> tuple[list[Entry], dict[str, bytes]]:
+    named, config = as_llama({entry.name: entry for entry in entries})
+    return list(named.values()), {"config.json": config}
 
 
 def codec_inputs(container: str) -> Iterator[Input]:
@@ -182,12 +193,40 @@ def _mlx() -> Iterator[Input]:
         yield _written(mlx, [Entry("a.weight", spec, affine.spec, affine.layout(spec))], _zeros, **_surroundings(mlx))
 
 
+def _uqff(directory: Callable[..., Files], layers: Iterable[Any], shards: tuple[Files, Files], whole: bytes) -> Iterator[Input]:
+    """All types of layers in a model that has names, each alone, shards, and a file without anything around it."""
+    yield Input(directory())
+    for layer in layers:
+        yield Input(directory(layer))
+    first, second = shards
+    yield Input(first | {"q-1.uqff": second["q-0.uqff"]})
+    report = {"outputs": [{"quant": "q8_0", "shards": ["q-0.uqff"]}]}
+    yield Input(directory() | {"uqff_report.json": json.dumps(report).encode(), "tokenizer.json": b"{}"})
+    yield Input({"q.uqff": whole}, False)
+
+
+def _named_layers() -> Iterator[Input]:
+    head = uqff_files.version()
+    alone = [head | layer("lm_head") for layer in uqff_files.LAYERS.values()]
+    shards = uqff_files.named_directory(head | uqff_files.gguf("a")), uqff_files.named_directory(uqff_files.afq("b"))
+    yield from _uqff(uqff_files.named_directory, alone, shards, uqff_files.named_file(alone[0]))
+
+
+def _blobs() -> Iterator[Input]:
+    blobs = [*uqff_files.BLOBS.values()]
+    second = {"q-0.uqff": uqff_files.blob_file({"1": blobs[1]})}
+    shards = uqff_files.blob_directory(blobs[0], config=None), second
+    yield from _uqff(uqff_files.blob_directory, blobs, shards, uqff_files.blob_file(blobs))
+
+
 _BY_HAND: dict[str, Callable[[], Iterator[Input]]] = {
     "safetensors": partial(_each, sample_files.safetensors, sample_files.safetensors_described, is_directory=False),
     "hf": lambda: iter([Input(sample_files.hf_directory()), *_models("hf")]),
     "gguf": lambda: iter([Input(sample_files.gguf(), False), Input(sample_files.gguf_parts()), *_models("gguf")]),
     "mlx": _mlx,
     "squizd": _squizd,
+    "uqff": _named_layers,
+    "uqff_blob": _blobs,
     "npy_dir": lambda: iter([Input(sample_files.npy_dir()), *_golden()]),
 }
 

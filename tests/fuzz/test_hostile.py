@@ -24,7 +24,17 @@ CORPORA: dict[str, dict[str, Case]] = {
 }
 CASES = [pytest.param(case, id=f"{form}: {name}") for form, cases in CORPORA.items() for name, case in cases.items()]
 
-ATLEAST = {"safetensors": 25, "hf": 12, "gguf": 30, "mlx": 12, "squizd": 60, "npy_dir": 30, "wdelta": 150}
+ATLEAST = {
+    "safetensors": 25,
+    "hf": 12,
+    "gguf": 30,
+    "mlx": 12,
+    "squizd": 60,
+    "npy_dir": 30,
+    "uqff": 60,
+    "uqff_blob": 60,
+    "wdelta": 150,
+}
 KINDS = {1: ParentError, 3: MalformedError, 4: UnsupportedError}
 """Errors by exit code."""
 

@@ -31,6 +31,8 @@ FORMS: dict[str, tuple[dict[str, object], ...]] = {
     "gguf": ({}, {"quant": "q8_0"}, {"quant": "q4_0"}),
     "mlx": ({"quant": "int4-g32"},),
     "npy_dir": ({"quant": "int8"}, {"quant": "int4"}, {"quant": "nf4"}),
+    "uqff": ({"quant": "q8_0"}, {"quant": "hqq4"}, {"quant": "mxfp4"}),
+    "uqff_blob": ({"quant": "q4_0"}, {"quant": "fp8"}),
     "squizd": ({"quant": "int4"}, {"quant": "none"}, {"quant": "tca"}),
 }
 

@@ -13,8 +13,8 @@ from typing import Any
 
 HEAD, EMBEDDING = "lm_head", "model.embed_tokens"
 
-_MOST = 100_000
-"""Twice the layers of the largest model that is known."""
+_MOST, _MOST_LAYERS = 100_000, 1000
+"""Modules, twice those of the largest model that is known; layers, several times those of the deepest."""
 _QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 _ATTENTION = (*_QKV, "self_attn.o_proj")
 _GATED = ("gate_proj", "up_proj", "down_proj")
@@ -28,7 +28,7 @@ def layer_modules(config: Settings) -> list[str] | None:
     """The modules of a model, in order; None where its type is not known or its settings make no sense."""
     kind, layers = config.get("model_type"), config.get("num_hidden_layers")
     modules = _MODULES.get(kind) if isinstance(kind, str) else None
-    if modules is None or type(layers) is not int or layers < 0:
+    if modules is None or type(layers) is not int or not 0 <= layers <= _MOST_LAYERS:
         return None
     names = (f"model.layers.{layer}.{module}" for layer in range(layers) for module in modules(config, layer))
     found = [HEAD, *islice(names, _MOST)]
@@ -55,7 +55,9 @@ def _mixture(config: Settings, _: int, *, router: tuple[str, ...] = ()) -> Itera
 def _qwen3_moe(config: Settings, layer: int) -> Iterator[str]:
     yield from _ATTENTION
     plain = config.get("mlp_only_layers")
-    if (isinstance(plain, list) and layer in plain) or (layer + 1) % max(_number(config, "decoder_sparse_step"), 1):
+    if (isinstance(plain, list) and layer in plain[:_MOST_LAYERS]) or (layer + 1) % max(
+        _number(config, "decoder_sparse_step"), 1
+    ):
         yield from _gated("mlp")
     else:
         yield from _experts(config, "num_experts", "mlp.experts", _GATED)

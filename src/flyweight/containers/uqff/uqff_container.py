@@ -69,7 +69,7 @@ class UqffContainer(Container):
     def parse(self, bundle: Bundle) -> Manifest:
         reading = self.read(bundle)
         files = side_files(reading.found)
-        if _is_untied(reading) and CONFIG in files:
+        if _is_untied(reading) and reading.config:
             files[CONFIG] = strict_json.dumps({**reading.config, TIED: False}, indent=2) + b"\n"
         entries, metadata = {**reading.layers, **reading.residual.entries}, reading.residual.metadata
         return in_order(Manifest(self.name, entries, metadata, files, _dialect(reading)))

@@ -21,7 +21,18 @@ from collections.abc import Iterable, Mapping
 from flyweight.containers.container import Image, fill_shards
 from flyweight.containers.safetensors import build_image, read_header
 from flyweight.containers.uqff import uqff_report
-from flyweight.containers.uqff.layer_fields import BYTES, DIMS, FIELDS, NUMBERS, TENSOR, Layer, Stored, entry_of, form_of
+from flyweight.containers.uqff.layer_fields import (
+    BYTES,
+    DIMS,
+    FIELDS,
+    LAYER_NBYTES,
+    NUMBERS,
+    TENSOR,
+    Layer,
+    Stored,
+    entry_of,
+    form_of,
+)
 from flyweight.containers.uqff.uqff_container import Extents, Layers, UqffContainer, with_bias
 from flyweight.containers.uqff.uqff_files import (
     BIAS,
@@ -36,7 +47,7 @@ from flyweight.containers.uqff.uqff_files import (
     read_config,
     read_residual,
 )
-from flyweight.foundation.cursor import SCALARS, Cursor, check_shape
+from flyweight.foundation.cursor import SCALARS, Budget, Cursor, check_shape
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
 from flyweight.foundation.limits import MAX_RANK
@@ -73,8 +84,12 @@ class Tables:
             header = read_header(self.home[shard], shard)
             for key, entry in header.tensors.items():
                 known = self.tensors.setdefault(key, entry)
-                if known is not entry and (key not in _VERSION_KEYS or self.read(key) != self._bytes(entry)):
-                    raise MalformedError("the tensor is in two shards", code="E_DUPLICATE", file=shard, tensor=key)
+                if known is entry:
+                    continue
+                if key not in _VERSION_KEYS or self._scalar(known, "u32") != self._scalar(entry, "u32"):
+                    raise MalformedError(
+                        "the tensor is in two shards", code="E_DUPLICATE", file=self.home[shard].name, tensor=key
+                    )
         self.version = self._version()
 
     def _version(self) -> tuple[int, int, int]:
@@ -92,27 +107,25 @@ class Tables:
             )
         return major, minor, patch
 
-    def _bytes(self, entry: Entry) -> bytes:
+    def _cursor(self, entry: Entry) -> Cursor:
         extent = entry.extents["data"]
-        return bytes(self.home[extent.file].read(extent.offset, extent.nbytes))
+        return Cursor(self.home[extent.file], extent.offset, extent.end)
 
-    def read(self, key: str) -> bytes:
-        return self._bytes(self.tensors[key])
+    def _scalar(self, entry: Entry, kind: str) -> int:
+        """One element in a row is as good."""
+        if entry.spec.dtype is not NUMBERS[kind] or entry.spec.shape not in ((), (1,)):
+            raise MalformedError(f"'{entry.name}' must be a scalar {kind}, not {entry.spec}", code="E_LAYER")
+        return int(self._cursor(entry).scalar(kind, entry.name))
 
     def number(self, key: str, kind: str) -> int:
-        """A scalar; one element in a row is as good."""
-        spec = self.spec(key)
-        if spec.dtype is not NUMBERS[kind] or spec.shape not in ((), (1,)):
-            raise MalformedError(f"'{key}' must be a scalar {kind}, not {spec}", code="E_LAYER")
-        extent = self.tensors[key].extents["data"]
-        return int(Cursor(self.home[extent.file], extent.offset, extent.end).scalar(kind, key))
+        self.spec(key)
+        return self._scalar(self.tensors[key], kind)
 
     def dims(self, key: str) -> tuple[int, ...]:
         spec = self.spec(key)
         if spec.dtype is not DType.U32 or len(spec.shape) != 1 or spec.size > MAX_RANK:
             raise MalformedError(f"'{key}' must be at most {MAX_RANK} u32 in a row, not {spec}", code="E_LAYER")
-        extent = self.tensors[key].extents["data"]
-        return check_shape(Cursor(self.home[extent.file], extent.offset, extent.end).scalars("u32", spec.size, key))
+        return check_shape(self._cursor(self.tensors[key]).scalars("u32", spec.size, key))
 
     def spec(self, key: str) -> TensorSpec:
         if key not in self.tensors:
@@ -132,10 +145,12 @@ def read_layers(tables: Tables) -> tuple[dict[str, Entry], dict[str, int]]:
     """The tensors in layers, and the type of each layer by module; biases are tensors too."""
     entries: dict[str, Entry] = {}
     types: dict[str, int] = {}
+    budget = Budget()
     for key in tables.tensors:
         if not key.endswith(_FORMAT):
             continue
         module = key.removesuffix(_FORMAT)
+        budget.spend(LAYER_NBYTES, "so many layers", file=tables.home.name)
         try:
             layer = _read_layer(tables, module, tables.number(key, "u8"))
             entries[module + WEIGHT] = entry_of(module + WEIGHT, layer)

@@ -37,7 +37,6 @@ class Members(NamedTuple):
 
     home: Bundle
     """What they lie in."""
-    stem: str
     shards: tuple[str, ...]
 
 
@@ -59,36 +58,32 @@ def _is_shard(name: str) -> bool:
 
 def members(bundle: Bundle) -> Members:
     home = bundle.siblings()
-    groups = _groups(filter(_is_shard, home))
-    if bundle.single is not None:
-        stem = next(stem for stem, shards in groups.items() if bundle.single in shards)
-        return Members(home, stem, _complete(groups[stem], bundle.name))
+    groups = [shards for shards in _groups(filter(_is_shard, home)) if bundle.single in (None, *shards)]
+    if not groups:
+        raise MalformedError(f"there is no file named *{SUFFIX}", code="E_NO_WEIGHTS", file=bundle.name)
     if len(groups) > 1:
-        firsts = [shards[0] for shards in groups.values()]
+        firsts = [shards[0] for shards in groups]
         raise UnsupportedError(
             f"the directory has {len(groups)} UQFF models: {', '.join(firsts[:8])}{', …' if len(firsts) > 8 else ''}",
             code="E_CHOICE", file=bundle.name, hint=f"give the path of one, such as {bundle.name}/{firsts[0]}",
         )  # fmt: skip
-    ((stem, shards),) = groups.items()
-    return Members(home, stem, _complete(shards, bundle.name))
+    return Members(home, _complete(groups[0], bundle.name))
 
 
-def _groups(names: Iterable[str]) -> dict[str, list[str]]:
-    """Shards by what their names have in common, in order. A name with a number is a shard only where there is a number 0."""
+def _groups(names: Iterable[str]) -> list[list[str]]:
+    """The shards of each model, in order. A name with a number is a shard only where there is a number 0."""
     numbered: dict[str, dict[int, str]] = {}
-    lone: dict[str, list[str]] = {}
+    groups: list[list[str]] = []
     for name in sorted(names):
         found = _NAME.fullmatch(name)
         if found is None or found["number"] is None:
-            lone[name.removesuffix(SUFFIX)] = [name]
+            groups.append([name])
         else:
             numbered.setdefault(found["stem"], {})[int(found["number"])] = name
-    for stem, shards in numbered.items():
-        if 0 in shards:
-            lone[stem] = [shards[number] for number in sorted(shards)]
-        else:
-            lone |= {name.removesuffix(SUFFIX): [name] for name in shards.values()}
-    return lone
+    for shards in numbered.values():
+        in_turn = [shards[number] for number in sorted(shards)]
+        groups += [in_turn] if 0 in shards else ([name] for name in in_turn)
+    return groups
 
 
 def _complete(shards: list[str], file: str) -> tuple[str, ...]:

@@ -159,6 +159,10 @@ def warnings(reading: Reading) -> Iterator[tuple[str, str]]:
     for name in (CONFIG, _TOKENIZER):
         if name not in home:
             yield "E_NO_FILE", f"there is no {name}; mistral.rs needs it"
+    if not reading.named and layer_modules(reading.config) is None:
+        yield "E_FAMILY", "config.json does not say of what type the model is or how deep, so its layers have no names"
+    if CONFIG in home and not reading.config:
+        yield "E_CONFIG", "config.json is not an object of JSON with settings in it, so nothing is known of the model"
     if (rope := reading.config.get(ROPE_NOTE)) not in (None, "adjacent", "half_split"):
         yield "E_ROPE_LAYOUT", f"{ROPE_NOTE} in config.json is {str(rope)[:40]!r}, neither adjacent nor half_split"
     yield from _report_warnings(found)
@@ -169,11 +173,11 @@ def _report_warnings(found: Members) -> Iterator[tuple[str, str]]:
         return
     try:
         report = strict_json.load(found.home[REPORT])
-        outputs = {output["quant"]: output["shards"] for output in report["outputs"]}
+        outputs = [output["shards"] for output in report["outputs"]]
+        named = [shards for shards in outputs if set(shards) & set(found.shards)]
     except (FlyweightError, KeyError, TypeError):
         yield "E_REPORT", f"{REPORT} is no report; mistral.rs refuses the model for that"
         return
-    named = [shards for shards in outputs.values() if isinstance(shards, list) and set(shards) & set(found.shards)]
     if named and list(found.shards) not in named:
         yield "E_REPORT", f"{REPORT} names other shards: {_listed(map(str, named[0]))}"
 
