@@ -9,6 +9,10 @@ import subprocess
 from pathlib import Path
 
 WORKER = Path(__file__).with_name("mistral_rs_worker.py")
+PROJECT = Path(__file__).parents[2]
+# As `make conformance` and `make bench` install them.
+CURRENT = PROJECT / ".venv-mistralrs/bin/python"
+OLD = PROJECT / ".venv-mistralrs-old/bin/python"
 OFFLINE = {"HF_HUB_OFFLINE": "1", "RUST_LOG": "error"}
 # 0.9.5 would round keys and values to f16, as no other version does.
 EXACT_CACHE = {"MISTRALRS_CPU_KV_F32": "1"}
