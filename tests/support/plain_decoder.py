@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,10 @@ def gelu_tanh(x: Array) -> Array:
 def plain_logits(
     tensors: Mapping[str, Array], tokens: Sequence[int], *, heads: int, windows: Sequence[int], scalar: float, eps: float,
     gemma: bool = False, activation: Any = silu, caps: tuple[float | None, float | None] = (None, None), theta: float = 10000.0,
+    rounded: Callable[[Array], Array] = lambda x: x,
 ) -> Array:  # fmt: skip
-    """Logits after each token, (n, vocab). `windows`: how many positions each layer sees; `caps`: of scores and of logits."""
+    """Logits after each token, (n, vocab). `windows`: how many positions each layer sees; `caps`: of scores and of logits;
+    `rounded`: what a linear layer is given."""
     held = {name: np.asarray(tensor, np.float64) for name, tensor in tensors.items()}
     n = len(tokens)
     distance = np.arange(n)[:, None] - np.arange(n)[None, :]
@@ -31,7 +33,7 @@ def plain_logits(
         return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * (held[name] + gemma)
 
     def linear(x: Array, name: str) -> Array:
-        return x @ held[name + ".weight"].T + held.get(name + ".bias", 0)
+        return rounded(x) @ held[name + ".weight"].T + held.get(name + ".bias", 0)
 
     def capped(x: Array, cap: float | None) -> Array:
         return x if cap is None else cap * np.tanh(x / cap)
@@ -62,4 +64,4 @@ def plain_logits(
         change = linear(activation(linear(y, at + "mlp.gate_proj")) * linear(y, at + "mlp.up_proj"), at + "mlp.down_proj")
         x = x + (norm(change, at + "post_feedforward_layernorm.weight") if gemma else change)
     output = held.get("lm_head.weight", embedding)
-    return capped(norm(x, "model.norm.weight") @ output.T, caps[1])
+    return capped(rounded(norm(x, "model.norm.weight")) @ output.T, caps[1])

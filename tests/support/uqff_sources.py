@@ -139,8 +139,8 @@ def tokenizer() -> dict[str, Any]:
     }
 
 
-def write_source(path: Path, config: dict[str, Any], seed: int = 17) -> Path:
-    """The directory a user would give to `mistralrs quantize` or `flyweight convert`."""
+def write_source(path: Path, config: dict[str, Any], *, dtype: type = ml_dtypes.bfloat16) -> Path:
+    """The directory a user would give to `mistralrs quantize` or `flyweight convert`; `dtype` changes no value."""
     path.mkdir(parents=True)
     described = {
         "bos_token": "<s>",
@@ -153,5 +153,7 @@ def write_source(path: Path, config: dict[str, Any], seed: int = 17) -> Path:
     files = {"config.json": config, "tokenizer.json": tokenizer(), "tokenizer_config.json": described}
     for name, value in files.items():
         (path / name).write_text(json.dumps(value, indent=None if name == "tokenizer.json" else 2, ensure_ascii=False), "utf-8")
-    (path / "model.safetensors").write_bytes(safetensors_bytes(weights(config, seed)))
+    (path / "model.safetensors").write_bytes(
+        safetensors_bytes({name: values.astype(dtype) for name, values in weights(config).items()})
+    )
     return path
