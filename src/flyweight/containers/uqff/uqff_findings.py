@@ -159,8 +159,6 @@ def warnings(reading: Reading) -> Iterator[tuple[str, str]]:
     for name in (CONFIG, _TOKENIZER):
         if name not in home:
             yield "E_NO_FILE", f"there is no {name}; mistral.rs needs it"
-    if not reading.named and layer_modules(reading.config) is None:
-        yield "E_FAMILY", "config.json does not say of what type the model is or how deep, so its layers have no names"
     if CONFIG in home and not reading.config:
         yield "E_CONFIG", "config.json is not an object of JSON with settings in it, so nothing is known of the model"
     if (rope := reading.config.get(ROPE_NOTE)) not in (None, "adjacent", "half_split"):
