@@ -29,6 +29,7 @@ from flyweight.containers.uqff.layer_fields import (
     Layer,
     LayerForm,
     Stored,
+    gguf_nbytes,
 )
 from flyweight.foundation.cursor import SCALARS, Cursor, check_shape
 from flyweight.foundation.dtypes import DType
@@ -77,7 +78,7 @@ def read_blob(source: Source, extent: Extent) -> Blob:
         if form == DIMS:
             shape = _read_shape(cursor)
         elif form == BYTES:
-            length = nbytes if kind == GGUF else F8Q8_NBYTES * numbers["num_blocks"]
+            length = _unwrapped(nbytes, numbers["dtype"], shape) if kind == GGUF else F8Q8_NBYTES * numbers["num_blocks"]
             arrays[field] = _stored(cursor, extent.file, TensorSpec((length,), DType.U8), field)
         elif form == TENSOR:
             arrays[field] = _read_tensor(cursor, extent.file, field)
@@ -89,6 +90,12 @@ def read_blob(source: Source, extent: Extent) -> Blob:
     if cursor.remaining:
         raise cursor.malformed(f"{cursor.remaining} bytes after the end of the layer", "E_TRAILING")
     return Blob(version, Layer(kind, arrays, numbers, shape), bias)
+
+
+def _unwrapped(nbytes: int, code: int, shape: tuple[int, ...]) -> int:
+    """The length of a weight of type 0. mistral.rs cut off what is beyond 32 bits of it, without a word."""
+    whole = gguf_nbytes(code, shape)
+    return whole if whole > _LARGEST and whole % (_LARGEST + 1) == nbytes else nbytes
 
 
 def _read_shape(cursor: Cursor) -> tuple[int, ...]:

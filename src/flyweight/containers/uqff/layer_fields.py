@@ -130,6 +130,14 @@ def entry_of(name: str, layer: Layer) -> Entry:
     return Entry(name, spec, codec, parts, {part: layer.arrays[field].extent for part, field in fields.items()})
 
 
+def gguf_nbytes(code: int, shape: tuple[int, ...]) -> int:
+    """The bytes of a weight of type 0; 0 where code and shape do not go together, which `entry_of` says."""
+    if code in DENSE:
+        return TensorSpec(shape, DENSE[code]).nbytes
+    elements, nbytes = _BLOCK[BLOCKS[code]] if code in BLOCKS else (1, 0)
+    return prod(shape) // elements * nbytes
+
+
 def _block_bytes(spec: TensorSpec, codec: CodecSpec) -> TensorSpec:
     """The one part of a codec whose rows are runs of blocks; F8Q8 also fills a last one up, whatever the rows."""
     elements, nbytes = _BLOCK[codec.name]

@@ -134,8 +134,8 @@ class Tables:
 
     def stored(self, key: str, kind: str) -> Stored:
         spec = self.spec(key)
-        if kind == BYTES and (spec.dtype is not DType.U8 or len(spec.shape) != 1):
-            raise MalformedError(f"'{key}' must be u8 in a row, not {spec}", code="E_LAYER")
+        if kind == BYTES and spec.dtype is not DType.U8:
+            raise MalformedError(f"'{key}' must be u8, not {spec}", code="E_LAYER")
         if kind == "f32" and (spec.dtype is not DType.F32 or spec.shape not in ((), (1,))):
             raise MalformedError(f"'{key}' must be a scalar f32, not {spec}", code="E_LAYER")
         return Stored(_SCALAR if kind == "f32" else spec, self.tensors[key].extents["data"])

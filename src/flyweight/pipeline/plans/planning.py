@@ -205,7 +205,11 @@ def _step(checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Co
         repacked = _repack_target(source, container)
         if repacked is not None and _rows_can_move(source, transform):
             return Step(renamed.name, source.spec, repacked, "repack", source.name, transform)
-    return _dense(source, renamed, container, dense_dtype)
+    step = _dense(source, renamed, container, dense_dtype)
+    if source.codec != RAW and choice.codec is None and not container.decodes and step.spec.nbytes > source.nbytes:
+        times = f"{step.spec.nbytes / source.nbytes:.1f} times the bytes; --quant chooses a codec, --dtype another element type"
+        return replace(step, note=f"{container.title} does not hold {source.codec.name}: plain {step.spec.dtype}, {times}")
+    return step
 
 
 def _dense_dtype(source: Entry, container: Container, choice: Choice, wishes: Wishes) -> DType:

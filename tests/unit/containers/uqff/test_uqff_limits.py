@@ -22,7 +22,7 @@ from flyweight.foundation.manifest import Entry, Manifest
 from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from support.raw_files import safetensors_file, tensor_json
 from support.toys import write_files, write_toy_llama
-from support.uqff_files import CONFIG, MODULES, gguf, named_directory, u32, version
+from support.uqff_files import CONFIG, MODULES, gguf, gguf_blob, named_directory, u32, version
 
 GIB = 2**30
 COLUMNS = 1 << 16
@@ -66,6 +66,17 @@ def sparse_f32(folder: Path) -> Path:
     write_files(folder, {"config.json": json.dumps(CONFIG).encode(), "model.safetensors": raw})
     os.truncate(folder / "model.safetensors", len(raw) + at)
     return folder
+
+
+def test_a_length_that_mistral_rs_cut_to_32_bits_is_read_as_what_it_was(tmp_path: Path) -> None:
+    nbytes = ROWS * ROW_NBYTES
+    blob = gguf_blob(shape=(ROWS, COLUMNS), data=b"", length=nbytes % 2**32)
+    raw = safetensors_file({"0": tensor_json("U8", [len(blob) + nbytes], 0, len(blob) + nbytes)}, blob)
+    write_files(tmp_path, {"q-0.uqff": raw})
+    os.truncate(tmp_path / "q-0.uqff", len(raw) + nbytes)
+    with open_checkpoint(tmp_path / "q-0.uqff") as checkpoint:
+        (entry,) = checkpoint.manifest.entries.values()
+    assert (entry.spec.shape, entry.extents["blocks"].nbytes) == ((ROWS, COLUMNS), nbytes)
 
 
 @pytest.mark.parametrize("make", [sparse_q8_0, sparse_f32])
