@@ -8,7 +8,7 @@ tokenizers   vocabularies, and what of tokenizer.json is run
 """
 
 from flyweight.models.dialects.contract import Blueprint, Translation
-from flyweight.models.experts import expert_layout
+from flyweight.models.experts import ExpertName, are_experts_of, expert_layout, expert_name, stack_name
 from flyweight.models.families import FAMILIES
 from flyweight.models.family import Family
 from flyweight.models.model_config import Config
@@ -20,15 +20,19 @@ __all__ = [
     "FAMILIES",
     "Blueprint",
     "Config",
+    "ExpertName",
     "Family",
     "Renamed",
     "Transform",
     "Translation",
+    "are_experts_of",
     "blueprint",
     "dense_by_default",
     "dialect_of",
     "expert_layout",
+    "expert_name",
     "family_of",
     "rename_tensors",
+    "stack_name",
     "translate",
 ]

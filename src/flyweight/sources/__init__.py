@@ -8,6 +8,7 @@ that climbs out of the directory is simply not there. What was closed is a Close
 
 from flyweight.sources.bundle import Bundle, MemoryBundle, PathBundle, local_path, open_bundle
 from flyweight.sources.file import FileSource
+from flyweight.sources.joined import JoinedSource, Piece
 from flyweight.sources.memory import MemorySource
 from flyweight.sources.opened import ClosedError, Opened, Uncopied
 from flyweight.sources.source import Identity, Source
@@ -17,10 +18,12 @@ __all__ = [
     "ClosedError",
     "FileSource",
     "Identity",
+    "JoinedSource",
     "MemoryBundle",
     "MemorySource",
     "Opened",
     "PathBundle",
+    "Piece",
     "Source",
     "Uncopied",
     "local_path",

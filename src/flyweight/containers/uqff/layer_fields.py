@@ -272,10 +272,11 @@ def holds(spec: TensorSpec, codec: CodecSpec) -> bool:
         return spec.dtype in STANDARD_TYPES
     if len(spec.shape) < 2 or spec.dtype is not DType.F32 or not any(carried.matches(codec) for carried in CARRIED):
         return False
+    stacked = len(spec.shape) > 2  # experts, of which mistral.rs takes the other types alone
     if kind in (HQQ, AFQ):
         group = codec.integer("group", 0)
-        return group > 0 and (spec.columns if kind == AFQ else spec.size) % group == 0
+        return group > 0 and (spec.columns if kind == AFQ else spec.size) % group == 0 and not (kind == HQQ and stacked)
     if kind in (FP8, F8Q8):
-        return True
+        return not stacked
     elements = MXFP4_BLOCK if kind == MXFP4 else _BLOCK[codec.name][0]
     return spec.columns % elements == 0

@@ -101,7 +101,7 @@ class UqffContainer(Container):
             )
         plain = [module for module, kind in reading.types.items() if reading.layers[module + WEIGHT].codec == RAW]
         if plain:
-            yield f"{len(plain)} layers that are not quantized are plain tensors: {', '.join(plain[:4])}"
+            yield f"{len(plain)} layers are not quantized: {', '.join(plain[:4])}"
 
     def arrange(self, names: Collection[str], config: Mapping[str, Any]) -> Arrangement:
         """Biases are f32: the type in which mistral.rs computes on a CPU, and it adds no others."""

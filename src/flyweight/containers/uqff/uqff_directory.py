@@ -16,9 +16,10 @@ In a model made of a GGUF file the rows of q and k lie as they did there, and co
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
-from flyweight.containers.container import Image, fill_shards
+from flyweight.containers.container import Arrangement, Image, fill_shards
 from flyweight.containers.safetensors import build_image, read_header
 from flyweight.containers.uqff import uqff_report
 from flyweight.containers.uqff.layer_fields import (
@@ -33,6 +34,7 @@ from flyweight.containers.uqff.layer_fields import (
     entry_of,
     form_of,
 )
+from flyweight.containers.uqff.layer_order import EMBEDDING, layer_modules, stacked
 from flyweight.containers.uqff.uqff_container import Extents, Layers, UqffContainer, with_bias
 from flyweight.containers.uqff.uqff_files import (
     BIAS,
@@ -62,6 +64,10 @@ _SCALAR = TensorSpec((), DType.F32)
 _UNNAMED = re.compile(rb'"[0-9]+"\s*:\s*\{')
 _NAMED = re.compile(rb'"uqff\.version\.|\.weight\.format"')
 _LOOKED_AT = 1 << 16
+
+
+def _is_stack(name: str) -> bool:
+    return ".experts." in name and name.endswith(WEIGHT)
 
 
 def is_named(bundle: Bundle) -> bool:
@@ -197,11 +203,21 @@ class Uqff(UqffContainer):
         residual = read_residual(found, layers)
         return Reading(found, read_config(found.home), tables.version, layers, types, residual, unused=unused)
 
+    def arrange(self, names: Collection[str], config: Mapping[str, Any]) -> Arrangement:
+        """Only what mistral.rs looks for among the layers may be quantized; routers, for one, are not."""
+        modules = layer_modules(config)
+        layers = {stacked(module) for module in (*(modules or ()), EMBEDDING)}
+        plain = {name for name in names if name.removesuffix(WEIGHT) not in layers} if modules else set[str]()
+        wanted = super().arrange(names, config)
+        stacks = {name: DType.F32 for name in names if _is_stack(name)}
+        return wanted._replace(plain=plain, dtypes={**wanted.dtypes, **stacks})
+
     def layers_of(self, manifest: Manifest) -> Layers:
-        """What is quantized. Loaders cast the rest, which is in residual.safetensors, to the type they compute in."""
+        """What is quantized, and stacks of experts. Loaders cast the rest, which is in residual.safetensors, to the type they
+        compute in."""
         layers: dict[str, list[str]] = {}
         for name, entry in manifest.entries.items():
-            if entry.codec == RAW:
+            if entry.codec == RAW and not (_is_stack(name) and len(entry.spec.shape) == 3):
                 continue
             if not name.endswith(WEIGHT):
                 raise UnsupportedError(f"UQFF quantizes only tensors named '…{WEIGHT}'", code="E_KEY", tensor=name)

@@ -18,7 +18,7 @@ from typing import Any
 from flyweight.containers.container import Finding
 from flyweight.containers.hf import CONFIG, INDEX, WEIGHTS
 from flyweight.containers.uqff.layer_fields import AFQ, F8Q8, FP8, GGUF, HQQ, MXFP4, UNQUANTIZED
-from flyweight.containers.uqff.layer_order import HEAD, layer_modules
+from flyweight.containers.uqff.layer_order import HEAD, layer_modules, stacked
 from flyweight.containers.uqff.uqff_files import (
     BIAS,
     REPORT,
@@ -189,18 +189,15 @@ def audit(reading: Reading) -> Iterator[Finding]:
         text = f"{len(reading.types)} layers, but a {config['model_type']} of {config['num_hidden_layers']} has {len(expected)}"
         yield Finding("error", "E_LAYER_COUNT", f"{text}; which is which cannot be said")
         return
+    tied = config.get(TIED) is not False
     present = reading.layers.keys() | reading.residual.entries.keys()
-    missing = [module for module in expected if module + WEIGHT not in present and not _may_lack(reading, module)]
+    if reading.version[0]:
+        expected = list(dict.fromkeys(map(stacked, expected)))
+    missing = [module for module in expected if module + WEIGHT not in present and not (module == HEAD and tied)]
     for module in missing[:_MOST_FINDINGS]:
         yield Finding("error", "E_LAYER_MISSING", "the layer is neither in the .uqff nor plain", module + WEIGHT)
     if (more := len(missing) - _MOST_FINDINGS) > 0:
         yield Finding("error", "E_LAYER_MISSING", f"{more} more layers are missing")
-
-
-def _may_lack(reading: Reading, module: str) -> bool:
-    """The head of a tied model is its embedding, and 1.x has experts in stacks."""
-    is_tied = module == HEAD and reading.config.get(TIED) is not False
-    return is_tied or (reading.version[0] > 0 and ".experts." in module)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flyweight.checkpoint import Checkpoint
+from flyweight.checkpoint.expert_stacks import RearrangedExperts
 from flyweight.codecs import Codec, codec_for, known
 from flyweight.codecs.casts import astype
 from flyweight.containers.abilities import Arranges, Describes, Restates, adapted
@@ -31,7 +32,7 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError, ResourceError, UnsupportedError
 from flyweight.foundation.manifest import Entry, Manifest
 from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec, has_rows
-from flyweight.models import Renamed, Transform, Translation, expert_layout, translate
+from flyweight.models import Renamed, Transform, Translation, are_experts_of, expert_layout, translate
 from flyweight.pipeline import memory_limit
 from flyweight.pipeline.conversion_report import Drift
 from flyweight.pipeline.draft import draft_tensors, without_draft
@@ -63,10 +64,11 @@ def make_job(
     `draft` holds a draft head to add, `files` are side files to add, `inputs` what they are read from. Tensors lie as in the
     source, or sorted by `order`.
     """
+    inputs = {SOURCE: input_of(checkpoint), **(inputs or {})}
+    checkpoint = _with_experts_of(container, checkpoint)
     manifest = without_draft(checkpoint.manifest)
     dialect = container.dialect or manifest.dialect
     translation = translate(manifest, dialect, checkpoint.read, dense=dtype)
-    _require_expert_layout(checkpoint, container)
     wishes = Wishes(recipe, dtype, container.dense.vectors if dialect != manifest.dialect else None, max_ram)
     notes = [*translation.notes, *(f"{name} is not copied: {why}" for name, why in translation.dropped.items())]
     if isinstance(checkpoint.container, Restates):
@@ -110,7 +112,6 @@ def make_job(
     placement = container.place(Manifest(container.name, entries, metadata, side, dialect), name, shard_bytes)
     notes += _notes_of(steps)
     notes += placement.notes
-    inputs = {SOURCE: input_of(checkpoint), **(inputs or {})}
     plan = Plan(container, name, inputs, recipe.as_json(), tuple(steps), dtype, shard_bytes)
     return Job(plan, checkpoint, placement, draft, translation.added, tuple(notes))
 
@@ -156,18 +157,23 @@ def layout_of(codec: CodecSpec, spec: TensorSpec) -> Layout:
     return codec_for(codec).layout(spec)
 
 
-def _require_expert_layout(checkpoint: Checkpoint, container: Container) -> None:
-    """A mixture of experts goes only where loaders want its experts as they are arranged."""
+def _with_experts_of(container: Container, checkpoint: Checkpoint) -> Checkpoint:
+    """A mixture of experts goes only where loaders want its experts as they are arranged, or can be without loss."""
     if not container.expert_layout or checkpoint.container is container:
-        return
+        return checkpoint
     layout = expert_layout(checkpoint.manifest, checkpoint.read, checkpoint.container.expert_layout or "hf")
-    if layout and layout != container.expert_layout:
-        raise UnsupportedError(
-            f"a mixture of experts in the arrangement of {layout} directories, which loaders of {container.name} do not read",
-            code="E_EXPERTS",
-            file=checkpoint.bundle.name,
-            hint="experts cannot be rearranged yet; convert to the same kind of directory or to a safetensors file",
-        )
+    if layout in ("", container.expert_layout):
+        return checkpoint
+    if {layout, container.expert_layout} == {"hf", "uqff"}:
+        arranged = RearrangedExperts(checkpoint, stacked=layout == "hf")
+        if are_experts_of(container.expert_layout, arranged.manifest.entries):
+            return arranged
+    raise UnsupportedError(
+        f"a mixture of experts in the arrangement of {layout} directories, which loaders of {container.name} do not read",
+        code="E_EXPERTS",
+        file=checkpoint.bundle.name,
+        hint="these experts cannot be rearranged yet; convert to the same kind of directory or to a safetensors file",
+    )
 
 
 class Wishes(NamedTuple):
