@@ -33,6 +33,8 @@ CODECS = {
     "fp8 e4m3, per tensor": CodecSpec("fp8", {"rows": 0}),
     "fp8 e4m3, per row": CodecSpec("fp8"),
     "fp8 e4m3, 128 × 128": CodecSpec("fp8", {"rows": 128, "columns": 128}),
+    "fp8_scalar": CodecSpec("fp8_scalar"),
+    "f8q8": CodecSpec("f8q8"),
     "fp8 e5m2, per row": CodecSpec("fp8", {"format": "e5m2"}),
     "q4_0": CodecSpec("q4_0"),
     "mxfp4_split": CodecSpec("mxfp4_split"),
@@ -54,6 +56,11 @@ CODECS = {
 QUANTIZED = {
     "clip, 4 bits by 64": ("clip", CodecSpec("affine", {"bits": 4, "group": 64, "scale": "f16"})),
     "hqq, 4 bits by 64": ("hqq", CodecSpec("affine", {"bits": 4, "group": 64, "scale": "f16"})),
+    "hqq, codec hqq": ("hqq", CodecSpec("hqq")),
+    "mistralrs, AFQ 4 bits by 64": ("mistralrs", CodecSpec("affine", {"bits": 4, "group": 64, "scale": "bf16", "word": "u32"})),
+    "mistralrs, fp8_scalar": ("mistralrs", CodecSpec("fp8_scalar")),
+    "mistralrs, f8q8": ("mistralrs", CodecSpec("f8q8")),
+    "mistralrs, mxfp4_split": ("mistralrs", CodecSpec("mxfp4_split")),
 }
 ENCODERS = {"fp8": "1000 MB/s", "sign": "1000 MB/s", "sparse": "1000 MB/s", "lossless": "1000 MB/s"}
 
