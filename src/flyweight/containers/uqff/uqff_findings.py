@@ -18,7 +18,7 @@ from typing import Any
 from flyweight.containers.container import Finding
 from flyweight.containers.hf import CONFIG, INDEX, WEIGHTS
 from flyweight.containers.uqff.layer_fields import AFQ, F8Q8, FP8, GGUF, HQQ, MXFP4, UNQUANTIZED
-from flyweight.containers.uqff.layer_order import HEAD, layer_modules, stacked
+from flyweight.containers.uqff.layer_order import EMBEDDING, HEAD, layer_modules, stacked
 from flyweight.containers.uqff.uqff_files import (
     BIAS,
     REPORT,
@@ -156,6 +156,11 @@ def warnings(reading: Reading) -> Iterator[tuple[str, str]]:
         yield "E_SHADOWED", f"model*.safetensors lie beside; mistral.rs takes them instead of {RESIDUAL}"
     elif RESIDUAL not in home:
         yield "E_NO_RESIDUAL", f"there is no {RESIDUAL}; no loader takes the model without it"
+    elif reading.named and EMBEDDING + WEIGHT not in reading.layers.keys() | reading.residual.entries.keys():
+        yield (
+            "E_NO_RESIDUAL",
+            f"there is no {EMBEDDING}{WEIGHT}: {RESIDUAL} is not complete, or was not when this was converted",
+        )
     for name in (CONFIG, _TOKENIZER):
         if name not in home:
             yield "E_NO_FILE", f"there is no {name}; mistral.rs needs it"

@@ -43,6 +43,12 @@ def test_layers_without_names_say_what_is_missing(old: Path, tmp_path: Path) -> 
     assert "config.json" in str(caught.value)
 
 
+def test_a_model_converted_without_its_residual_is_noticed(old: Path, tmp_path: Path) -> None:
+    (old / "residual.safetensors").unlink()
+    flyweight.convert(old, tmp_path / "new", to="uqff")
+    assert b"model.embed_tokens.weight" in run("verify", tmp_path / "new", "--json").stdout
+
+
 def test_an_unknown_order_is_a_warning(old: Path) -> None:
     config = json.loads((old / "config.json").read_text())
     (old / "config.json").write_text(json.dumps({**config, "model_type": "unheard_of"}))
