@@ -64,6 +64,11 @@ def beside(files: Mapping[str, bytes], code: str, *, special: Mapping[str, Speci
     return Case({**made, **files}, code, is_directory=True, special=special or {})
 
 
+def by_path(files: Mapping[str, bytes], code: str, *, special: Mapping[str, Special] | None = None) -> Case:
+    """A good shard, opened by its path, with these files beside it."""
+    return Case({"q-0.uqff": named_file(version() | gguf("a")), **files}, code, special=special or {}, opened="q-0.uqff")
+
+
 def scalar(dtype: str, raw: bytes, shape: list[int] | None = None) -> Tensor:
     return dtype, shape or [], raw
 
@@ -211,6 +216,15 @@ HOSTILE: dict[str, Case] = {
     "first shard that is a link out of the directory": shards({}, "E_LINK", special={"q-0.uqff": link_to("/etc/passwd")}),
     "shard that is a device": shards({"q-0.uqff": version() | gguf("a")}, "E_LINK", special={"q-1.uqff": link_to("/dev/zero")}),
     "first shard that is a FIFO": shards({}, "E_NOT_A_FILE", special={"q-0.uqff": fifo}),
+    # a shard by its path
+    "shards 0 and 2, opened by the path of one": by_path({"q-2.uqff": named_file(gguf("b"))}, "E_SHARD_MISSING"),
+    "index that leads elsewhere": by_path(
+        {"model.safetensors.index.json": b'{"weight_map": {"a": "../../../etc/passwd"}}'}, "E_SHARD_NAME"
+    ),
+    "index that is no JSON": by_path({"model.safetensors.index.json": b"{"}, "E_JSON"),
+    "weights beside that are empty": by_path({"model.safetensors": b""}, "E_TRUNCATED"),
+    "config beside that is a FIFO": by_path({}, "E_NOT_A_FILE", special={"config.json": fifo}),
+    "residual beside that is a device": by_path({}, "E_LINK", special={RESIDUAL: link_to("/dev/zero")}),
     # the files around
     "residual that is a link out of the directory": beside({}, "E_LINK", special={RESIDUAL: link_to("/etc/passwd")}),
     "config that is a link out of the directory": beside({}, "E_LINK", special={"config.json": link_to("/etc/passwd")}),

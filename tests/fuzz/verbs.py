@@ -327,7 +327,7 @@ def imported() -> None:
     list(CONTAINERS)
 
 
-def worked(job: int, seed: int, executions: int, seconds: float | None, place: Place, pipe: int) -> None:
+def worked(job: int, seed: int, executions: int, seconds: float | None, only: list[str], place: Place, pipe: int) -> None:
     """One job: models, each through all verbs. Reports in one line at its end."""
     begun, cpu = time.monotonic(), time.process_time()
     for folder in (place.out, place.home, place.models, place.root / "cwd"):
@@ -338,12 +338,12 @@ def worked(job: int, seed: int, executions: int, seconds: float | None, place: P
     }  # fmt: skip
     tempfile.tempdir = None
     (place.root / "text.txt").write_text(TEXT)
-    models = originals(place.models / "made")
+    models = {name: given for name, given in originals(place.models / "made").items() if name.split()[0] in only}
     for name, given in models.items():
         written(given, place.models / "whole" / name.replace(" ", "-"))
     os.chdir(place.root / "cwd")
     imported()
-    named = list(hostile()) if job == 0 else []
+    named = [case for case in hostile() if case[0] in only] if job == 0 else []
     done, total, codes, findings = 0, 0, Counter[str](), dict[str, str]()
     for container, original, put in cases(seed, models, named):
         if total >= executions or (seconds and time.monotonic() - begun > seconds) or len(findings) >= MOST_FINDINGS:
@@ -390,7 +390,7 @@ def fuzzed(given: argparse.Namespace) -> dict[str, Any]:
             child = os.fork()
             if child == 0:
                 try:
-                    worked(job, given.seed + job, share, seconds, Place(Path(root) / str(job)), writer)
+                    worked(job, given.seed + job, share, seconds, given.only, Place(Path(root) / str(job)), writer)
                 except BaseException:  # noqa: BLE001
                     traceback.print_exc()
                 os._exit(0)
@@ -442,6 +442,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="default 1, unless there are --executions")
     parser.add_argument("--seed", type=int, default=1, help="jobs take this one and those that follow")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    kinds = [*CONTAINERS.lines, "wdelta"]
+    parser.add_argument("--only", nargs="+", choices=kinds, default=kinds, help="models of these formats", metavar="FORMAT")
     parser.add_argument("--record", action="store_true", help="add the run to executions.json")
     parser.add_argument("--case", type=Path, help="repeat the verb of one finding")
     given = parser.parse_args()

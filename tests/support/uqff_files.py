@@ -9,16 +9,10 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 from support.raw_files import safetensors_file, tensor_json
-
-__all__ = [
-    "AFQ", "BIAS", "BLOBS", "CONFIG", "F8Q8", "FP8", "GGUF", "HQQ", "LAYERS", "MODULES", "MXFP4", "PLAIN", "RESIDUAL", "Blob",
-    "Named", "afq", "afq_blob", "blob_directory", "blob_file", "f8q8", "f8q8_blob", "fp8", "fp8_blob", "gguf", "gguf_blob",
-    "head", "hqq", "hqq_blob", "mxfp4", "mxfp4_blob", "named_directory", "named_file", "plain", "plain_blob", "residual",
-    "tensor", "u32", "version",
-]  # fmt: skip
 
 GGUF, PLAIN, HQQ, FP8, AFQ, F8Q8, MXFP4 = range(7)
 ROWS, COLUMNS = 2, 32
@@ -29,29 +23,8 @@ MODULES = (
 )
 """Of a Llama of one layer, in the order of 0.x."""
 CONFIG: dict[str, Any] = {"model_type": "llama", "num_hidden_layers": 1, "tie_word_embeddings": False}
-_SIZES = {
-    "U8": 1,
-    "I8": 1,
-    "U16": 2,
-    "I16": 2,
-    "U32": 4,
-    "I32": 4,
-    "I64": 8,
-    "F16": 2,
-    "BF16": 2,
-    "F32": 4,
-    "F64": 8,
-    "F8_E4M3": 1,
-}
+_SIZES = {"U8": 1, "U32": 4, "F32": 4, "F8_E4M3": 1}
 _U8, _U32, _I32, _F32, _F8 = 0, 1, 2, 6, 9
-_CODED = {"U8": _U8, "U32": _U32, "I32": _I32, "F32": _F32, "F8_E4M3": _F8}
-
-
-def _count(shape: Sequence[int]) -> int:
-    count = 1
-    for dim in shape:
-        count *= dim
-    return count
 
 
 def _bytes(count: int) -> bytes:
@@ -80,7 +53,7 @@ def u32(*values: int) -> bytes:
 def tensor(code: int, shape: Sequence[int], data: bytes | None = None, *, length: int | None = None) -> bytes:
     """A tensor in a blob; `length` replaces what is said of its bytes."""
     if data is None:
-        data = _floats(_count(shape)) if code == _F32 else _bytes(_count(shape) * {_U32: 4, _I32: 4}.get(code, 1))
+        data = _floats(prod(shape)) if code == _F32 else _bytes(prod(shape) * {_U32: 4, _I32: 4}.get(code, 1))
     return u32(len(data) if length is None else length, code, len(shape), *shape) + data
 
 
@@ -193,7 +166,7 @@ def _f32(value: float) -> tuple[str, list[int], bytes]:
 
 def _array(dtype: str, *shape: int, data: bytes | None = None) -> tuple[str, list[int], bytes]:
     if data is None:
-        data = _floats(_count(shape)) if dtype == "F32" else _bytes(_count(shape) * _SIZES[dtype])
+        data = _floats(prod(shape)) if dtype == "F32" else _bytes(prod(shape) * _SIZES[dtype])
     return dtype, [*shape], data
 
 
@@ -263,6 +236,12 @@ def named_file(tensors: Named, metadata: Mapping[str, str] | None = None) -> byt
         table[key] = tensor_json(dtype, shape, len(data), len(data) + len(raw))
         data += raw
     return safetensors_file(table, data)
+
+
+def taken_apart(raw: bytes) -> tuple[dict[str, Any], bytes]:
+    """The table of a file, and the data behind it."""
+    (length,) = struct.unpack_from("<Q", raw)
+    return json.loads(raw[8 : 8 + length]), raw[8 + length :]
 
 
 def named_directory(

@@ -176,8 +176,8 @@ def _report_warnings(found: Members) -> Iterator[tuple[str, str]]:
         return
     try:
         report = strict_json.load(found.home[REPORT])
-        outputs = [output["shards"] for output in report["outputs"]]
-        named = [shards for shards in outputs if set(shards) & set(found.shards)]
+        outputs, own = [output["shards"] for output in report["outputs"]], set(found.shards)
+        named = [shards for shards in outputs if not own.isdisjoint(shards)]
     except (FlyweightError, KeyError, TypeError):
         yield "E_REPORT", f"{REPORT} is no report; mistral.rs refuses the model for that"
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,16 @@ def test_any_shard_opens_all(tmp_path: Path) -> None:
     for shard in ("q-0.uqff", "q-1.uqff"):
         with open_checkpoint(tmp_path / shard) as checkpoint:
             assert checkpoint.manifest == expected
+
+
+def test_a_file_among_others_that_are_nobodys(tmp_path: Path) -> None:
+    """Without a config.json beside it, what lies there is not part of a model, and is not even opened."""
+    (tmp_path / "x.uqff").write_bytes(blob_file([BLOBS["gguf"]]))
+    os.mkfifo(tmp_path / "notes.txt")
+    (tmp_path / "passwords").symlink_to("/etc/passwd")
+    with open_checkpoint(tmp_path / "x.uqff") as checkpoint:
+        assert list(checkpoint) == ["layers.0.weight"]
+        assert not checkpoint.manifest.files
 
 
 @pytest.mark.parametrize("container", ["uqff", "uqff_blob"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from flyweight.checkpoint import read_checkpoint
 from flyweight.containers import recognise
 from flyweight.sources import MemoryBundle
-from support.uqff_files import CONFIG, RESIDUAL, blob_directory, gguf, named_directory, residual, version
+from support.uqff_files import CONFIG, RESIDUAL, blob_directory, gguf, named_directory, named_file, residual, version
 
 REPORT = "uqff_report.json"
 
@@ -51,6 +52,14 @@ REPORTS = {
 @pytest.mark.parametrize("text", REPORTS.values(), ids=REPORTS)
 def test_a_report_that_is_none(text: bytes) -> None:
     assert "E_REPORT" in warned(named_directory() | {REPORT: text})
+
+
+def test_a_report_of_many_outputs_costs_little() -> None:
+    shards = {f"q-{number}.uqff": named_file(version() | gguf(str(number))) for number in range(1000)}
+    many = b'{"outputs": [' + b'{"shards": []},' * 400_000 + b'{"shards": ["q-0.uqff"]}]}'
+    begun = time.process_time()
+    assert "E_REPORT" in warned({**named_directory(), **shards, REPORT: many})
+    assert time.process_time() - begun < 3
 
 
 REPORTS_TAKEN = {
