@@ -218,8 +218,12 @@ def test_the_recorded_answers_are_its_answers(row: Answer, current: MistralRs, o
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The real model as it is published: in bf16."""
-    return converted(DEMO, tmp_path_factory.mktemp("demo") / "hf", to="hf", dtype="bf16")
+    """The real model as it is published: in bf16, its chat template in tokenizer_config.json, where 0.6.0 looks for it."""
+    path = converted(DEMO, tmp_path_factory.mktemp("demo") / "hf", to="hf", dtype="bf16")
+    template, settings = path / "chat_template.jinja", path / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"chat_template": template.read_text()}))
+    template.unlink()
+    return path
 
 
 QUESTION = {"prompt": "What is the capital of France?", "tokens": 16}
