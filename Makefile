@@ -92,7 +92,7 @@ conformance: $(PEERS)/.ready $(SQUISH)/.ready $(MISTRALRS)/.ready $(MISTRALRS_OL
 	FLYWEIGHT_DEMO_MODEL=$(DEMO_MODEL) $(PEERS)/bin/python -m pytest tests/conformance --ignore tests/conformance/squish
 	$(SQUISH)/bin/python -m pytest tests/conformance/squish
 
-bench: $(PEERS)/.ready $(DEMO_MODEL) $(FINE_TUNE)/tuned  ## Measure beside the peers, in one run
+bench: $(PEERS)/.ready $(MISTRALRS)/.ready $(DEMO_MODEL) $(FINE_TUNE)/tuned  ## Measure beside the peers, in one run
 	$(PEERS)/bin/python -m bench.kernels.decode
 	$(PEERS)/bin/python -m bench.kernels.kquants
 	$(PEERS)/bin/python -m bench.kernels.encode
@@ -112,6 +112,7 @@ bench: $(PEERS)/.ready $(DEMO_MODEL) $(FINE_TUNE)/tuned  ## Measure beside the p
 	$(PEERS)/bin/python -m bench.models.load
 	$(PEERS)/bin/python -m bench.models.stream
 	$(PEERS)/bin/python -m bench.models.deltas --fine-tune $(FINE_TUNE)
+	$(PEERS)/bin/python -m bench.models.uqff $(DEMO_MODEL)
 	$(PEERS)/bin/python -m pages performance deltas
 	@cat docs/performance.md
 

@@ -88,6 +88,42 @@ def test_it_reads_what_we_quantize(model: str, isq: str, sources: dict[str, Path
         assert ours == said(current, theirs)
 
 
+OLD_RUNS = ["q4_0", "q8_0", "q2k", "q4k", "q6k", "hqq4", "hqq8", "fp8", *AFQ]
+
+
+@pytest.mark.parametrize("isq", OLD_RUNS)
+@pytest.mark.parametrize("model", ["small", "bias", "tied"])
+def test_0_6_0_reads_what_we_quantize(model: str, isq: str, sources: dict[str, Path], old: MistralRs, tmp_path: Path) -> None:
+    ours = said(old, converted(sources[model], tmp_path / "ours", to="uqff0", quant=isq))
+    if (model, isq) in UNUSABLE:
+        assert len(ours["text"]) == 9
+    else:
+        assert ours == said(old, written(old, sources[model], tmp_path / "theirs", isq))
+
+
+def test_it_finds_our_shards(sources: dict[str, Path], current: MistralRs, tmp_path: Path) -> None:
+    whole = converted(sources["small"], tmp_path / "whole", to="uqff", quant="q4_0")
+    parts = converted(sources["small"], tmp_path / "parts", to="uqff", quant="q4_0", shard_bytes=8000)
+    assert len(shards(parts)) > 2
+    answer = current.ask(parts, uqff=shards(parts)[0], prompts=[PROMPT])["answers"][0]
+    assert {key: answer[key] for key in ("text", "logprobs")} == said(current, whole)
+
+
+def test_blocks_of_a_gguf_file(sources: dict[str, Path], current: MistralRs, tmp_path: Path) -> None:
+    """They are copied, and the rows of queries and keys put in the order of Hugging Face."""
+    gguf = converted(sources["small"], tmp_path / "small.gguf", to="gguf", quant="q8_0")
+    ours = said(current, converted(gguf, tmp_path / "ours", to="uqff"))
+    answer = current.ask(tmp_path, gguf=gguf.name, prompts=[PROMPT])["answers"][0]
+    assert ours == {key: answer[key] for key in ("text", "logprobs")}
+
+
+def test_what_it_makes_of_a_gguf_file(current: MistralRs, tmp_path: Path) -> None:
+    """The rows in GGUF's order and the note about them, through 0.x and back."""
+    theirs = GOLDEN / "uqff/1.2/from_gguf"
+    before = converted(theirs, tmp_path / "before", to="uqff0")
+    assert said(current, converted(before, tmp_path / "after", to="uqff")) == said(current, theirs)
+
+
 @pytest.mark.parametrize("isq", AFQ)
 @pytest.mark.parametrize("model", ["small", "tied"])
 def test_scales_in_bf16(model: str, isq: str, current: MistralRs, tmp_path: Path) -> None:
@@ -114,9 +150,6 @@ def test_there_and_back_changes_nothing_for_0_9_5(
     before = converted(theirs, tmp_path / "before", to="uqff0")
     after = converted(before, tmp_path / "after", to="uqff")
     assert said(current, after) == said(current, theirs)
-
-
-OLD_RUNS = ["q4_0", "q8_0", "q2k", "q4k", "q6k", "hqq4", "hqq8", "fp8", *AFQ]
 
 
 @pytest.mark.parametrize("isq", OLD_RUNS)
@@ -185,8 +218,12 @@ def test_the_recorded_answers_are_its_answers(row: Answer, current: MistralRs, o
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The real model as it is published: in bf16."""
-    return converted(DEMO, tmp_path_factory.mktemp("demo") / "hf", to="hf", dtype="bf16")
+    """The real model as it is published: in bf16, its chat template in tokenizer_config.json, where 0.6.0 looks for it."""
+    path = converted(DEMO, tmp_path_factory.mktemp("demo") / "hf", to="hf", dtype="bf16")
+    template, settings = path / "chat_template.jinja", path / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"chat_template": template.read_text()}))
+    template.unlink()
+    return path
 
 
 QUESTION = {"prompt": "What is the capital of France?", "tokens": 16}
