@@ -196,6 +196,22 @@ def test_migrated_files_mean_the_same_to_both(
     assert np.abs(np.subtract(before["logprobs"][:8], after["logprobs"])).max() <= (0.15 if isq.startswith("q") else 0.03)
 
 
+@pytest.mark.parametrize("isq", ["q4_0", "q8_0"])
+def test_experts_apart_and_in_stacks(
+    isq: str, sources: dict[str, Path], current: MistralRs, old: MistralRs, tmp_path: Path
+) -> None:
+    """What we stack is what it stacks, byte for byte; stacks that were cut are layers that 0.6.0 takes, and come back."""
+    theirs = written(current, sources["experts"], tmp_path / "theirs", isq)
+    ours = converted(sources["experts"], tmp_path / "ours", to="uqff", quant=isq)
+    assert said(current, ours) == said(current, theirs)
+    apart = converted(theirs, tmp_path / "apart", to="uqff0")
+    assert said(current, converted(apart, tmp_path / "after", to="uqff")) == said(current, theirs)
+    first = written(old, sources["experts"], tmp_path / "first", isq)
+    stacked = converted(first, tmp_path / "stacked", to="uqff")
+    assert blobs(converted(stacked, tmp_path / "again", to="uqff0")) == blobs(first)
+    assert said(old, apart)["text"][:8] == said(current, theirs)["text"]
+
+
 RECORDED = json.loads((GOLDEN / "uqff/expected.json").read_text("utf-8"))
 
 
