@@ -69,6 +69,7 @@ def main(model: Path, out: Path, *, keep: bool) -> None:
         ("SQUIZD INT4", hf, out / "SmolLM2.int4.squizd", ["--quant", "int4", "--dtype", "bf16"]),
         ("SQUIZD TCA_TBE, bf16", hf, out / "SmolLM2.tca.squizd", ["--quant", "tca", "--dtype", "bf16"]),
         ("npy-dir INT8", hf, out / "SmolLM2-npy", ["--to", "npy-dir", "--quant", "int8"]),
+        ("UQFF AFQ4", hf, out / "SmolLM2-uqff", ["--to", "uqff", "--quant", "afq4"]),
     ]
     about = flyweight("inspect", model).document
     weights: int = about["weights"]

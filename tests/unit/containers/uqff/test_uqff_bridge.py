@@ -21,6 +21,7 @@ ROUND_TRIPS = [
     "bias/afq4",
     "tied/q4_0",
     "wide/q4k",
+    "experts/q4_0",
 ]
 
 
