@@ -219,6 +219,13 @@ def _blobs() -> Iterator[Input]:
     yield from _uqff(uqff_files.blob_directory, blobs, shards, uqff_files.blob_file(blobs))
 
 
+def _crossing() -> Iterator[Input]:
+    """Models whose layers have names in both generations."""
+    yield Input(uqff_files.named_directory())
+    yield Input(uqff_files.blob_directory())
+    yield from codec_inputs("uqff_blob")
+
+
 _BY_HAND: dict[str, Callable[[], Iterator[Input]]] = {
     "safetensors": partial(_each, sample_files.safetensors, sample_files.safetensors_described, is_directory=False),
     "hf": lambda: iter([Input(sample_files.hf_directory()), *_models("hf")]),
@@ -363,6 +370,7 @@ def _wdelta() -> Iterator[Input]:
 
 SEEDS: dict[str, Callable[[], Iterator[Input]]] = {
     **{name: partial(_container, name) for name in _BY_HAND},
+    "uqff_bridge": _crossing,
     "wdelta": _wdelta,
     "squizd_audit": partial(_container, "squizd"),
     "squizd_damage": _damages,

@@ -21,7 +21,7 @@ from flyweight.checkpoint.overlay import Overlay
 from flyweight.checkpoint.tensor_bytes import stored_bytes
 from flyweight.codecs import CODECS
 from flyweight.codecs.entropy_coded import CHUNK
-from flyweight.containers import CONTAINERS
+from flyweight.containers import CONTAINERS, recognise
 from flyweight.containers.mlpackage import check_content
 from flyweight.containers.squizd.audit import audit
 from flyweight.containers.squizd.squizd_reading import check_archive, read
@@ -42,8 +42,8 @@ from flyweight.models.dialects.contract import Text
 from flyweight.models.tokenizers import tokenizer_files
 from flyweight.pipeline.deltas.delta_check import look_at_file
 from flyweight.pipeline.plans.plan import Plan
-from flyweight.pipeline.plans.planning import job_of_plan
-from flyweight.pipeline.plans.recipe import load_recipe
+from flyweight.pipeline.plans.planning import job_of_plan, make_job
+from flyweight.pipeline.plans.recipe import load_recipe, preset
 from flyweight.pipeline.transcode import carry_out
 from flyweight.runtime.text.chat_template import templates_of
 from flyweight.runtime.text.tokenizer import Tokenizer
@@ -308,6 +308,43 @@ def _adapter(given: Input) -> str:
     return f"{len(delta.changes)} changes"
 
 
+def _uqff_bridge(given: Input) -> str:
+    """From the generation of UQFF that it is to the other: what is copied is the same there, byte for byte."""
+    bundle = MemoryBundle(given.files, is_directory=given.is_directory)
+    other = {CONTAINERS["uqff_blob"]: CONTAINERS["uqff"], CONTAINERS["uqff"]: CONTAINERS["uqff_blob"]}
+    try:
+        source = recognise(bundle)
+        if source not in other:
+            return "another format"
+        target = other[source]
+        checkpoint = read_checkpoint(bundle, source)
+        job = make_job(checkpoint, target, "x", recipe=preset("keep"))
+        if job.nbytes > _MOST_WRITTEN:
+            return "too large"
+        files = {name: bytearray(image.nbytes) for name, image in job.placement.images.items()}
+        for name, image in job.placement.images.items():
+            for offset, chunk in image.chunks:
+                files[name][offset : offset + len(chunk)] = chunk
+
+        def write(file: str, offset: int, data: Any) -> None:
+            files[file][offset : offset + len(data)] = bytes(data)
+
+        for step in job.plan.steps:
+            carry_out(job, step, write)
+        copies = {name: checkpoint.read(extent) for name, extent in job.placement.copies.items()}
+    except FlyweightError as error:
+        return error.code
+    there = MemoryBundle({**{name: bytes(raw) for name, raw in files.items()}, **copies})
+    promise(recognise(there) is target, "what was written is of another generation")
+    crossed = read_checkpoint(there, target)
+    copied = [step for step in job.plan.steps if step.action == "remux" and step.source and not step.transform]
+    for step in copied:
+        promise(crossed.manifest.entries[step.name].codec == step.codec, "a tensor changed its codec")
+        same = b"".join(stored_bytes(crossed, step.name)) == b"".join(stored_bytes(checkpoint, step.source or ""))
+        promise(same, "a tensor that is copied has other bytes")
+    return f"{min(len(copied), 8)} copied to {target.name}"
+
+
 DELTA_BASE = read_checkpoint(MemoryBundle(BASE, "/models/base"), CONTAINERS["hf"])
 """What deltas are opened on: the seeds are made from it."""
 
@@ -352,6 +389,7 @@ def _read_and_written(opened: Overlay, delta: Delta) -> str:
 
 TARGETS: dict[str, Target] = {
     **{name: partial(check_container, CONTAINERS[name]) for name in CONTAINERS.lines},
+    "uqff_bridge": _uqff_bridge,
     "wdelta": _wdelta,
     "squizd_audit": _squizd_audit,
     "squizd_damage": _squizd_damage,
