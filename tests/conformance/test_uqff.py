@@ -78,17 +78,25 @@ def converted(source: Path, target: Path, **options: Any) -> Path:
     return target
 
 
-@pytest.mark.parametrize("isq", BLOCKS + K_BLOCKS + AFQ + FLOATS)
+# Presets of ours that have other codes than the tool gives the same type.
+BETTER = {"mxfp4": "mxfp4", "fp8-448": "fp8"}
+
+
+@pytest.mark.parametrize("quant", BLOCKS + K_BLOCKS + AFQ + FLOATS + ["mxfp4-isq", "fp8-448"])
 @pytest.mark.parametrize("model", MODELS)
-def test_it_reads_what_we_quantize(model: str, isq: str, sources: dict[str, Path], current: MistralRs, tmp_path: Path) -> None:
-    ours = said(current, converted(sources[model], tmp_path / "ours", to="uqff", quant=isq))
+def test_it_reads_what_we_quantize(
+    model: str, quant: str, sources: dict[str, Path], current: MistralRs, tmp_path: Path
+) -> None:
+    isq = BETTER.get(quant, quant.removesuffix("-isq"))
+    ours = said(current, converted(sources[model], tmp_path / "ours", to="uqff", quant=quant))
     if (model, isq) in UNUSABLE:
         assert len(ours["text"]) == 8
         return
     theirs = written(current, sources[model], tmp_path / "theirs", isq)
-    # Scales of K types, of heads promoted to them, and of MXFP4 are found in another way, and must be as good.
-    if isq == "mxfp4" or (model == "wide" and isq in (*K_BLOCKS, "q4_0", "q4_1")):
-        assert errors(tmp_path / "ours", sources[model]) <= 1.05 * errors(theirs, sources[model])
+    # K types, and heads promoted to them, have scales that are searched for; the tool does so in another way.
+    searched = model == "wide" and quant in (*K_BLOCKS, "q4_0", "q4_1")
+    if quant in BETTER or searched:
+        assert errors(tmp_path / "ours", sources[model]) <= (1.05 if searched else 1) * errors(theirs, sources[model])
     else:
         assert ours == said(current, theirs)
 
@@ -192,12 +200,14 @@ def test_migrated_files_mean_the_same_to_both(
     assert np.abs(np.subtract(before["logprobs"][:8], after["logprobs"])).max() <= (0.15 if isq.startswith("q") else 0.03)
 
 
-RECORDED = json.loads((GOLDEN / "uqff/expected.json").read_text("utf-8"))
+RECORDED = [
+    row
+    for row in json.loads((GOLDEN / "uqff/expected.json").read_text("utf-8"))
+    if "directory" in row and row["tool"] in ("0.9.5", "0.6.0", "0.3.2")
+]
 
 
-@pytest.mark.parametrize(
-    "row", [row for row in RECORDED if "directory" in row], ids=lambda row: f"{row['directory']}/{row['type']}"
-)
+@pytest.mark.parametrize("row", RECORDED, ids=lambda row: f"{row['directory']}/{row['type']}")
 def test_the_recorded_answers_are_its_answers(row: Answer, current: MistralRs, old: MistralRs) -> None:
     tool = current if row["tool"] == "0.9.5" else old
     path = GOLDEN / "uqff" / row["directory"]
