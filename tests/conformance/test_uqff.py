@@ -26,6 +26,7 @@ BLOCKS = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"]
 K_BLOCKS = ["q2k", "q3k", "q4k", "q5k", "q6k"]
 AFQ = ["afq2", "afq3", "afq4", "afq6", "afq8"]
 FLOATS = ["hqq4", "hqq8", "fp8", "f8q8", "mxfp4"]
+TYPES = BLOCKS + K_BLOCKS + AFQ + FLOATS
 MODELS = ["small", "wide", "bias", "tied", "odd"]
 # What the tool quantizes such that it cannot use it itself: see docs/formats/uqff.md.
 UNUSABLE = {("bias", "fp8"), ("bias", "mxfp4"), ("odd", "mxfp4")}
@@ -61,6 +62,11 @@ def pairs(models: list[str], types: list[str]) -> list[tuple[str, str]]:
     return [(model, isq) for model in models for isq in types if (model, isq) not in UNUSABLE]
 
 
+# Of experts 1.x can hold and the tool can run only blocks of ggml, and 0.6.0 of rows of an odd number of blocks only these.
+EXPERTS = [("experts", isq) for isq in BLOCKS]
+OLD_EXPERTS = [("experts", isq) for isq in ("q4_0", "q8_0")]
+
+
 def said(tool: MistralRs, path: Path, prompt: str = PROMPT, **question: Any) -> Answer:
     """Text and logprobs for a UQFF directory."""
     answer = tool.ask(path, uqff=shards(path), prompts=[prompt], **question)["answers"][0]
@@ -82,8 +88,10 @@ def converted(source: Path, target: Path, **options: Any) -> Path:
 BETTER = {"mxfp4": "mxfp4", "fp8-448": "fp8"}
 
 
-@pytest.mark.parametrize("quant", BLOCKS + K_BLOCKS + AFQ + FLOATS + ["mxfp4-isq", "fp8-448"])
-@pytest.mark.parametrize("model", MODELS)
+QUANTS = [*TYPES, "mxfp4-isq", "fp8-448"]
+
+
+@pytest.mark.parametrize(("model", "quant"), [(model, quant) for model in MODELS for quant in QUANTS] + EXPERTS)
 def test_it_reads_what_we_quantize(
     model: str, quant: str, sources: dict[str, Path], current: MistralRs, tmp_path: Path
 ) -> None:
@@ -104,8 +112,9 @@ def test_it_reads_what_we_quantize(
 OLD_RUNS = ["q4_0", "q8_0", "q2k", "q4k", "q6k", "hqq4", "hqq8", "fp8", *AFQ]
 
 
-@pytest.mark.parametrize("isq", OLD_RUNS)
-@pytest.mark.parametrize("model", ["small", "bias", "tied"])
+@pytest.mark.parametrize(
+    ("model", "isq"), [(model, isq) for model in ("small", "bias", "tied") for isq in OLD_RUNS] + OLD_EXPERTS
+)
 def test_0_6_0_reads_what_we_quantize(model: str, isq: str, sources: dict[str, Path], old: MistralRs, tmp_path: Path) -> None:
     ours = said(old, converted(sources[model], tmp_path / "ours", to="uqff0", quant=isq))
     if (model, isq) in UNUSABLE:
@@ -151,7 +160,7 @@ def errors(path: Path, source: Path) -> float:
         return sum(float(np.square(model[name] - np.asarray(dense[name], np.float32)).sum()) for name in dense)
 
 
-@pytest.mark.parametrize(("model", "isq"), pairs(["small", "wide", "bias", "tied"], BLOCKS + K_BLOCKS + AFQ + FLOATS))
+@pytest.mark.parametrize(("model", "isq"), pairs(["small", "wide", "bias", "tied"], TYPES) + EXPERTS)
 def test_there_and_back_changes_nothing_for_0_9_5(
     model: str, isq: str, sources: dict[str, Path], current: MistralRs, tmp_path: Path
 ) -> None:
@@ -162,7 +171,7 @@ def test_there_and_back_changes_nothing_for_0_9_5(
     assert said(current, after) == said(current, theirs)
 
 
-@pytest.mark.parametrize(("model", "isq"), pairs(["small", "bias", "tied"], OLD_RUNS))
+@pytest.mark.parametrize(("model", "isq"), pairs(["small", "bias", "tied"], OLD_RUNS) + OLD_EXPERTS)
 def test_there_and_back_changes_nothing_for_0_6_0(
     model: str, isq: str, sources: dict[str, Path], old: MistralRs, tmp_path: Path
 ) -> None:
@@ -188,7 +197,7 @@ def blobs(path: Path) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.parametrize(("model", "isq"), pairs(["small", "bias", "tied"], OLD_RUNS))
+@pytest.mark.parametrize(("model", "isq"), pairs(["small", "bias", "tied"], OLD_RUNS) + OLD_EXPERTS)
 def test_migrated_files_mean_the_same_to_both(
     model: str, isq: str, sources: dict[str, Path], old: MistralRs, current: MistralRs, tmp_path: Path
 ) -> None:
