@@ -151,7 +151,7 @@ def _shown(value: object) -> str:
         return ", ".join(f"{key} {_shown(item)}" for key, item in value.items()) or "none"
     if isinstance(value, list):
         shown = [printable(_shown(item), _LONG) for item in value[:_MANY]] + ["…"] * (len(value) > _MANY)
-        return ", ".join(shown) or "none"
+        return ("; " if isinstance(value[0] if value else None, Mapping) else ", ").join(shown) or "none"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

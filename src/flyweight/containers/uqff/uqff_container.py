@@ -99,6 +99,8 @@ class UqffContainer(Container):
                 f"{HEAD} has weights of its own beside the plain embedding, so the model is not tied: "
                 f"{TIED} in config.json is now false"
             )
+        if not reading.residual.entries:
+            yield f"there is no {RESIDUAL}, so norms and all that is not quantized is missing from the result"
         plain = [module for module, kind in reading.types.items() if reading.layers[module + WEIGHT].codec == RAW]
         if plain:
             yield f"{len(plain)} layers are not quantized: {', '.join(plain[:4])}"
