@@ -1,7 +1,8 @@
 // A search for the scales of the K types and iq4_xs. The definition, step by step, is in kernels/blocks/scale_search.py.
 //
-// Eight groups at a time, one to a lane: no sum ever crosses lanes inside a group, and every lane adds in the order of the
-// definition. So the vector types of the compiler do, on every instruction set.
+// A group to a lane: no sum ever crosses lanes inside a group, and every lane adds in the order of the definition. So the vector
+// types of the compiler do, on every instruction set. Registers of sixteen lanes take two blocks side by side: lanes 8 · b … 8 · b + 7
+// belong to block b.
 #pragma once
 
 #include "blocks/layout.hpp"
@@ -9,28 +10,62 @@
 
 namespace {
 
-
 constexpr float moves[3] = {0.0f, -1.0f, 1.0f};  // around a rounded ratio
 
-inline F32x8 choose(I32x8 which, F32x8 a, F32x8 b) { return which ? a : b; }
+#ifdef __AVX512F__
+constexpr int together = 2;
+#else
+constexpr int together = 1;
+#endif
+using PerGroup = float __attribute__((vector_size(32 * together)));
 
-inline F32x8 inverse8(F32x8 a) { return choose(a != 0.0f, 1.0f / choose(a != 0.0f, a, all8(1.0f)), F32x8{}); }
+#ifdef __AVX512F__
+inline PerGroup least(PerGroup a, PerGroup b) { return PerGroup(_mm512_min_ps(__m512(a), __m512(b))); }
+inline PerGroup greatest(PerGroup a, PerGroup b) { return PerGroup(_mm512_max_ps(__m512(a), __m512(b))); }
+inline PerGroup sizes(PerGroup a) { return PerGroup(_mm512_abs_ps(__m512(a))); }
+#else
+inline PerGroup sizes(PerGroup a) { return PerGroup(magnitudes(a)); }
+#endif
 
-inline F32x8 ratio8(F32x8 a, F32x8 b) { return choose(b > 0.0f, a / choose(b > 0.0f, b, all8(1.0f)), F32x8{}); }
+template <typename V>
+inline V all(float value) { return V{} + value; }
+
+template <typename Which, typename V>
+inline V choose(Which which, V a, V b) { return which ? a : b; }
+
+template <typename V>
+inline V inverse_of(V a) { return choose(a != 0.0f, 1.0f / choose(a != 0.0f, a, all<V>(1.0f)), V{}); }
+
+template <typename V>
+inline V ratios(V a, V b) { return choose(b > 0.0f, a / choose(b > 0.0f, b, all<V>(1.0f)), V{}); }
 
 inline float ratio(float a, float b) { return b > 0.0f ? a / b : 0.0f; }
 
-inline F32x8 clamped(F32x8 a, float low, float high) { return least(greatest(a, all8(low)), all8(high)); }
+template <typename V>
+inline V clamped(V a, float low, float high) { return least(greatest(a, all<V>(low)), all<V>(high)); }
 
 // To nearest even, held within low..high; NaN gives low.
-inline F32x8 nearest(F32x8 a, float low, float high) { return clamped(a, low, high) + 0x1.8p23f - 0x1.8p23f; }
+template <typename V>
+inline V nearest(V a, float low, float high) { return clamped(a, low, high) + 0x1.8p23f - 0x1.8p23f; }
 
-// Over the groups of a block, by halves.
-template <int Halves>
-inline float over_groups(const F32x8 (&terms)[Halves]) {
-    F32x8 t = terms[0];
+// A number of each block.
+struct EachBlock {
+    float at[together];
+
+    PerGroup lanes() const {
+        PerGroup wide;
+        for (int lane = 0; lane < 8 * together; ++lane) wide[lane] = at[lane / 8];
+        return wide;
+    }
+};
+
+// Over the groups of block b, by halves.
+template <int Halves, typename V>
+inline float over_groups(const V (&terms)[Halves], int b = 0) {
+    V t = terms[0];
     if (Halves == 2) t = t + terms[Halves - 1];
-    const float four[4] = {t[0] + t[4], t[1] + t[5], t[2] + t[6], t[3] + t[7]};
+    const int at = 8 * b;
+    const float four[4] = {t[at] + t[at + 4], t[at + 1] + t[at + 5], t[at + 2] + t[at + 6], t[at + 3] + t[at + 7]};
     return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
@@ -51,7 +86,8 @@ struct Unit {
         return true;
     }
 
-    F32x8 scaled(F32x8 values) const { return peak > 0.0f ? values * inverse : F32x8{}; }
+    template <typename V>
+    V scaled(V values) const { return peak > 0.0f ? values * inverse : V{}; }
 
     // A scale as f16 will hold it: at most 65504, and zero only if it is zero.
     float narrow(float scale) const {
@@ -66,28 +102,31 @@ struct Unit {
     bool overflows(float scale) const { return __builtin_fabsf(scale * unit) >= 65520.0f; }
 };
 
-// The 256 values of a block and their weights: [half][element], a group to a lane.
+// The 256 values of each block and their weights: [half][element], a group to a lane.
 template <int Groups>
-struct Block : Unit {
+struct Blocks {
     static constexpr int halves = Groups / 8, size = 256 / Groups;
-    F32x8 x[halves][size], weight[halves][size];
+    Unit units[together];
+    bool fits[together];
+    PerGroup x[halves][size], weight[halves][size];
 
-    bool load(const float* __restrict values, const float* __restrict weights) {
-        if (!find(values, 256)) return false;
-        for (int h = 0; h < halves; ++h)
-            for (int i = 0; i < size; ++i) {
-                for (int lane = 0; lane < 8; ++lane) {
-                    const int at = (h * 8 + lane) * size + i;
-                    x[h][i][lane] = values[at];
-                    weight[h][i][lane] = weights[at];
-                }
-                x[h][i] = scaled(x[h][i]);
-            }
-        return true;
+    // A block that does not fit is searched as zeros.
+    void load(const float* const (&values)[together], const float* const (&weights)[together]) {
+        for (int b = 0; b < together; ++b) {
+            fits[b] = units[b].find(values[b], 256);
+            const float by = fits[b] && units[b].peak > 0.0f ? units[b].inverse : 0.0f;
+            for (int h = 0; h < halves; ++h)
+                for (int i = 0; i < size; ++i)
+                    for (int lane = 0; lane < 8; ++lane) {
+                        const int at = (h * 8 + lane) * size + i;
+                        x[h][i][8 * b + lane] = by != 0.0f ? values[b][at] * by : 0.0f;
+                        weight[h][i][8 * b + lane] = weights[b][at];
+                    }
+        }
     }
 
-    void store_codes(int half, int i, F32x8 codes, uint8_t* out) const {
-        for (int lane = 0; lane < 8; ++lane) out[(half * 8 + lane) * size + i] = uint8_t(int(codes[lane]));
+    void store_codes(int half, int i, PerGroup codes, uint8_t (&out)[together][256]) const {
+        for (int lane = 0; lane < 8 * together; ++lane) out[lane / 8][(half * 8 + lane % 8) * size + i] = uint8_t(int(codes[lane]));
     }
 };
 
@@ -96,20 +135,24 @@ struct Block : Unit {
 // The whole numbers from Low to High.
 template <int Low, int High>
 struct Uniform {
-    static F32x8 value(F32x8 x) { return nearest(x, Low, High); }
-    static F32x8 code(F32x8 x) { return value(x) - float(Low); }
+    template <typename V>
+    static V value(V x) { return nearest(x, Low, High); }
+    template <typename V>
+    static V code(V x) { return value(x) - float(Low); }
 };
 
 // The sixteen levels of iq4_xs; the lower of two equally near.
 struct Iq4 {
-    static F32x8 value(F32x8 x) {
-        F32x8 level = all8(iq4_levels[0]);
-        for (int i = 0; i < 15; ++i) level = level + choose(x > middle(i), all8(float(iq4_levels[i + 1] - iq4_levels[i])), F32x8{});
+    template <typename V>
+    static V value(V x) {
+        V level = all<V>(iq4_levels[0]);
+        for (int i = 0; i < 15; ++i) level = level + choose(x > middle(i), all<V>(float(iq4_levels[i + 1] - iq4_levels[i])), V{});
         return level;
     }
-    static F32x8 code(F32x8 x) {
-        F32x8 code{};
-        for (int i = 0; i < 15; ++i) code = code + choose(x > middle(i), all8(1.0f), F32x8{});
+    template <typename V>
+    static V code(V x) {
+        V code{};
+        for (int i = 0; i < 15; ++i) code = code + choose(x > middle(i), all<V>(1.0f), V{});
         return code;
     }
     static constexpr float middle(int i) { return 0.5f * float(iq4_levels[i] + iq4_levels[i + 1]); }
@@ -117,25 +160,25 @@ struct Iq4 {
 
 template <int Groups, typename Grid, int Least, int Greatest, const auto& Trials, const auto& Ratios>
 struct CentredSearch {
-    Block<Groups> block;
-    static constexpr int halves = Block<Groups>::halves, size = Block<Groups>::size;
+    Blocks<Groups> blocks;
+    static constexpr int halves = Blocks<Groups>::halves, size = Blocks<Groups>::size;
 
-    F32x8 scale[halves];
-    float d = 0.0f;
-    F32x8 loss[halves], step[halves], xq[halves], qq[halves];  // of the best steps
-    uint8_t codes[256];
+    PerGroup scale[halves];
+    EachBlock d{};
+    PerGroup loss[halves], step[halves], xq[halves], qq[halves];  // of the best steps
+    uint8_t codes[together][256];
 
     struct Fit {
-        F32x8 xq, qq;
+        PerGroup xq, qq;
     };
 
-    Fit fit(int half, F32x8 inverse) const {
+    Fit fit(int half, PerGroup inverse) const {
         Fit sums{};
         FLYWEIGHT_UNROLLED
         for (int i = 0; i < size; ++i) {
-            const F32x8 x = block.x[half][i];
-            const F32x8 q = Grid::value(x * inverse);
-            const F32x8 weighted = block.weight[half][i] * q;
+            const PerGroup x = blocks.x[half][i];
+            const PerGroup q = Grid::value(x * inverse);
+            const PerGroup weighted = blocks.weight[half][i] * q;
             sums.xq = i ? sums.xq + weighted * x : weighted * x;
             sums.qq = i ? sums.qq + weighted * q : weighted * q;
         }
@@ -143,12 +186,12 @@ struct CentredSearch {
     }
 
     void find_scale(int half) {
-        F32x8 peak{}, best{}, best_scale{};
-        for (int i = 0; i < size; ++i) peak = greatest(F32x8(magnitudes(block.x[half][i])), peak);
-        const F32x8 reach = inverse8(peak);
-        const auto offer = [&](F32x8 inverse) {
+        PerGroup peak{}, best{}, best_scale{};
+        for (int i = 0; i < size; ++i) peak = greatest(sizes(blocks.x[half][i]), peak);
+        const PerGroup reach = inverse_of(peak);
+        const auto offer = [&](PerGroup inverse) {
             const Fit sums = fit(half, inverse);
-            const F32x8 tried = ratio8(sums.xq, sums.qq), gain = tried * sums.xq;
+            const PerGroup tried = ratios(sums.xq, sums.qq), gain = tried * sums.xq;
             best_scale = choose(gain > best, tried, best_scale);
             best = choose(gain > best, gain, best);
         };
@@ -156,19 +199,20 @@ struct CentredSearch {
             offer(reach * trial);
             offer(reach * -trial);
         }
-        for (int again = 0; again < 2; ++again) offer(inverse8(best_scale));
+        for (int again = 0; again < 2; ++again) offer(inverse_of(best_scale));
         scale[half] = best_scale;
     }
 
-    float find_steps(float d) {
+    EachBlock find_steps(const EachBlock& each) {
+        const PerGroup d = each.lanes();
         for (int half = 0; half < halves; ++half) {
-            const F32x8 middle = nearest(scale[half] * inverse8(all8(d)), Least, Greatest);
-            loss[half] = all8(float_of(infinity));
-            step[half] = xq[half] = qq[half] = F32x8{};
+            const PerGroup middle = nearest(scale[half] * inverse_of(d), Least, Greatest);
+            loss[half] = all<PerGroup>(float_of(infinity));
+            step[half] = xq[half] = qq[half] = PerGroup{};
             for (const float move : moves) {
-                const F32x8 tried = clamped(middle + move, Least, Greatest), v = d * tried;
-                const Fit sums = fit(half, inverse8(v));
-                const F32x8 lost = v * (v * sums.qq - (sums.xq + sums.xq));
+                const PerGroup tried = clamped(middle + move, Least, Greatest), v = d * tried;
+                const Fit sums = fit(half, inverse_of(v));
+                const PerGroup lost = v * (v * sums.qq - (sums.xq + sums.xq));
                 const auto better = lost < loss[half];
                 loss[half] = choose(better, lost, loss[half]);
                 step[half] = choose(better, tried, step[half]);
@@ -176,67 +220,80 @@ struct CentredSearch {
                 qq[half] = choose(better, sums.qq, qq[half]);
             }
         }
-        return over_groups(loss);
+        return lost_by_all();
     }
 
-    bool run(const float* values, const float* weights) {
-        if (!block.load(values, weights)) return false;
+    EachBlock lost_by_all() const {
+        EachBlock total;
+        for (int b = 0; b < together; ++b) total.at[b] = over_groups(loss, b);
+        return total;
+    }
+
+    void run(const float* const (&values)[together], const float* const (&weights)[together]) {
+        blocks.load(values, weights);
         for (int half = 0; half < halves; ++half) find_scale(half);
-        float largest = scale[0][0];
-        for (int g = 1; g < Groups; ++g)
-            if (__builtin_fabsf(scale[g / 8][g % 8]) > __builtin_fabsf(largest)) largest = scale[g / 8][g % 8];
-        if (block.overflows(largest * float(-1.0 / Ratios[0]))) return false;
-        float least = float_of(infinity);
+        EachBlock largest, least;
+        for (int b = 0; b < together; ++b) {
+            least.at[b] = float_of(infinity), largest.at[b] = scale[0][8 * b];
+            for (int g = 1; g < Groups; ++g) {
+                const float other = scale[g / 8][8 * b + g % 8];
+                if (__builtin_fabsf(other) > __builtin_fabsf(largest.at[b])) largest.at[b] = other;
+            }
+            if (blocks.units[b].overflows(largest.at[b] * float(-1.0 / Ratios[0]))) blocks.fits[b] = false;
+        }
         for (const double ratio : Ratios) {
-            const float tried = block.narrow(largest * float(-1.0 / ratio)), lost = find_steps(tried);
-            if (lost < least) least = lost, d = tried;
+            EachBlock tried;
+            for (int b = 0; b < together; ++b) tried.at[b] = blocks.units[b].narrow(largest.at[b] * float(-1.0 / ratio));
+            const EachBlock lost = find_steps(tried);
+            for (int b = 0; b < together; ++b)
+                if (lost.at[b] < least.at[b]) least.at[b] = lost.at[b], d.at[b] = tried.at[b];
         }
         find_steps(d);
-        F32x8 a[halves], b[halves];
+        PerGroup a[halves], c[halves];
         for (int half = 0; half < halves; ++half) {
             a[half] = step[half] * xq[half];
-            b[half] = step[half] * step[half] * qq[half];
+            c[half] = step[half] * step[half] * qq[half];
         }
-        const float refit = ratio(over_groups(a), over_groups(b));
-        d = block.narrow(refit != 0.0f ? refit : d);
+        for (int b = 0; b < together; ++b) {
+            const float refit = ratio(over_groups(a, b), over_groups(c, b));
+            d.at[b] = blocks.units[b].narrow(refit != 0.0f ? refit : d.at[b]);
+        }
         find_steps(d);
         for (int half = 0; half < halves; ++half) {
-            const F32x8 inverse = inverse8(d * step[half]);
-            for (int i = 0; i < size; ++i)
-                block.store_codes(half, i, Grid::code(block.x[half][i] * inverse), codes);
+            const PerGroup inverse = inverse_of(d.lanes() * step[half]);
+            for (int i = 0; i < size; ++i) blocks.store_codes(half, i, Grid::code(blocks.x[half][i] * inverse), codes);
         }
-        return true;
     }
 
-    void store_d(uint8_t* at) const { store_f16(at, d * block.unit); }
-
-    int step_of(int g) const { return int(step[g / 8][g % 8]); }
+    bool fits(int b) const { return blocks.fits[b]; }
+    void store_d(int b, uint8_t* at) const { store_f16(at, d.at[b] * blocks.units[b].unit); }
+    int step_of(int b, int g) const { return int(step[g / 8][8 * b + g % 8]); }
 };
 
 // w = (d · sc) · q − dmin · mn --------------------------------------------------------------------
 
 template <int Groups, int Top, int Greatest, const auto& Trials, const auto& Ratios>
 struct RangeSearch {
-    Block<Groups> block;
-    static constexpr int halves = Block<Groups>::halves, size = Block<Groups>::size;
+    Blocks<Groups> blocks;
+    static constexpr int halves = Blocks<Groups>::halves, size = Blocks<Groups>::size;
 
-    F32x8 w[halves], wx[halves];  // Σ weight, Σ weight · x
-    F32x8 scale[halves], minimum[halves];
-    float d = 0.0f, dmin = 0.0f;
-    F32x8 loss[halves], sc[halves], mn[halves], q[halves], qq[halves], xq[halves];  // of the best pairs
-    uint8_t codes[256];
+    PerGroup w[halves], wx[halves];  // Σ weight, Σ weight · x
+    PerGroup scale[halves], minimum[halves];
+    EachBlock d{}, dmin{};
+    PerGroup loss[halves], sc[halves], mn[halves], q[halves], qq[halves], xq[halves];  // of the best pairs
+    uint8_t codes[together][256];
 
     struct Fit {
-        F32x8 q, qq, xq;
+        PerGroup q, qq, xq;
     };
 
-    Fit fit(int half, F32x8 inverse, F32x8 low) const {
+    Fit fit(int half, PerGroup inverse, PerGroup low) const {
         Fit sums{};
         FLYWEIGHT_UNROLLED
         for (int i = 0; i < size; ++i) {
-            const F32x8 x = block.x[half][i];
-            const F32x8 code = nearest((x - low) * inverse, 0, Top);
-            const F32x8 weighted = block.weight[half][i] * code;
+            const PerGroup x = blocks.x[half][i];
+            const PerGroup code = nearest((x - low) * inverse, 0, Top);
+            const PerGroup weighted = blocks.weight[half][i] * code;
             sums.q = i ? sums.q + weighted : weighted;
             sums.qq = i ? sums.qq + weighted * code : weighted * code;
             sums.xq = i ? sums.xq + weighted * x : weighted * x;
@@ -245,53 +302,54 @@ struct RangeSearch {
     }
 
     // Σ weight · (x − s·q + m)², less Σ weight · x².
-    F32x8 loss_of(int half, F32x8 s, F32x8 m, const Fit& sums) const {
+    PerGroup loss_of(int half, PerGroup s, PerGroup m, const Fit& sums) const {
         return s * (s * sums.qq - (sums.xq + sums.xq) - (m + m) * sums.q) + m * (m * w[half] + (wx[half] + wx[half]));
     }
 
     void find_scale(int half) {
-        const F32x8(&x)[size] = block.x[half];
-        F32x8 low = x[0], high = x[0];
-        w[half] = block.weight[half][0];
-        wx[half] = block.weight[half][0] * x[0];
+        const PerGroup(&x)[size] = blocks.x[half];
+        PerGroup low = x[0], high = x[0];
+        w[half] = blocks.weight[half][0];
+        wx[half] = blocks.weight[half][0] * x[0];
         for (int i = 1; i < size; ++i) {
             low = choose(x[i] < low, x[i], low);
             high = choose(x[i] > high, x[i], high);
-            w[half] = w[half] + block.weight[half][i];
-            wx[half] = wx[half] + block.weight[half][i] * x[i];
+            w[half] = w[half] + blocks.weight[half][i];
+            wx[half] = wx[half] + blocks.weight[half][i] * x[i];
         }
-        low = choose(low < 0.0f, low, F32x8{});
-        const F32x8 reach = inverse8(high - low);
-        F32x8 best = all8(float_of(infinity)), best_s{}, best_m{};
-        const auto offer = [&](F32x8 inverse, F32x8 from) {
+        low = choose(low < 0.0f, low, PerGroup{});
+        const PerGroup reach = inverse_of(high - low);
+        PerGroup best = all<PerGroup>(float_of(infinity)), best_s{}, best_m{};
+        const auto offer = [&](PerGroup inverse, PerGroup from) {
             const Fit sums = fit(half, inverse, from);
-            F32x8 s = ratio8(w[half] * sums.xq - wx[half] * sums.q, w[half] * sums.qq - sums.q * sums.q);
-            F32x8 m = ratio8(s * sums.q - wx[half], w[half]);
-            s = choose(m > 0.0f, s, ratio8(sums.xq, sums.qq));
-            m = choose(m > 0.0f, m, F32x8{});
-            const F32x8 lost = loss_of(half, s, m, sums);
+            PerGroup s = ratios(w[half] * sums.xq - wx[half] * sums.q, w[half] * sums.qq - sums.q * sums.q);
+            PerGroup m = ratios(s * sums.q - wx[half], w[half]);
+            s = choose(m > 0.0f, s, ratios(sums.xq, sums.qq));
+            m = choose(m > 0.0f, m, PerGroup{});
+            const PerGroup lost = loss_of(half, s, m, sums);
             best_s = choose(lost < best, s, best_s);
             best_m = choose(lost < best, m, best_m);
             best = choose(lost < best, lost, best);
         };
         for (const float trial : Trials) offer(reach * trial, low);
-        for (int again = 0; again < 2; ++again) offer(inverse8(best_s), -best_m);
-        scale[half] = greatest(best_s, F32x8{});
+        for (int again = 0; again < 2; ++again) offer(inverse_of(best_s), -best_m);
+        scale[half] = greatest(best_s, PerGroup{});
         minimum[half] = best_m;
     }
 
     // `tries`: how many of the moves are tried on the minimum.
-    float find_steps(float d, float dmin, int tries) {
+    EachBlock find_steps(const EachBlock& each, const EachBlock& each_min, int tries) {
+        const PerGroup d = each.lanes(), dmin = each_min.lanes();
         for (int half = 0; half < halves; ++half) {
-            const F32x8 at_s = nearest(scale[half] * inverse8(all8(d)), 0, Greatest);
-            const F32x8 at_m = nearest(minimum[half] * inverse8(all8(dmin)), 0, Greatest);
-            loss[half] = all8(float_of(infinity));
-            sc[half] = mn[half] = q[half] = qq[half] = xq[half] = F32x8{};
+            const PerGroup at_s = nearest(scale[half] * inverse_of(d), 0, Greatest);
+            const PerGroup at_m = nearest(minimum[half] * inverse_of(dmin), 0, Greatest);
+            loss[half] = all<PerGroup>(float_of(infinity));
+            sc[half] = mn[half] = q[half] = qq[half] = xq[half] = PerGroup{};
             for (int i = 0; i < 3 * tries; ++i) {
-                const F32x8 s_tried = clamped(at_s + moves[i / tries], 0, Greatest), m_tried = clamped(at_m + moves[i % tries], 0, Greatest);
-                const F32x8 s = d * s_tried, m = dmin * m_tried;
-                const Fit sums = fit(half, inverse8(s), -m);
-                const F32x8 lost = loss_of(half, s, m, sums);
+                const PerGroup s_tried = clamped(at_s + moves[i / tries], 0, Greatest), m_tried = clamped(at_m + moves[i % tries], 0, Greatest);
+                const PerGroup s = d * s_tried, m = dmin * m_tried;
+                const Fit sums = fit(half, inverse_of(s), -m);
+                const PerGroup lost = loss_of(half, s, m, sums);
                 const auto better = lost < loss[half];
                 loss[half] = choose(better, lost, loss[half]);
                 sc[half] = choose(better, s_tried, sc[half]);
@@ -301,12 +359,18 @@ struct RangeSearch {
                 xq[half] = choose(better, sums.xq, xq[half]);
             }
         }
-        return over_groups(loss);
+        return lost_by_all();
+    }
+
+    EachBlock lost_by_all() const {
+        EachBlock total;
+        for (int b = 0; b < together; ++b) total.at[b] = over_groups(loss, b);
+        return total;
     }
 
     // The d and dmin of least loss for the codes found.
     void refit() {
-        F32x8 ss[halves], sm[halves], mm[halves], sx[halves], mx[halves];
+        PerGroup ss[halves], sm[halves], mm[halves], sx[halves], mx[halves];
         for (int h = 0; h < halves; ++h) {
             ss[h] = sc[h] * sc[h] * qq[h];
             sm[h] = sc[h] * mn[h] * q[h];
@@ -314,50 +378,58 @@ struct RangeSearch {
             sx[h] = sc[h] * xq[h];
             mx[h] = mn[h] * wx[h];
         }
-        const float a = over_groups(ss), b = over_groups(sm), c = over_groups(mm), e = over_groups(sx), f = over_groups(mx);
-        const float det = a * c - b * b;
-        const float new_d = ratio(e * c - f * b, det), new_dmin = ratio(e * b - f * a, det);
-        const bool sound = new_d > 0.0f && new_dmin > 0.0f;
-        d = block.narrow(sound ? new_d : d);
-        dmin = block.narrow(sound ? new_dmin : dmin);
+        for (int k = 0; k < together; ++k) {
+            const float a = over_groups(ss, k), b = over_groups(sm, k), c = over_groups(mm, k);
+            const float e = over_groups(sx, k), f = over_groups(mx, k), det = a * c - b * b;
+            const float new_d = ratio(e * c - f * b, det), new_dmin = ratio(e * b - f * a, det);
+            const bool sound = new_d > 0.0f && new_dmin > 0.0f;
+            d.at[k] = blocks.units[k].narrow(sound ? new_d : d.at[k]);
+            dmin.at[k] = blocks.units[k].narrow(sound ? new_dmin : dmin.at[k]);
+        }
     }
 
-    bool run(const float* values, const float* weights) {
-        if (!block.load(values, weights)) return false;
+    void run(const float* const (&values)[together], const float* const (&weights)[together]) {
+        blocks.load(values, weights);
         for (int half = 0; half < halves; ++half) find_scale(half);
-        float s_top = scale[0][0], m_top = minimum[0][0];
-        for (int g = 1; g < Groups; ++g) {
-            const float s = scale[g / 8][g % 8], m = minimum[g / 8][g % 8];
-            s_top = s > s_top ? s : s_top;
-            m_top = m > m_top ? m : m_top;
-        }
         constexpr float first = float(1.0 / Ratios[0]);
-        if (block.overflows(s_top * first) || block.overflows(m_top * first)) return false;
-        float least = float_of(infinity);
+        EachBlock s_top, m_top, least;
+        for (int b = 0; b < together; ++b) {
+            least.at[b] = float_of(infinity), s_top.at[b] = scale[0][8 * b], m_top.at[b] = minimum[0][8 * b];
+            for (int g = 1; g < Groups; ++g) {
+                const float s = scale[g / 8][8 * b + g % 8], m = minimum[g / 8][8 * b + g % 8];
+                s_top.at[b] = s > s_top.at[b] ? s : s_top.at[b];
+                m_top.at[b] = m > m_top.at[b] ? m : m_top.at[b];
+            }
+            if (blocks.units[b].overflows(s_top.at[b] * first) || blocks.units[b].overflows(m_top.at[b] * first)) blocks.fits[b] = false;
+        }
         for (const double s_ratio : Ratios)
             for (const double m_ratio : Ratios) {
-                const float s = block.narrow(s_top * float(1.0 / s_ratio)), m = block.narrow(m_top * float(1.0 / m_ratio));
-                const float lost = find_steps(s, m, 1);
-                if (lost < least) least = lost, d = s, dmin = m;
+                EachBlock s, m;
+                for (int b = 0; b < together; ++b) {
+                    s.at[b] = blocks.units[b].narrow(s_top.at[b] * float(1.0 / s_ratio));
+                    m.at[b] = blocks.units[b].narrow(m_top.at[b] * float(1.0 / m_ratio));
+                }
+                const EachBlock lost = find_steps(s, m, 1);
+                for (int b = 0; b < together; ++b)
+                    if (lost.at[b] < least.at[b]) least.at[b] = lost.at[b], d.at[b] = s.at[b], dmin.at[b] = m.at[b];
             }
         find_steps(d, dmin, 3);
         refit();
         find_steps(d, dmin, 3);
         for (int half = 0; half < halves; ++half) {
-            const F32x8 inverse = inverse8(d * sc[half]), from = dmin * mn[half];
+            const PerGroup inverse = inverse_of(d.lanes() * sc[half]), from = dmin.lanes() * mn[half];
             for (int i = 0; i < size; ++i)
-                block.store_codes(half, i, nearest((block.x[half][i] + from) * inverse, 0, Top), codes);
+                blocks.store_codes(half, i, nearest((blocks.x[half][i] + from) * inverse, 0, Top), codes);
         }
-        return true;
     }
 
-    void store_d(uint8_t* at) const {
-        store_f16(at, d * block.unit);
-        store_f16(at + 2, dmin * block.unit);
+    bool fits(int b) const { return blocks.fits[b]; }
+    void store_d(int b, uint8_t* at) const {
+        store_f16(at, d.at[b] * blocks.units[b].unit);
+        store_f16(at + 2, dmin.at[b] * blocks.units[b].unit);
     }
-
-    int sc_of(int g) const { return int(sc[g / 8][g % 8]); }
-    int mn_of(int g) const { return int(mn[g / 8][g % 8]); }
+    int sc_of(int b, int g) const { return int(sc[g / 8][8 * b + g % 8]); }
+    int mn_of(int b, int g) const { return int(mn[g / 8][8 * b + g % 8]); }
 };
 
 }  // namespace

@@ -31,72 +31,84 @@ constexpr double q5_k_trials[] = {29.4, 29.8, 30.2, 30.6, 31.0, 31.4};
 constexpr double q6_k_trials[] = {30.4, 30.8, 31.2, 31.6, 32.0, 32.4}, q6_k_ratios[] = {128, 127, 125};
 constexpr double iq4_xs_trials[] = {103, 109, 115, 121, 127, 135}, iq4_xs_ratios[] = {32, 31, 29};
 
-inline void to_q2_k(const float* values, const float* weights, uint8_t* block) {
-    RangeSearch<16, 3, 15, q2_k_trials, q2_k_ratios> search;
-    if (!search.run(values, weights)) return store_void<ggml::q2_k>(block, 80);
-    for (int g = 0; g < 16; ++g) block[g] = uint8_t(search.sc_of(g) | search.mn_of(g) << 4);
-    store_planes<256, 32, 2, 0>(search.codes, block + 16);
-    search.store_d(block + 80);
-}
+struct To_q2_k : RangeSearch<16, 3, 15, q2_k_trials, q2_k_ratios> {
+    static constexpr int scale_at = 80;
 
-inline void to_q3_k(const float* values, const float* weights, uint8_t* block) {
-    CentredSearch<16, Uniform<-4, 3>, -32, 31, q3_k_trials, q3_k_ratios> search;
-    if (!search.run(values, weights)) return store_void<ggml::q3_k>(block, 108);
-    store_planes<256, 32, 1, 2>(search.codes, block);
-    store_planes<256, 32, 2, 0>(search.codes, block + 32);
-    uint8_t steps[16];
-    for (int g = 0; g < 16; ++g) steps[g] = uint8_t(search.step_of(g) + 32);
-    store_planes<16, 8, 4, 0>(steps, block + 96);
-    store_planes<16, 4, 2, 4>(steps, block + 104);
-    search.store_d(block + 108);
-}
+    void store(int b, uint8_t* block) const {
+        for (int g = 0; g < 16; ++g) block[g] = uint8_t(this->sc_of(b, g) | this->mn_of(b, g) << 4);
+        store_planes<256, 32, 2, 0>(this->codes[b], block + 16);
+        this->store_d(b, block + 80);
+    }
+};
+
+struct To_q3_k : CentredSearch<16, Uniform<-4, 3>, -32, 31, q3_k_trials, q3_k_ratios> {
+    static constexpr int scale_at = 108;
+
+    void store(int b, uint8_t* block) const {
+        store_planes<256, 32, 1, 2>(this->codes[b], block);
+        store_planes<256, 32, 2, 0>(this->codes[b], block + 32);
+        uint8_t steps[16];
+        for (int g = 0; g < 16; ++g) steps[g] = uint8_t(this->step_of(b, g) + 32);
+        store_planes<16, 8, 4, 0>(steps, block + 96);
+        store_planes<16, 4, 2, 4>(steps, block + 104);
+        this->store_d(b, block + 108);
+    }
+};
 
 // d, dmin and the eight pairs of six bits of q4_k and q5_k.
 template <typename Search>
-inline void store_pairs(const Search& search, uint8_t* block) {
-    search.store_d(block);
+inline void store_pairs(const Search& search, int b, uint8_t* block) {
+    search.store_d(b, block);
     for (int g = 0; g < 4; ++g) {
-        const int sc = search.sc_of(g + 4), mn = search.mn_of(g + 4);
-        block[4 + g] = uint8_t(search.sc_of(g) | sc >> 4 << 6);
-        block[8 + g] = uint8_t(search.mn_of(g) | mn >> 4 << 6);
+        const int sc = search.sc_of(b, g + 4), mn = search.mn_of(b, g + 4);
+        block[4 + g] = uint8_t(search.sc_of(b, g) | sc >> 4 << 6);
+        block[8 + g] = uint8_t(search.mn_of(b, g) | mn >> 4 << 6);
         block[12 + g] = uint8_t((sc & 15) | (mn & 15) << 4);
     }
 }
 
-inline void to_q4_k(const float* values, const float* weights, uint8_t* block) {
-    RangeSearch<8, 15, 63, q4_k_trials, q45_k_ratios> search;
-    if (!search.run(values, weights)) return store_void<ggml::q4_k>(block);
-    store_pairs(search, block);
-    store_planes<256, 32, 4, 0>(search.codes, block + 16);
-}
+struct To_q4_k : RangeSearch<8, 15, 63, q4_k_trials, q45_k_ratios> {
+    static constexpr int scale_at = 0;
 
-inline void to_q5_k(const float* values, const float* weights, uint8_t* block) {
-    RangeSearch<8, 31, 63, q5_k_trials, q45_k_ratios> search;
-    if (!search.run(values, weights)) return store_void<ggml::q5_k>(block);
-    store_pairs(search, block);
-    store_planes<256, 32, 1, 4>(search.codes, block + 16);
-    store_planes<256, 32, 4, 0>(search.codes, block + 48);
-}
+    void store(int b, uint8_t* block) const {
+        store_pairs(*this, b, block);
+        store_planes<256, 32, 4, 0>(this->codes[b], block + 16);
+    }
+};
 
-inline void to_q6_k(const float* values, const float* weights, uint8_t* block) {
-    CentredSearch<16, Uniform<-32, 31>, -128, 127, q6_k_trials, q6_k_ratios> search;
-    if (!search.run(values, weights)) return store_void<ggml::q6_k>(block, 208);
-    store_planes<256, 64, 4, 0>(search.codes, block);
-    store_planes<256, 32, 2, 4>(search.codes, block + 128);
-    for (int g = 0; g < 16; ++g) block[192 + g] = uint8_t(search.step_of(g));
-    search.store_d(block + 208);
-}
+struct To_q5_k : RangeSearch<8, 31, 63, q5_k_trials, q45_k_ratios> {
+    static constexpr int scale_at = 0;
 
-inline void to_iq4_xs(const float* values, const float* weights, uint8_t* block) {
-    CentredSearch<8, Iq4, -32, 31, iq4_xs_trials, iq4_xs_ratios> search;
-    if (!search.run(values, weights)) return store_void<ggml::iq4_xs>(block);
-    search.store_d(block);
-    uint8_t steps[8];
-    for (int g = 0; g < 8; ++g) steps[g] = uint8_t(search.step_of(g) + 32);
-    store_planes<8, 1, 2, 4>(steps, block + 2);
-    store_planes<8, 1, 4, 0>(steps, block + 4);
-    store_planes<256, 16, 4, 0>(search.codes, block + 8);
-}
+    void store(int b, uint8_t* block) const {
+        store_pairs(*this, b, block);
+        store_planes<256, 32, 1, 4>(this->codes[b], block + 16);
+        store_planes<256, 32, 4, 0>(this->codes[b], block + 48);
+    }
+};
+
+struct To_q6_k : CentredSearch<16, Uniform<-32, 31>, -128, 127, q6_k_trials, q6_k_ratios> {
+    static constexpr int scale_at = 208;
+
+    void store(int b, uint8_t* block) const {
+        store_planes<256, 64, 4, 0>(this->codes[b], block);
+        store_planes<256, 32, 2, 4>(this->codes[b], block + 128);
+        for (int g = 0; g < 16; ++g) block[192 + g] = uint8_t(this->step_of(b, g));
+        this->store_d(b, block + 208);
+    }
+};
+
+struct To_iq4_xs : CentredSearch<8, Iq4, -32, 31, iq4_xs_trials, iq4_xs_ratios> {
+    static constexpr int scale_at = 0;
+
+    void store(int b, uint8_t* block) const {
+        this->store_d(b, block);
+        uint8_t steps[8];
+        for (int g = 0; g < 8; ++g) steps[g] = uint8_t(this->step_of(b, g) + 32);
+        store_planes<8, 1, 2, 4>(steps, block + 2);
+        store_planes<8, 1, 4, 0>(steps, block + 4);
+        store_planes<256, 16, 4, 0>(this->codes[b], block + 8);
+    }
+};
 
 constexpr double iq4_nl_trials[] = {97, 103, 109, 115, 121, 127, 133, 139}, q8_k_trials[] = {126.0, 126.5, 127.0, 127.5};
 
@@ -134,8 +146,36 @@ void search(const float* values, size_t count, const float* weights, size_t rows
     for (size_t i = 0; i < count; ++i) Block(values + i * elements, weights + i % rows * elements, blocks + i * Type::bytes);
 }
 
+// The same for searches that take several blocks side by side; the last takes the place of those that are not there.
+template <typename Type, typename Search>
+void search_together(const float* values, size_t count, const float* weights, size_t rows, uint8_t* blocks) {
+    for (size_t i = 0; i < count; i += together) {
+        const float *x[together], *by[together];
+        for (size_t b = 0; b < together; ++b) {
+            const size_t at = i + b < count ? i + b : count - 1;
+            x[b] = values + at * Type::elements, by[b] = weights + at % rows * Type::elements;
+        }
+        Search found;
+        found.run(x, by);
+        for (size_t b = 0; b < together && i + b < count; ++b) {
+            uint8_t* block = blocks + (i + b) * Type::bytes;
+            if (found.fits(int(b)))
+                found.store(int(b), block);
+            else
+                store_void<Type>(block, Search::scale_at);
+        }
+    }
+}
+
+#define FLYWEIGHT_TOGETHER(type) constexpr auto search_##type = search_together<ggml::type, To_##type>;
+FLYWEIGHT_TOGETHER(q2_k) FLYWEIGHT_TOGETHER(q3_k) FLYWEIGHT_TOGETHER(q4_k)
+FLYWEIGHT_TOGETHER(q5_k) FLYWEIGHT_TOGETHER(q6_k) FLYWEIGHT_TOGETHER(iq4_xs)
+#undef FLYWEIGHT_TOGETHER
+constexpr auto search_iq4_nl = search<ggml::iq4_nl, to_iq4_nl>;
+constexpr auto search_q8_k = search<ggml::q8_k, to_q8_k>;
+
 }  // namespace
 
-#define FLYWEIGHT_SEARCH_ENCODER(type, X) X(encode_##type, search<ggml::type, to_##type>)
+#define FLYWEIGHT_SEARCH_ENCODER(type, X) X(encode_##type, search_##type)
 #define KERNELS_OF_SearchEncoders(X) FLYWEIGHT_GGML_SEARCH(FLYWEIGHT_SEARCH_ENCODER, X)
 FLYWEIGHT_TABLE(SearchEncoders)
