@@ -8,6 +8,7 @@ tokenizers   vocabularies, and what of tokenizer.json is run
 """
 
 from flyweight.models.dialects.contract import Blueprint, Translation
+from flyweight.models.experts import STACKS as EXPERT_STACKS
 from flyweight.models.experts import ExpertName, are_experts_of, expert_layout, expert_name, stack_name
 from flyweight.models.families import FAMILIES
 from flyweight.models.family import Family
@@ -17,6 +18,7 @@ from flyweight.models.transform import Renamed, Transform
 from flyweight.models.translation import blueprint, dialect_of, family_of, rename_tensors, translate
 
 __all__ = [
+    "EXPERT_STACKS",
     "FAMILIES",
     "Blueprint",
     "Config",

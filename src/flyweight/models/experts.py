@@ -61,9 +61,13 @@ def stack_name(name: str) -> ExpertName | None:
 
 
 def are_experts_of(layout: str, names: Iterable[str]) -> bool:
-    """Whether every tensor of experts has a name of this arrangement, `hf` or `uqff`."""
-    named = stack_name if layout == "uqff" else expert_name
-    return all(named(name) is not None for name in names if _NAMED.search(name))
+    """Whether every tensor of experts has a name of this arrangement, one that `STACKS` speaks of."""
+    return all(_NAMES_OF[layout](name) is not None for name in names if _NAMED.search(name))
+
+
+_NAMES_OF = {"hf": expert_name, "uqff": stack_name}
+STACKS = {("hf", "uqff"): True, ("uqff", "hf"): False}
+"""Arrangements that become another without loss: whether by stacking experts, or by cutting stacks."""
 
 
 def expert_layout(manifest: Manifest, read: Read, usual: str) -> str:

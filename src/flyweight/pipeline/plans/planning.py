@@ -32,7 +32,7 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError, ResourceError, UnsupportedError
 from flyweight.foundation.manifest import Entry, Manifest
 from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec, has_rows
-from flyweight.models import Renamed, Transform, Translation, are_experts_of, expert_layout, translate
+from flyweight.models import EXPERT_STACKS, Renamed, Transform, Translation, are_experts_of, expert_layout, translate
 from flyweight.pipeline import memory_limit
 from flyweight.pipeline.conversion_report import Drift
 from flyweight.pipeline.draft import draft_tensors, without_draft
@@ -164,8 +164,8 @@ def _with_experts_of(container: Container, checkpoint: Checkpoint) -> Checkpoint
     layout = expert_layout(checkpoint.manifest, checkpoint.read, checkpoint.container.expert_layout or "hf")
     if layout in ("", container.expert_layout):
         return checkpoint
-    if {layout, container.expert_layout} == {"hf", "uqff"}:
-        arranged = RearrangedExperts(checkpoint, stacked=layout == "hf")
+    if (stacks := EXPERT_STACKS.get((layout, container.expert_layout))) is not None:
+        arranged = RearrangedExperts(checkpoint, stacked=stacks)
         if are_experts_of(container.expert_layout, arranged.manifest.entries):
             return arranged
     raise UnsupportedError(
