@@ -74,9 +74,10 @@ def expert_layout(manifest: Manifest, read: Read, usual: str) -> str:
     """The arrangement, `usual` where names do not tell; empty for a model without experts."""
     if any(_STACKED.search(name) for name in manifest.entries):
         return "mlx"
-    if any(_STACK.fullmatch(name) for name in manifest.entries):
-        return "uqff"
-    return usual if any(_NAMED.search(name) for name in manifest.entries) or _configured(manifest, read) else ""
+    names = [name for name in manifest.entries if _NAMED.search(name)]
+    if names and usual in _NAMES_OF:
+        return next((layout for layout in (usual, *_NAMES_OF) if are_experts_of(layout, names)), usual)
+    return usual if names or _configured(manifest, read) else ""
 
 
 def _configured(manifest: Manifest, read: Read) -> bool:
