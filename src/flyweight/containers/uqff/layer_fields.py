@@ -58,8 +58,6 @@ FP8_CODE = STANDARD_TYPES.index(DType.F8_E4M3)
 BLOCKS = {each.id: name for name, each in GGML_TYPES.items() if each.id <= 15}
 """The block types of ggml that mistral.rs writes."""
 DENSE = {0: DType.F32, 1: DType.F16, 30: DType.BF16}
-LAYER_NBYTES = 4096
-"""What a layer takes in memory when it is read, rounded up: so a model has at most some 100,000 of them."""
 AFQ_BITS, AFQ_GROUPS = (2, 3, 4, 6, 8), (32, 64, 128)
 HQQ_BITS = (1, 2, 3, 4, 8)
 SCALES = (DType.F32, DType.F16, DType.BF16)

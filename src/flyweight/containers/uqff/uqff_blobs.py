@@ -17,7 +17,7 @@ from flyweight.containers.container import Arrangement, Image, fill_shards
 from flyweight.containers.hf import CONFIG
 from flyweight.containers.safetensors import build_image, read_header
 from flyweight.containers.uqff.blob import Blob, read_blob, write_blob
-from flyweight.containers.uqff.layer_fields import F8Q8, LAYER_NBYTES, MXFP4, entry_of, form_of, type_of
+from flyweight.containers.uqff.layer_fields import F8Q8, MXFP4, entry_of, form_of, type_of
 from flyweight.containers.uqff.layer_order import EMBEDDING, HEAD, layer_modules
 from flyweight.containers.uqff.uqff_container import Extents, Layers, UqffContainer, with_bias
 from flyweight.containers.uqff.uqff_directory import is_named
@@ -43,6 +43,8 @@ from flyweight.sources import Bundle
 
 VERSION, WITH_NEW_TYPES = (0, 1, 3), (0, 2, 0)
 """The first that has the types 0 to 4, and the one that has all."""
+_LAYER_NBYTES = 2048
+"""What a layer takes in memory, rounded up."""
 
 
 def _read_blobs(found: Members) -> list[Blob]:
@@ -51,14 +53,15 @@ def _read_blobs(found: Members) -> list[Blob]:
     budget = Budget()
     for shard in found.shards:
         source = found.home[shard]
-        for key, entry in read_header(source, shard).tensors.items():
+        tensors = read_header(source, shard).tensors
+        budget.spend(len(tensors) * _LAYER_NBYTES, "so many layers", file=source.name)
+        for key, entry in tensors.items():
             if not key.isascii() or not key.isdecimal() or str(int(key[:10])) != key:
                 raise MalformedError("a layer of UQFF 0.x is named by its number", code="E_KEY", file=source.name, tensor=key)
             if entry.spec.dtype is not DType.U8 or len(entry.spec.shape) != 1:
                 raise MalformedError(f"a layer is u8 in a row, not {entry.spec}", code="E_LAYER", file=source.name, tensor=key)
             if int(key) in blobs:
                 raise MalformedError("the layer is in two shards", code="E_DUPLICATE", file=source.name, tensor=key)
-            budget.spend(LAYER_NBYTES, "so many layers", file=source.name)
             try:
                 blobs[int(key)] = read_blob(source, entry.extents["data"])
             except FlyweightError as error:

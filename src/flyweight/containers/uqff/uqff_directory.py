@@ -26,7 +26,6 @@ from flyweight.containers.uqff.layer_fields import (
     BYTES,
     DIMS,
     FIELDS,
-    LAYER_NBYTES,
     NUMBERS,
     TENSOR,
     Layer,
@@ -64,6 +63,8 @@ _SCALAR = TensorSpec((), DType.F32)
 _UNNAMED = re.compile(rb'"[0-9]+"\s*:\s*\{')
 _NAMED = re.compile(rb'"uqff\.version\.|\.weight\.format"')
 _LOOKED_AT = 1 << 16
+_TENSOR_NBYTES = 1024
+"""What a tensor takes in memory together with its share of a layer, which has two at least; rounded up."""
 
 
 def _is_stack(name: str) -> bool:
@@ -86,9 +87,11 @@ class Tables:
     def __init__(self, found: Members) -> None:
         self.home = found.home
         self.tensors: dict[str, Entry] = {}
+        budget = Budget()
         for shard in found.shards:
-            header = read_header(self.home[shard], shard)
-            for key, entry in header.tensors.items():
+            tensors = read_header(self.home[shard], shard).tensors
+            budget.spend(len(tensors) * _TENSOR_NBYTES, "so many tensors", file=self.home[shard].name)
+            for key, entry in tensors.items():
                 known = self.tensors.setdefault(key, entry)
                 if known is entry:
                     continue
@@ -151,12 +154,10 @@ def read_layers(tables: Tables) -> tuple[dict[str, Entry], dict[str, int]]:
     """The tensors in layers, and the type of each layer by module; biases are tensors too."""
     entries: dict[str, Entry] = {}
     types: dict[str, int] = {}
-    budget = Budget()
     for key in tables.tensors:
         if not key.endswith(_FORMAT):
             continue
         module = key.removesuffix(_FORMAT)
-        budget.spend(LAYER_NBYTES, "so many layers", file=tables.home.name)
         try:
             layer = _read_layer(tables, module, tables.number(key, "u8"))
             entries[module + WEIGHT] = entry_of(module + WEIGHT, layer)
