@@ -111,7 +111,7 @@ HOSTILE: dict[str, Case] = {
     "no tensors at all": Case({"q.uqff": safetensors_file({})}, "E_VERSION"),
     "bytes after the tensors": Case({"q.uqff": named_file(version() | gguf("a")) + b"PK\x03\x04"}, "E_TRAILING"),
     "file cut by a byte": Case({"q.uqff": named_file(version() | gguf("a"))[:-1]}, "E_PAST_END"),
-    "140,000 layers": Case({"q.uqff": many_layers(140_000)}, "E_BUDGET"),
+    "300,000 layers": Case({"q.uqff": many_layers(300_000)}, "E_BUDGET"),
     # the version
     "no version": versioned(dict.fromkeys((MAJOR, MINOR, PATCH))),
     "no major version": versioned({MAJOR: None}),

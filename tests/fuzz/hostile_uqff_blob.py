@@ -192,7 +192,7 @@ HOSTILE: dict[str, Case] = {
         {"q.uqff": safetensors_file({str(n): tensor_json("U8", [len(GOOD)], 0, len(GOOD)) for n in range(2)}, GOOD)},
         "E_OVERLAP",
     ),
-    "140,000 layers": Case({"q.uqff": many_layers(140_000)}, "E_BUDGET"),
+    "300,000 layers": Case({"q.uqff": many_layers(300_000)}, "E_BUDGET"),
     # shards
     "layer in two shards": shards({"q-0.uqff": blob_file([GOOD]), "q-1.uqff": blob_file([GOOD])}, "E_DUPLICATE"),
     "shards 0 and 2": shards({"q-0.uqff": blob_file([GOOD]), "q-2.uqff": blob_file({"1": GOOD})}, "E_SHARD_MISSING"),
