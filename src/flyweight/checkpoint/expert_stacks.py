@@ -6,11 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from flyweight.checkpoint.checkpoint import Checkpoint
+from flyweight.foundation.cursor import Budget
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.manifest import Entry, Extent
-from flyweight.foundation.tensor import Layout, TensorSpec, has_rows
+from flyweight.foundation.tensor import Layout, TensorSpec, rows_encode_alone
 from flyweight.models import ExpertName, expert_name, stack_name
 from flyweight.sources import Bundle, JoinedSource, Piece, Source
+
+_EXPERT_NBYTES = 1024
+"""What a matrix of one expert takes in memory beside its weights, rounded up."""
 
 
 class RearrangedExperts(Checkpoint):
@@ -81,12 +85,10 @@ def _stack(base: Checkpoint, name: str, experts: Mapping[int, Entry], joined: di
     members = [experts[number] for number in range(len(experts))]
     first = members[0]
     for member in members:
-        alike = (member.spec, member.codec, member.parts) == (first.spec, first.codec, first.parts)
-        if not alike or len(first.spec.shape) != 2 or not has_rows(first.spec, first.parts):
-            raise UnsupportedError(
-                f"experts stored as {first.codec} and {member.codec} cannot be stacked as they are", code="E_EXPERTS",
-                tensor=member.name, hint="choose a codec for all with --quant",
-            )  # fmt: skip
+        if (member.spec, member.codec, member.parts) != (first.spec, first.codec, first.parts):
+            raise _refusal(f"experts stored as {first.codec} and {member.codec} cannot be stacked as they are", member.name)
+    if len(first.spec.shape) != 2 or not rows_encode_alone(first.spec, first.parts):
+        raise _refusal(f"experts stored as {first.codec} cannot be stacked as they are", first.name)
     file, at = f"experts of {name}", 0
     pieces: list[Piece] = []
     extents: dict[str, Extent] = {}
@@ -99,16 +101,27 @@ def _stack(base: Checkpoint, name: str, experts: Mapping[int, Entry], joined: di
     return Entry(name, TensorSpec((len(members), *first.spec.shape), first.spec.dtype), first.codec, parts, extents)
 
 
+def _refusal(message: str, name: str) -> UnsupportedError:
+    return UnsupportedError(
+        message, code="E_EXPERTS", tensor=name, hint="decode the model with --to hf, then convert that with --quant"
+    )
+
+
 def _unstacked(base: Checkpoint) -> dict[str, Entry]:
     entries: dict[str, Entry] = {}
+    budget = Budget()
     for name, entry in base.manifest.entries.items():
         stack = stack_name(name) if len(entry.spec.shape) == 3 else None
         if stack is None:
             entries[name] = entry
             continue
-        if not has_rows(entry.spec, entry.parts):
+        if not rows_encode_alone(entry.spec, entry.parts):
             raise UnsupportedError(f"a stack of experts stored as {entry.codec} cannot be cut", code="E_EXPERTS", tensor=name)
-        entries |= {expert.name: expert for expert in _experts(entry, stack)}
+        budget.spend(entry.spec.shape[0] * _EXPERT_NBYTES, "so many experts", file=base.bundle.name)
+        for expert in _experts(entry, stack):
+            if expert.name in base.manifest.entries:
+                raise UnsupportedError("the expert is there, and in a stack too", code="E_EXPERTS", tensor=expert.name)
+            entries[expert.name] = expert
     return entries
 
 

@@ -18,7 +18,7 @@ from flyweight.foundation.manifest import Manifest
 from flyweight.models.dialects.contract import Read
 from flyweight.models.model_config import CONFIG_JSON
 
-_EXPERT = re.compile(r"(?P<path>.*\.experts)\.(?P<number>0|[1-9]\d{0,4})\.(?P<matrix>\w+)\.weight")
+_EXPERT = re.compile(r"(?P<path>.*\.experts)\.(?P<number>0|[1-9][0-9]{0,4})\.(?P<matrix>\w+)\.weight")
 _STACK = re.compile(r"(?P<path>.*\.experts)\.(?P<matrix>gate_proj|up_proj|down_proj)\.weight")
 _GATED = ("gate_proj", "up_proj", "down_proj")
 _SPARSE, _SPARSE_MATRICES = ".block_sparse_moe.experts", ("w1", "w3", "w2")
