@@ -153,7 +153,7 @@ HOSTILE: dict[str, Case] = {
     "gguf of columns that are no whole blocks": layer(gguf("a"), shape=dims(2, 33)),
     "gguf of no dimensions": layer(gguf("a"), shape=("U32", [0], b"")),
     "gguf of more rows than bytes": layer(gguf("a"), shape=dims(2**20, 32)),
-    "gguf whose bytes have two dimensions": layer(gguf("a"), weight=array("U8", 2, 34, size=1)),
+    "gguf whose bytes have two dimensions and are too few": layer(gguf("a"), weight=array("U8", 2, 33, size=1)),
     "gguf whose bytes are i8": layer(gguf("a"), weight=array("I8", 68, size=1)),
     # type 2
     "hqq without zeros": layer(hqq("a"), zeros=None),

@@ -120,6 +120,10 @@ HOSTILE: dict[str, Case] = {
     "blocks of rank 9": layer(gguf_blob(shape=(1,) * 9), "E_LIMIT"),
     "blocks of rank 2^32 - 1": layer(gguf_blob(rank=2**32 - 1), "E_LIMIT"),
     "blocks whose dimensions multiply beyond 2^64": layer(gguf_blob(shape=(2**32 - 32,) * 3), "E_SHAPE"),
+    "length without what is beyond 32 bits, of bytes that are not there": layer(
+        gguf_blob(0, (2**30 + 16,), bytes(64)), "E_TRUNCATED"
+    ),
+    "the same, of 2^58 elements": layer(gguf_blob(0, (2**29, 2**29), b"", length=0), "E_TRUNCATED"),
     "plain numbers of another size": layer(gguf_blob(0, data=bytes(64)), "E_LAYER"),
     # type 2
     "hqq of bits 5": layer(hqq_blob(bits=5), "E_LAYER"),
