@@ -223,6 +223,8 @@ def _crossing() -> Iterator[Input]:
     """Models whose layers have names in both generations."""
     yield Input(uqff_files.named_directory())
     yield Input(uqff_files.blob_directory())
+    yield Input(uqff_files.experts_apart())
+    yield Input(uqff_files.experts_stacked())
     yield from codec_inputs("uqff_blob")
 
 

@@ -340,7 +340,7 @@ def _uqff_bridge(given: Input) -> str:
     copied = [step for step in job.plan.steps if step.action == "remux" and step.source and not step.transform]
     for step in copied:
         promise(crossed.manifest.entries[step.name].codec == step.codec, "a tensor changed its codec")
-        same = b"".join(stored_bytes(crossed, step.name)) == b"".join(stored_bytes(checkpoint, step.source or ""))
+        same = b"".join(stored_bytes(crossed, step.name)) == b"".join(stored_bytes(job.checkpoint, step.source or ""))
         promise(same, "a tensor that is copied has other bytes")
     return f"{min(len(copied), 8)} copied to {target.name}"
 

@@ -262,3 +262,33 @@ def residual(*names: str) -> bytes:
 
 def _around(config: Mapping[str, Any] | None) -> dict[str, bytes]:
     return {RESIDUAL: residual(), **({} if config is None else {"config.json": json.dumps(config).encode()})}
+
+
+# Mixtures of experts ------------------------------------------------------------------------------
+
+MIXTURE = "model.layers.0.block_sparse_moe"
+MATRICES = ("gate_proj", "up_proj", "down_proj")
+_MIXTRAL = CONFIG | {"model_type": "mixtral", "num_local_experts": 2}
+_OTHERS = (*MODULES[:5], f"{MIXTURE}.gate")
+
+
+def experts_apart(*experts: Blob) -> dict[str, bytes]:
+    """0.x: three matrices of each of two experts, after the layers before them."""
+    return blob_directory(*[gguf_blob()] * len(_OTHERS), *experts or [gguf_blob()] * 6, config=_MIXTRAL)
+
+
+def experts_stacked(*stacks: Named) -> dict[str, bytes]:
+    """1.x: three stacks of two experts."""
+    named = version()
+    for module in _OTHERS:
+        named |= gguf(module)
+    for each in stacks or map(stack, MATRICES):
+        named |= each
+    return named_directory(named, config=_MIXTRAL)
+
+
+def stack(matrix: str) -> Named:
+    """Of two experts, in q8_0."""
+    module = f"{MIXTURE}.experts.{matrix}"
+    shape = {f"{module}.weight": ("U8", [2 * len(Q8_0)], 2 * Q8_0), f"{module}.weight.shape": _u32(2, ROWS, COLUMNS, shape=[3])}
+    return gguf(module) | shape
