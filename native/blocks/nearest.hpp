@@ -201,20 +201,20 @@ inline void bytes_eight(const T* values, uint8_t* blocks) {
     for (int b = 0; b < 8; ++b) {
         uint8_t* block = blocks + b * Type::bytes;
         store_f16(block, scale[b]);
-        I32x8 whole[4], total{};
+        I32x8 whole[4];
         for (int i = 0; i < 4; ++i) {
             const F32x8 steps = load_values(values + 32 * b + 8 * i) * step[b];
             const I32x8 sign = I32x8(steps) & int32_t(0x80000000);
-            const I32x8 codes = __builtin_convertvector(steps + F32x8(sign | int32_t(0x3effffff)), I32x8);
-            if (Summed) total += codes;
-            whole[i] = codes & 0xff;
+            whole[i] = __builtin_convertvector(steps + F32x8(sign | int32_t(0x3effffff)), I32x8) & 0xff;
         }
+        uint8_t* codes = block + Type::bytes - 32;
+        store_narrowed(codes, whole);
         if (Summed) {
-            const float sum = float(over_lanes(total, [](I32x8 a, I32x8 b) { return a + b; }));
+            int sum = 0;
+            for (int i = 0; i < 32; ++i) sum += int8_t(codes[i]);
             const float stored = f16_value(f16_bits(scale[b]));
-            store_f16(block + 2, bits_of(stored) == infinity ? stored : f16_value(f16_bits(sum)) * stored);
+            store_f16(block + 2, bits_of(stored) == infinity ? stored : f16_value(f16_bits(float(sum))) * stored);
         }
-        store_narrowed(block + Type::bytes - 32, whole);
     }
     if (!range.finite) store_voids<Type>(values, blocks);
 }

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyweight.codecs import Codec, Grid, codec_for, take_rows
+from flyweight.codecs import Codec, Grid, codec_for, f8q8, hqq, take_rows
+from flyweight.codecs import codec as base
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
 from flyweight.foundation.tensor import CodecSpec, EncodedTensor, TensorSpec, has_rows, rows_encode_alone
@@ -97,6 +98,21 @@ def test_decode_has_the_shape_and_type_of_the_spec(codec: Codec) -> None:
         out = np.zeros(spec.shape, spec.dtype.numpy)
         assert fitted.decode(spec, parts, out) is out
         assert same_bits(out, decoded)
+
+
+@named(INSTANCES)
+def test_runs_are_the_values_in_order(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few values a codec decodes at a time."""
+    for module in (base, f8q8, hqq):
+        monkeypatch.setattr(module, "_RUN", 100)
+    for spec in specs(codec):
+        if spec.dtype.bits % 8 or spec.dtype is DType.BOOL:
+            continue
+        fitted, parts = plausible(codec, spec, 2)
+        runs = [*fitted.decoded_runs(spec, parts)]
+        assert all(run.ndim == 1 for run in runs)
+        whole = np.concatenate(runs) if runs else np.empty(0, spec.dtype.numpy)
+        assert same_bits(whole, fitted.decode(spec, parts).reshape(-1)), spec
 
 
 @by_name(INSTANCES)
