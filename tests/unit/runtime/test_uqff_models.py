@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -109,18 +111,34 @@ def in_blocks_of_bytes(x: Array) -> Array:
     return (codes * scale.astype(np.float16).astype(np.float64)).reshape(x.shape)
 
 
-@pytest.mark.parametrize("at", ["1.2/small/q5_0", "1.2/small/q8_0", "1.2/small/q8_1", "0.1.3/small/q4_0", "0.1.3/bias/q4_0"])
-def test_the_tool_in_float64(at: str) -> None:
-    """Our weights and its rounding of activations give its numbers, to the last digit."""
+def in_bf16(x: Array) -> Array:
+    """Weights as the tool has them where their scales are bf16."""
+    return x.astype(ml_dtypes.bfloat16)
+
+
+def unchanged(x: Array) -> Array:
+    return x
+
+
+BLOCK_FILES = ("1.2/small/q5_0", "1.2/small/q8_0", "1.2/small/q8_1", "0.1.3/small/q4_0", "0.1.3/bias/q4_0")
+
+
+@pytest.mark.parametrize(
+    ("at", "weight", "activation"),
+    [("1.2/small_bf16/afq4", in_bf16, unchanged), *((at, unchanged, in_blocks_of_bytes) for at in BLOCK_FILES)],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_tool_in_float64(at: str, weight: Callable[[Array], Array], activation: Callable[[Array], Array]) -> None:
+    """Our weights and what it rounds give its numbers, to the last digit."""
     (row,) = (row for row in SETS if name(row) == at)
     recorded, config = answer(row), CONFIGS[row["source"]]
     assert recorded is not None
     with flyweight.open(file(row)) as model:
-        tensors = {key: model[key] for key in model}
+        tensors = {key: weight(model[key]) for key in model}
     said = ids(recorded["text"])
     logits = plain_logits(
         tensors, ids(PROMPT) + said, heads=config["num_attention_heads"], windows=[0], scalar=config["head_dim"],
-        eps=config["rms_norm_eps"], rounded=in_blocks_of_bytes,
+        eps=config["rms_norm_eps"], rounded=activation,
     )  # fmt: skip
     assert np.abs(logprobs(logits[len(PROMPT) - 1 : -1], said) - recorded["logprobs"]).max() <= RECORDED
 
