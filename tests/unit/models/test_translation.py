@@ -271,4 +271,6 @@ def test_an_unknown_family_names_the_known_ones() -> None:
     with pytest.raises(UnsupportedError, match="mamba"):
         models.translate(Manifest("gguf", {}, {"general.architecture": Typed("str", "mamba")}, {}, "gguf"), "hf", no_read)
     with pytest.raises(UnsupportedError, match="tensor names"):
-        models.translate(Manifest("safetensors", {}, {}, {}, ""), "hf", no_read)
+        models.translate(Manifest("safetensors", {}, {}, {}, "flax"), "hf", no_read)
+    with pytest.raises(UnsupportedError, match="numbers instead of names"):
+        models.translate(Manifest("uqff_blob", {}, {}, {}, ""), "hf", no_read)
