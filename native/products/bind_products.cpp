@@ -53,7 +53,9 @@ constexpr size_t form_named(std::string_view name) {
     return index;
 }
 
-constexpr size_t palette4 = form_named("palette4"), bf16_form = form_named("bf16");
+constexpr size_t palette4 = form_named("palette4"), bf16_form = form_named("bf16"), e2m1 = form_named("e2m1"), e4m3 = form_named("e4m3");
+
+size_t scale_bytes(const std::string& name) { return name == "f32" ? 4 : name == "e8m0" ? 1 : 2; }
 
 // Weights and the arrays that hold them -------------------------------------------------------------
 
@@ -89,13 +91,17 @@ struct StoredMatrix {
                     "codes and entries disagree in shape");
         } else if (form.scale_parts) {
             const Bytes scale = nb::cast<Bytes>(second_array, false);
-            require(scale_name == "f32" || scale_name == "f16" || scale_name == "bf16", "scales are f32, f16 or bf16");
+            require(index == e2m1   ? scale_name == "e8m0"
+                    : index == e4m3 ? scale_name == "f32"
+                                    : scale_name == "f32" || scale_name == "f16" || scale_name == "bf16", "no such scales for this form");
             w.scale_type = scale_name == "f32" ? ScaleType::f32 : scale_name == "f16" ? ScaleType::f16 : ScaleType::bf16;
-            const size_t scale_bytes = w.scale_type == ScaleType::f32 ? 4 : 2;
-            w.scale = scale.data(), w.groups = scale.shape(1) / scale_bytes;
+            const size_t each = scale_bytes(scale_name);
+            w.scale = scale.data(), w.groups = scale.shape(1) / each;
             w.group_chunks = w.groups ? w.columns / 32 / w.groups : 1;
-            require(scale.shape(0) == w.rows && scale.shape(1) == w.groups * scale_bytes && w.group_chunks > 0 &&
-                    w.groups * w.group_chunks * 32 == w.columns, "codes and scales disagree in shape");
+            require(scale.shape(0) == w.rows && scale.shape(1) == w.groups * each, "codes and scales disagree in shape");
+            require(index == e4m3 ? w.groups == 1 : w.group_chunks > 0 && w.groups * w.group_chunks * 32 == w.columns,
+                    "the scales do not cut the columns into groups");
+            require(index != e2m1 || w.groups * 32 == w.columns, "every 32 columns have a scale");
             if (form.scale_parts == 2) {
                 const Bytes bias = nb::cast<Bytes>(third_array, false);
                 require(bias.shape(0) == w.rows && bias.shape(1) == scale.shape(1), "scale and bias differ in shape");

@@ -14,7 +14,7 @@
 // A Row of floats has no bits, and of the functions only values(chunk, out). A form's Row is rows::form.
 #pragma once
 
-#include "ggml_types.hpp"
+#include "blocks/layout.hpp"
 #include "products/products.hpp"
 #include "simd/lanes8.hpp"
 
@@ -107,18 +107,37 @@ struct FiveBits : Base {
     I8x32 codes(int k) const { return nibbles(this->packed(k)) | I8x32(sixteens(load_u32(this->packed(k) - 4))); }
 };
 
+template <class Type, size_t CodesAt>
+struct Signed32 : Blocks32<Type, CodesAt> {
+    static constexpr bool is_signed = true;
+    static constexpr int bits = 8;
+    using Blocks32<Type, CodesAt>::Blocks32;
+    I8x32 codes(int k) const { return I8x32(load32(this->packed(k))); }
+    F32x8 add_bias(const float*, const float*, F32x8 sum) const { return sum; }
+};
+
+struct F8q8Block {
+    static constexpr size_t elements = 32, bytes = 33;
+};
+
 namespace rows {
 using q4_0 = FourBits<Centred32<ggml::q4_0, 2, 8>>;
 using q4_1 = FourBits<Biased32<ggml::q4_1, 4>>;
 using q5_0 = FiveBits<Centred32<ggml::q5_0, 6, 16>>;
 using q5_1 = FiveBits<Biased32<ggml::q5_1, 8>>;
 
-struct q8_0 : Blocks32<ggml::q8_0, 2> {
-    static constexpr bool is_signed = true;
-    static constexpr int bits = 8;
-    using Blocks32::Blocks32;
-    I8x32 codes(int k) const { return I8x32(load32(packed(k))); }
-    F32x8 add_bias(const float*, const float*, F32x8 sum) const { return sum; }
+using q8_0 = Signed32<ggml::q8_0, 2>;
+
+// Of mistral.rs: the scale is E4M3(d) / 416, d the first byte.
+struct f8q8 : Signed32<F8q8Block, 1> {
+    using Signed32::Signed32;
+
+    template <bool Full>
+    void open(size_t which, int chunks) {
+        at = row + stretch_bytes * which;
+        const U16x8 halves = e4m3_to_f16(high_bytes_apart(at, bytes, Full ? stretch : chunks));
+        scales = f16x8(&halves) / all8(416 * 0x1p-8f);
+    }
 };
 }  // namespace rows
 
@@ -267,6 +286,27 @@ struct symmetric8 : Grouped<1, 8, 1> {
     I8x32 codes(int k) const { return I8x32(load32(at + 32 * k)); }
     F32x8 add_bias(const float*, const float*, F32x8 sum) const { return sum; }
 };
+
+// MXFP4: E2M1, doubled to be whole numbers, and half of a power of two for every chunk.
+struct e2m1 : Codes {
+    static constexpr size_t elements = 2, bytes = 1, stretch_bytes = stretch * 16;
+    static constexpr int bits = 8, scale_parts = 1;
+    static constexpr bool is_signed = true;
+    static constexpr Order order = flyweight::pairs;
+    const uint8_t* exponents;
+
+    e2m1(const Weights& w, size_t index) : Codes(w, index), exponents(w.scale + index * w.groups) {}
+
+    template <bool Full>
+    void open(size_t which, int chunks) {
+        at = row + which * stretch_bytes;
+        scales = F32x8{};
+        for (int k = 0; k < (Full ? stretch : chunks); ++k) scales[k] = half_e8m0(exponents[stretch * which + k]);
+    }
+
+    I8x32 codes(int k) const { return look_up(e2m1_levels, nibbles(at + 16 * k)); }
+    F32x8 add_bias(const float*, const float*, F32x8 sum) const { return sum; }
+};
 }  // namespace rows
 
 // The tabled codec: an entry of 16 bytes per run, of which the last eight are scale and zero. What makes a code unsigned is
@@ -364,6 +404,22 @@ struct palette4 {
     palette4(const Weights& w, size_t index) : row(w.codes + index * w.stride), planes(w.planes) {}
     [[gnu::always_inline]] void values(size_t chunk, F32x8 (&out)[4]) const { look_up32(planes, nibbles(row + 16 * chunk), out); }
 };
+
+// E4M3 with an f32 scale for every row.
+struct e4m3 {
+    static constexpr bool floats = true;
+    static constexpr int bits = 0, scale_parts = 1;
+    static constexpr Order order = flyweight::straight;
+    static constexpr size_t elements = 1, bytes = 1, chunk_bytes = 32;
+    const uint8_t* row;
+    const F32x8 scale;
+
+    e4m3(const Weights& w, size_t index) : row(w.codes + index * w.stride), scale(all8(0x1p8f * F32Scale::one(w.scale + 4 * index))) {}
+    [[gnu::always_inline]] void values(size_t chunk, F32x8 (&out)[4]) const {
+        e4m3x32(row + chunk_bytes * chunk, out);
+        for (F32x8& lanes : out) lanes *= scale;
+    }
+};
 }  // namespace rows
 
 }  // namespace
@@ -371,6 +427,7 @@ struct palette4 {
 // X(form, …): those whose weights are codes, and those whose weights are or stand for floats; these have no products with int8.
 #define FLYWEIGHT_FORMS_OF_CODES(X, ...)                                                                             \
     FLYWEIGHT_GGML_PRODUCT(X, __VA_ARGS__)                                                                           \
-    X(affine4, __VA_ARGS__) X(affine8, __VA_ARGS__) X(symmetric8, __VA_ARGS__) X(tabled4, __VA_ARGS__) X(tabled2, __VA_ARGS__)
+    X(affine4, __VA_ARGS__) X(affine8, __VA_ARGS__) X(symmetric8, __VA_ARGS__) X(tabled4, __VA_ARGS__) X(tabled2, __VA_ARGS__) \
+    X(f8q8, __VA_ARGS__) X(e2m1, __VA_ARGS__)
 #define FLYWEIGHT_FORMS_OF_FLOATS(X, ...) \
-    X(f32, __VA_ARGS__) X(f16, __VA_ARGS__) X(bf16, __VA_ARGS__) X(palette4, __VA_ARGS__)
+    X(f32, __VA_ARGS__) X(f16, __VA_ARGS__) X(bf16, __VA_ARGS__) X(palette4, __VA_ARGS__) X(e4m3, __VA_ARGS__)

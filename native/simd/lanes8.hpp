@@ -35,6 +35,47 @@ inline F32x8 f16x8(const void* at) {
 
 inline U8x32 load32(const uint8_t* at) { return load_as<U8x32>(at); }
 
+// E4M3 in the high bytes of words, as f16 of 2^-8 of its value: the same bits, but the exponent counts from 15 instead of 7. All ones are NaN.
+template <class Words>
+inline Words e4m3_to_f16(Words high) {
+    return (high & 0x8000) | (high >> 1 & 0x3f80) | Words((high & 0x7f00) == 0x7f00);
+}
+
+// Eight words, their high bytes from `at` on, `step` bytes apart; from `count` on they are zero.
+inline U16x8 high_bytes_apart(const uint8_t* at, size_t step, int count) {
+    U16x8 words = {};
+    for (int i = 0; i < count; ++i) words[i] = uint16_t(at[i * step] << 8);
+    return words;
+}
+
+// 32 E4M3 in order, each times 2^-8.
+inline void e4m3x32(const uint8_t* at, F32x8 (&out)[4]) {
+#ifdef __AVX2__
+    const __m256i none = _mm256_setzero_si256(), bytes = load_as<__m256i>(at);
+    const __m256i outer = __m256i(e4m3_to_f16(U16x16(_mm256_unpacklo_epi8(none, bytes))));  // 0 … 7 and 16 … 23
+    const __m256i inner = __m256i(e4m3_to_f16(U16x16(_mm256_unpackhi_epi8(none, bytes))));
+    out[0] = F32x8(_mm256_cvtph_ps(_mm256_castsi256_si128(outer))), out[2] = F32x8(_mm256_cvtph_ps(_mm256_extracti128_si256(outer, 1)));
+    out[1] = F32x8(_mm256_cvtph_ps(_mm256_castsi256_si128(inner))), out[3] = F32x8(_mm256_cvtph_ps(_mm256_extracti128_si256(inner, 1)));
+#else
+    for (int i = 0; i < 4; ++i) {
+        const U16x8 halves = e4m3_to_f16(high_bytes_apart(at + 8 * i, 1, 8));
+        out[i] = f16x8(&halves);
+    }
+#endif
+}
+
+// table[codes], codes below 16
+inline I8x32 look_up(const int8_t (&table)[16], I8x32 codes) {
+#ifdef __AVX2__
+    return I8x32(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load_as<__m128i>(table)), __m256i(codes)));
+#else
+    int8_t lanes[32];
+    __builtin_memcpy(lanes, &codes, sizeof lanes);
+    for (int8_t& lane : lanes) lane = table[lane];
+    return load_as<I8x32>(lanes);
+#endif
+}
+
 // Four codes a byte, low bits first: the first codes of eight bytes, then their second, third and fourth.
 inline I8x32 two_bit_codes(const uint8_t* at) {
     const auto eight = load_as<uint64_t>(at);

@@ -21,7 +21,7 @@ SETS = ("baseline", "avx2", "avx512", "avx512vnni", "avx512bf16")
 SCALES = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 
-FLOATS = ("f32", "f16", "bf16", "palette4")
+FLOATS = ("f32", "f16", "bf16", "palette4", "e4m3")
 MANY = 12
 """From so many activations on weights are put ready for all of them, in another order of summation."""
 
@@ -149,6 +149,42 @@ def tabled(
     return Weights(matrix, w, abs(s * (q + centre)) + abs(z - centre * s), abs(s * q) + abs(z))
 
 
+def e4m3_of(codes: np.ndarray) -> np.ndarray:
+    return codes.view(ml_dtypes.float8_e4m3fn).astype(np.float64)
+
+
+def finite_e4m3(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Every byte but the two that are NaN."""
+    return rng.choice(np.flatnonzero(np.arange(256) & 0x7F != 0x7F), shape).astype(np.uint8)
+
+
+def f8q8(rng: np.random.Generator, rows: int, runs: int) -> Weights:
+    """Its scales are every byte that is a number: zero, the least subnormal, the greatest."""
+    blocks = rng.integers(0, 256, (rows, runs, 33), dtype=np.uint8)
+    blocks[:, :, 0] = finite_e4m3(rng, (rows, runs))
+    w = blocks[:, :, 1:].view(np.int8) * (e4m3_of(blocks[:, :, :1]).astype(np.float32) / np.float32(416))
+    decoded = w.astype(np.float32).astype(np.float64).reshape(rows, 32 * runs)
+    return Weights(kernels.matrix("f8q8", blocks=blocks.reshape(rows, 33 * runs)), decoded, abs(decoded), abs(decoded))
+
+
+def e2m1(rng: np.random.Generator, rows: int, runs: int, exponents: tuple[int, int]) -> Weights:
+    """Codes, and exponents from the first to below the last."""
+    codes = rng.integers(0, 256, (rows, 16 * runs), dtype=np.uint8)
+    scale = rng.integers(*exponents, (rows, runs), dtype=np.uint8)
+    magnitudes = np.float64([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    nibbles = np.stack([codes & 15, codes >> 4], axis=2).reshape(rows, 32 * runs)
+    signs = np.where(nibbles & 8, -1.0, 1.0)
+    w = signs * magnitudes[nibbles & 7] * np.repeat(2.0 ** (scale.astype(np.float64) - 127), 32, axis=1)
+    return Weights(kernels.matrix("e2m1", codes=codes, scale=scale), w, abs(w), abs(w))
+
+
+def e4m3(rng: np.random.Generator, rows: int, columns: int, scales: np.ndarray) -> Weights:
+    codes = finite_e4m3(rng, (rows, columns))
+    scale = rng.choice(scales, (rows, 1)).astype(np.float32)
+    w = e4m3_of(codes) * scale
+    return Weights(kernels.matrix("e4m3", codes=codes, scale=scale), w, abs(w), abs(w))
+
+
 def floats(form: str, rng: np.random.Generator, rows: int, columns: int, scales: np.ndarray) -> Weights:
     if form == "palette4":
         codes = rng.integers(0, 256, (rows, columns // 2), dtype=np.uint8)
@@ -176,7 +212,11 @@ def every_form(rows: int, runs: int, scales: np.ndarray, seed: int = 0) -> Itera
                 yield affine(bits, kind, group, rng, rows, group * runs, scales)
         for group, columns in ((32, 32 * runs), (32 * runs, 32 * runs), (64, 64 * runs)):
             yield symmetric8(kind, group, rng, rows, columns, scales)
-    for form in FLOATS:
+    yield f8q8(rng, rows, runs)
+    for exponents in ((110, 125), (0, 4), (120, 150)):
+        yield e2m1(rng, rows, runs, exponents)
+    yield e4m3(rng, rows, 32 * runs, scales)
+    for form in ("f32", "f16", "bf16", "palette4"):
         yield floats(form, rng, rows, 32 * runs, scales)
     for bits in (4, 2):
         for length in (0, 32, 64, 128, 192, 4096):
@@ -363,7 +403,7 @@ def test_an_activation_that_is_not_finite(isa: str, value: float) -> None:
 def test_a_scale_that_is_not_finite(isa: str, value: float) -> None:
     """Its row is not finite, the others are."""
     for weights in every_form(3, 2, ORDINARY):
-        if weights.form not in ("q8_0", "q4_0", "affine4", "affine8", "symmetric8"):
+        if weights.form not in ("q8_0", "q4_0", "affine4", "affine8", "symmetric8", "e4m3"):
             continue
         stored = [part.copy() for part in weights.matrix.parts]
         if len(stored) == 1:
@@ -376,6 +416,21 @@ def test_a_scale_that_is_not_finite(isa: str, value: float) -> None:
             found = np.empty((2, 3), np.float32)
             kernels.multiply([spoilt], np.ones((2, weights.decoded.shape[1]), np.float32), found, int8=int8)
             assert not np.isfinite(found[:, 1]).any()
+            assert np.isfinite(found[:, 0::2]).all()
+
+
+@pytest.mark.parametrize("nan", [0x7F, 0xFF])
+@pytest.mark.parametrize("count", [1, MANY])
+def test_bytes_that_are_nan(isa: str, nan: int, count: int) -> None:
+    """A weight or a scale of E4M3 that is NaN makes its row NaN and no other."""
+    rng = np.random.default_rng(nan)
+    for weights in (e4m3(rng, 3, 320, ORDINARY), f8q8(rng, 3, 10)):
+        stored = [part.copy() for part in weights.matrix.parts]
+        stored[0][1, 33 * 9 if weights.form == "f8q8" else 319] = nan
+        for int8 in modes(weights):
+            found = np.empty((count, 3), np.float32)
+            kernels.multiply([kernels.Matrix(weights.form, tuple(stored))], np.ones((count, 320), np.float32), found, int8=int8)
+            assert np.isnan(found[:, 1]).all()
             assert np.isfinite(found[:, 0::2]).all()
 
 

@@ -22,9 +22,8 @@ from flyweight.foundation.tensor import Layout, TensorSpec
 
 _BLOCK, _BYTES = 32, 33
 _RUN = 1 << 16  # blocks decoded at a time
-TOP = np.float32(416)
-"""What mistral.rs takes for the greatest E4M3 number, which is 448: a d of 416 is a scale of 1."""
-SCALES = np.arange(256, dtype=np.uint8).view(DType.F8_E4M3.numpy).astype(np.float32).reshape(1, 256) / TOP
+TOP = kernels.F8Q8_TOP
+SCALES = kernels.f8q8_scales()
 """The scale that each d stands for; NaN for 127 and 255."""
 _LARGEST = 126
 _REACH = np.float32(127) * SCALES[0, _LARGEST]
@@ -64,6 +63,9 @@ class F8q8(Codec):
                 inverse = np.where(d > 0, np.float32(1) / SCALES[0, d], np.float32(0))
             kernels.f8q8_encode(values, d, inverse, blocks)
         return parts
+
+    def product(self, spec: TensorSpec, parts: Parts) -> kernels.Matrix:
+        return kernels.matrix("f8q8", blocks=parts["blocks"])
 
     def allocate(self, spec: TensorSpec) -> dict[str, Array]:
         return {"blocks": np.zeros(self.layout(spec)["blocks"].shape, np.uint8)}

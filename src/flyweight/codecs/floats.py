@@ -65,6 +65,11 @@ class Fp8(Codec):
             with np.errstate(all="ignore"):
                 values /= np.repeat(scale, min(span, spec.columns), axis=1)[:, : spec.columns]
 
+    def product(self, spec: TensorSpec, parts: Parts) -> kernels.Matrix | None:
+        if self.format != "e4m3" or self.columns or self.divide:
+            return None
+        return kernels.matrix("e4m3", codes=parts["codes"].view(np.uint8), scale=self._per_row(spec, parts["scale"]))
+
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         """The greatest magnitude of a block takes the greatest code; every other value the nearest."""
         layout = self.layout(spec)
@@ -128,6 +133,10 @@ class Fp8Scalar(Codec):
         scale = np.full((spec.rows, 1), parts["scale"], np.float32)
         kernels.table_decode(codes, _TABLES["e4m3"], scale, spec.columns, out.reshape(shape))
 
+    def product(self, spec: TensorSpec, parts: Parts) -> kernels.Matrix:
+        scale = np.full((spec.rows, 1), parts["scale"], np.float32)
+        return kernels.matrix("e4m3", codes=parts["codes"].view(np.uint8), scale=scale)
+
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         """The greatest magnitude of the tensor takes the greatest code; every other value the nearest."""
         rows, peak = as_float(array).reshape(spec.rows, spec.columns), self.peak(spec, array)
@@ -177,6 +186,9 @@ class Mxfp4Split(Codec):
         blocks[:, 0] = parts["scale"].reshape(-1)
         blocks[:, 1:] = nibbles[:, :16] | nibbles[:, 16:] << 4
         kernels.decode_mxfp4(blocks, out.reshape(-1, 32))
+
+    def product(self, spec: TensorSpec, parts: Parts) -> kernels.Matrix:
+        return kernels.matrix("e2m1", codes=parts["codes"], scale=parts["scale"])
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         layout = self.layout(spec)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
+from flyweight.foundation.dtypes import DType
 from flyweight.kernels.checks import F32, F64, U8, Array, check, check_group, check_numbers, check_stream
 from flyweight.kernels.coding.masks import pack_flags
 from flyweight.kernels.registry import kernel
@@ -12,6 +15,21 @@ from flyweight.kernels.streams.float_casts import also_from_bf16
 SUM_LANES = 16
 E2M1_MIDDLES = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5], np.float32)
 """Between the magnitudes 0, 0.5, 1, 1.5, 2, 3, 4 and 6."""
+
+F8Q8_TOP = np.float32(416)
+"""What mistral.rs takes for the greatest E4M3 number, which is 448: a first byte of 416 is a scale of 1."""
+
+
+@cache  # made when it is first asked for: not every start needs the package that has the type
+def e4m3_values() -> Array:
+    """The number that each byte stands for, f32 (1, 256); NaN for 127 and 255."""
+    return np.arange(256, dtype=U8).view(DType.F8_E4M3.numpy).astype(F32).reshape(1, 256)
+
+
+@cache
+def f8q8_scales() -> Array:
+    """The scale that each first byte of an f8q8 block stands for, f32 (1, 256)."""
+    return np.asarray(e4m3_values() / F8Q8_TOP)
 
 
 @kernel

@@ -18,6 +18,9 @@ FORMS: dict[str, tuple[tuple[str, ...], int, int]] = {
     "tabled4": (("codes", "entries"), 2, 1),
     "tabled2": (("codes", "entries"), 4, 1),
     "palette4": (("codes", "table"), 2, 1),
+    "e2m1": (("codes", "scale"), 2, 1),
+    "e4m3": (("codes", "scale"), 1, 1),
+    "f8q8": (("blocks",), 32, 33),
     "f32": (("weights",), 1, 4),
     "f16": (("weights",), 1, 2),
     "bf16": (("weights",), 1, 2),
@@ -28,7 +31,9 @@ FLOATS = {"f32": F32, "f16": F16, "bf16": U16}
 TABLED = ("tabled4", "tabled2")
 MASKED = (*TABLED, *FLOATS)
 """Forms that may have a mask of blocks to skip."""
-SCALES = {F32: "f32", F16: "f16", U16: "bf16"}
+SCALES = {F32: "f32", F16: "f16", U16: "bf16", U8: "e8m0"}
+SCALED_BY = {"e2m1": (U8,), "e4m3": (F32,)}
+"""The types that the scales of a form may have, where they are not f32, f16 and bf16."""
 
 
 class Matrix:
@@ -65,7 +70,8 @@ def matrix(form: str, *, length: int = 0, block: int = 0, **arrays: Array) -> Ma
     """A matrix of weights in one of FORMS, from the arrays that form has; they are kept, not copied.
 
     q*: `blocks` u8 (rows, bytes). affine4, affine8: `codes` u8 or u32 words, `scale`, `bias` f32, f16 or bf16 (rows, groups).
-    symmetric8: `codes` u8 or i8, `scale`. palette4: `codes`, `table` f32 (16,). f32, f16, bf16: `weights` (rows, columns).
+    symmetric8: `codes` u8 or i8, `scale`. e2m1: `codes`, `scale` u8 (rows, columns / 32), exponents. e4m3: `codes`, `scale`
+    f32 (rows, 1). f8q8: `blocks` of 33 bytes. palette4: `codes`, `table` f32 (16,). f32, f16, bf16: `weights` (rows, columns).
     tabled4, tabled2: `codes`, `entries` u32 (rows, 4 · runs of `length` columns), or (1, 4) where `length` is 0. With a
     `block`, tabled and float forms take a `mask` u8: a bit for every so many columns, 0 where their weights are all zero.
     """
@@ -93,7 +99,7 @@ def matrix(form: str, *, length: int = 0, block: int = 0, **arrays: Array) -> Ma
     elif form in TABLED:
         length = _check_entries(columns, length, *parts[:2])
     elif "scale" in names:
-        _check_scales(columns, *parts)
+        _check_scales(form, columns, *parts)
     if block:
         block = _check_mask(columns, length if form in TABLED else 32, block, len(parts[0]), parts[-1])
     return Matrix(form, tuple(parts), length=length if form in TABLED else 0, block=block)
@@ -120,13 +126,19 @@ def _codes(label: str, array: Array) -> Array:
     return _bytes(array)
 
 
-def _check_scales(columns: int, codes: Array, scale: Array, *bias: Array) -> None:
-    if scale.dtype not in SCALES:
-        raise TypeError(f"scale must be f32, f16 or bf16, not {scale.dtype}")
+def _check_scales(form: str, columns: int, codes: Array, scale: Array, *bias: Array) -> None:
+    types = SCALED_BY.get(form, (F32, F16, U16))
+    if scale.dtype not in types:
+        raise TypeError(f"scale must be {' or '.join(SCALES[kind] for kind in types)}, not {scale.dtype}")
     rows, groups = scale.shape
     require(rows == len(codes), ValueError, f"codes and scale disagree: {len(codes)} and {rows} rows")
-    whole = columns == 0 if groups == 0 else columns % groups == 0 and columns // groups % 32 == 0
-    require(whole, ValueError, f"{groups} scales do not cut {columns} columns into groups of a multiple of 32")
+    if form == "e4m3":
+        require(groups == 1, ValueError, f"e4m3 has one scale a row, not {groups}")
+    elif form == "e2m1":
+        require(groups * 32 == columns, ValueError, f"e2m1 has a scale for every 32 of {columns} columns, not {groups} a row")
+    else:
+        whole = columns == 0 if groups == 0 else columns % groups == 0 and columns // groups % 32 == 0
+        require(whole, ValueError, f"{groups} scales do not cut {columns} columns into groups of a multiple of 32")
     for part in bias:
         if part.dtype != scale.dtype:
             raise TypeError(f"scale and bias differ in type: {scale.dtype}, {part.dtype}")

@@ -22,7 +22,7 @@ PRODUCTS = ("multiply", "gated")
 SLAB = 1 << 20
 """Weights decoded at a time."""
 
-UNROUNDED = ("f32", "f16", "bf16", "palette4")
+UNROUNDED = ("f32", "f16", "bf16", "palette4", "e4m3")
 """Forms whose weights are not whole numbers times a scale: their activations stay f32."""
 
 

@@ -8,7 +8,9 @@ from typing import Protocol
 import numpy as np
 
 from flyweight.foundation.ggml_types import GGML_TYPES
+from flyweight.kernels.blocks.layout import E2M1_VALUES, half_e8m0
 from flyweight.kernels.checks import Array
+from flyweight.kernels.coding.byte_floats import e4m3_values, f8q8_scales
 from flyweight.kernels.registry import definition
 from flyweight.kernels.streams.float_casts import widened
 
@@ -47,6 +49,23 @@ def _symmetric(codes: Array, scale: Array) -> Array:
     return np.asarray(codes.view(np.int8).astype(np.float32) * np.repeat(widened(scale), group, axis=1))
 
 
+def _e4m3(codes: Array, scale: Array) -> Array:
+    values = np.empty(codes.shape, np.float32)
+    definition("table_decode")(codes, e4m3_values(), scale, max(codes.shape[1], 1), values)
+    return values
+
+
+def _e2m1(codes: Array, scale: Array) -> Array:
+    return np.asarray(E2M1_VALUES[_nibbles(codes)] * np.repeat(half_e8m0(scale), 32, axis=1))
+
+
+def _f8q8(blocks: Array) -> Array:
+    shape = len(blocks), blocks.shape[1] // 33
+    values = np.empty((*shape, 32), np.float32)
+    definition("f8q8_decode")(blocks.reshape(-1, 33), f8q8_scales(), values.reshape(-1, 32))
+    return values.reshape(shape[0], 32 * shape[1])
+
+
 def _two_bit_codes(codes: Array) -> Array:
     """Four codes a byte, the low one first."""
     return np.stack([codes >> shift & 3 for shift in (0, 2, 4, 6)], axis=2).reshape(len(codes), -1)
@@ -66,6 +85,9 @@ DECODERS: dict[str, Callable[..., Array]] = {
     "affine4": lambda codes, scale, bias: _affine(_nibbles(codes), scale, bias),
     "affine8": _affine,
     "symmetric8": _symmetric,
+    "e2m1": _e2m1,
+    "e4m3": _e4m3,
+    "f8q8": _f8q8,
     "palette4": lambda codes, table: table[0][_nibbles(codes)],
     **dict.fromkeys(("f32", "f16", "bf16"), lambda weights, *_: widened(weights)),
 }
