@@ -27,15 +27,23 @@ struct Form {
     size_t elements, bytes;
     int bits, scale_parts;
     bool maskable;
+    int rows_in_byte;  // of groups across the rows, else 0
     ProductKernel FloatProducts::*f32;
     ProductKernel Int8Products::*int8;
     PanelKernel Int8Panels::*panels;
 };
 
 template <class Row>
+constexpr int rows_in_byte() {
+    if constexpr (requires { Row::across; }) return 8 / Row::code_bits;
+    return 0;
+}
+
+template <class Row>
 constexpr Form form_of(const char* name, ProductKernel FloatProducts::*f32, ProductKernel Int8Products::*int8 = nullptr,
                        PanelKernel Int8Panels::*panels = nullptr) {
-    return {name, Row::order, Row::elements, Row::bytes, Row::bits, Row::scale_parts, requires { Row::maskable; }, f32, int8, panels};
+    return {name, Row::order, Row::elements, Row::bytes, Row::bits, Row::scale_parts, requires { Row::maskable; },
+            rows_in_byte<Row>(), f32, int8, panels};
 }
 
 constexpr Form forms[] = {
@@ -55,7 +63,10 @@ constexpr size_t form_named(std::string_view name) {
 
 constexpr size_t palette4 = form_named("palette4"), bf16_form = form_named("bf16"), e2m1 = form_named("e2m1"), e4m3 = form_named("e4m3");
 
-size_t scale_bytes(const std::string& name) { return name == "f32" ? 4 : name == "e8m0" ? 1 : 2; }
+ScaleType scale_type(const std::string& name) {
+    require(name == "f32" || name == "f16" || name == "bf16", "scales are f32, f16 or bf16");
+    return name == "f32" ? ScaleType::f32 : name == "f16" ? ScaleType::f16 : ScaleType::bf16;
+}
 
 // Weights and the arrays that hold them -------------------------------------------------------------
 
@@ -89,19 +100,27 @@ struct StoredMatrix {
             w.group_chunks = std::max<size_t>(1, (length ? length : w.columns) / 32);
             require(length ? entries.shape(0) == w.rows && entries.shape(1) == 16 * w.groups : entries.size() == 16 || !w.columns,
                     "codes and entries disagree in shape");
+        } else if (form.rows_in_byte) {
+            const Bytes scale = nb::cast<Bytes>(second_array, false), zero = nb::cast<Bytes>(third_array, false);
+            w.scale_type = scale_type(scale_name);
+            w.rows *= size_t(form.rows_in_byte);
+            w.scale = scale.data(), w.bias = zero.data(), w.groups = scale.shape(0);
+            require(scale.shape(1) == w.columns * scale_bytes(w.scale_type), "codes and scales disagree in shape");
+            require(zero.shape(0) == scale.shape(0) && zero.shape(1) == scale.shape(1), "scale and zero differ in shape");
+            require(w.groups ? w.rows % (w.groups * across_tile) == 0 : !w.rows, "a group across the rows has a multiple of eight");
+        } else if (index == e2m1 || index == e4m3) {
+            const Bytes scale = nb::cast<Bytes>(second_array, false);
+            require(scale_name == (index == e2m1 ? "e8m0" : "f32"), "e2m1 has exponents for scales, e4m3 f32");
+            w.scale = scale.data(), w.groups = index == e2m1 ? w.columns / 32 : 1;
+            require(scale.shape(0) == w.rows && scale.shape(1) == (index == e2m1 ? w.groups : sizeof(float)), "codes and scales disagree in shape");
         } else if (form.scale_parts) {
             const Bytes scale = nb::cast<Bytes>(second_array, false);
-            require(index == e2m1   ? scale_name == "e8m0"
-                    : index == e4m3 ? scale_name == "f32"
-                                    : scale_name == "f32" || scale_name == "f16" || scale_name == "bf16", "no such scales for this form");
-            w.scale_type = scale_name == "f32" ? ScaleType::f32 : scale_name == "f16" ? ScaleType::f16 : ScaleType::bf16;
-            const size_t each = scale_bytes(scale_name);
+            w.scale_type = scale_type(scale_name);
+            const size_t each = scale_bytes(w.scale_type);
             w.scale = scale.data(), w.groups = scale.shape(1) / each;
             w.group_chunks = w.groups ? w.columns / 32 / w.groups : 1;
-            require(scale.shape(0) == w.rows && scale.shape(1) == w.groups * each, "codes and scales disagree in shape");
-            require(index == e4m3 ? w.groups == 1 : w.group_chunks > 0 && w.groups * w.group_chunks * 32 == w.columns,
-                    "the scales do not cut the columns into groups");
-            require(index != e2m1 || w.groups * 32 == w.columns, "every 32 columns have a scale");
+            require(scale.shape(0) == w.rows && scale.shape(1) == w.groups * each && w.group_chunks > 0 &&
+                    w.groups * w.group_chunks * 32 == w.columns, "codes and scales disagree in shape");
             if (form.scale_parts == 2) {
                 const Bytes bias = nb::cast<Bytes>(third_array, false);
                 require(bias.shape(0) == w.rows && bias.shape(1) == scale.shape(1), "scale and bias differ in shape");
@@ -163,8 +182,9 @@ struct Call {
     size_t count = 0;
     bool rounded = false;  // whether activations may be
     Activations activations{};
-    // For a gate, the two parts are its and that of what it lets through.
+    // For a gate, the two parts are its and that of what it lets through. Where a piece's rows are not neighbours, it comes after all pieces.
     void (*gate)(float* gate, const float* up, size_t count) = nullptr;
+    bool gate_last = false;
 
     // What activations are for a form. Many are not int8 with codes of eight bits where f32 is as fast.
     Type type(size_t form, size_t items) const {
@@ -186,6 +206,11 @@ struct Call {
             case bf16: return active<Bf16Products>().many(w, activations, first, last, part.to);
             default: return (active<FloatProducts>().*form.f32)(w, activations, first, last, part.to);
         }
+    }
+
+    void let_through(size_t row, size_t rows) const {
+        const Products &own = parts[0].to, &up = parts[1].to;
+        for (size_t i = 0; i < activations.count; ++i) gate(own.out + i * own.stride + row, up.out + i * up.stride + row, rows);
     }
 };
 
@@ -226,6 +251,7 @@ bool multiply_all(Call& call, const float* x, size_t items, const float* gain, f
     for (size_t i = 0; i < call.count; ++i) {
         const size_t form = call.parts[i].weights->form;
         wants[call.type(form, items)][forms[form].order] = true;
+        call.gate_last |= gated && forms[form].rows_in_byte && items < many;
     }
     const size_t gate_floats = gated ? items * call.parts[0].weights->rows : 0;
     Workspace workspace(items * (columns * (4 * sizeof(float) + 3 + sizeof(uint16_t)) + runs * 4 * sizeof(float)) + gate_floats * sizeof(float) + 64 * 13);
@@ -270,12 +296,11 @@ bool multiply_all(Call& call, const float* x, size_t items, const float* gain, f
         const Call& call = *static_cast<const Call*>(what);
         for (size_t piece = first; piece < last; ++piece) {
             if (call.gate) {
-                const Part &gate = call.parts[0], &up = call.parts[1];
+                const Part& gate = call.parts[0];
                 call.run(gate, piece);
-                call.run(up, piece);
-                const size_t row = piece * gate.rows, rows = std::min(gate.rows, gate.weights->rows - row);
-                for (size_t i = 0; i < call.activations.count; ++i)
-                    call.gate(gate.to.out + i * gate.to.stride + row, up.to.out + i * up.to.stride + row, rows);
+                call.run(call.parts[1], piece);
+                const size_t row = piece * gate.rows;
+                if (!call.gate_last) call.let_through(row, std::min(gate.rows, gate.weights->rows - row));
                 continue;
             }
             size_t at = piece;
@@ -284,6 +309,7 @@ bool multiply_all(Call& call, const float* x, size_t items, const float* gain, f
             call.run(*part, at);
         }
     }, &call);
+    if (call.gate_last) call.let_through(0, call.parts[0].weights->rows);
     return true;
 }
 

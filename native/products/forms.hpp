@@ -233,7 +233,7 @@ struct Grouped : Codes {
     const uint8_t *own_scales, *own_biases;
 
     Grouped(const Weights& w, size_t index) : Codes(w, index), scale_type(w.scale_type), group_chunks(w.group_chunks) {
-        const size_t at = index * w.groups * (w.scale_type == flyweight::ScaleType::f32 ? 4 : 2);
+        const size_t at = index * w.groups * scale_bytes(w.scale_type);
         own_scales = w.scale + at, own_biases = w.bias + (ScaleParts == 2 ? at : 0);
     }
 
@@ -300,8 +300,14 @@ struct e2m1 : Codes {
     template <bool Full>
     void open(size_t which, int chunks) {
         at = row + which * stretch_bytes;
-        scales = F32x8{};
-        for (int k = 0; k < (Full ? stretch : chunks); ++k) scales[k] = half_e8m0(exponents[stretch * which + k]);
+        const uint8_t* own = exponents + stretch * which;
+        if (Full) {
+            const I32x8 e = widen8(own);
+            scales = F32x8(e < 2 ? (e + 1) << 21 : (e - 1) << 23);  // as half_e8m0
+        } else {
+            scales = F32x8{};
+            for (int k = 0; k < chunks; ++k) scales[k] = half_e8m0(own[k]);
+        }
     }
 
     I8x32 codes(int k) const { return look_up(e2m1_levels, nibbles(at + 16 * k)); }
@@ -422,6 +428,48 @@ struct e4m3 {
 };
 }  // namespace rows
 
+// HQQ: s·(q − z), with groups across the rows (across.hpp). Codes of four bits are two rows to a byte: the first half of the rows has the high
+// bits. Scales and zeros are those of row index % groups.
+template <int Bits>
+struct Across {
+    static constexpr bool floats = true, across = true;
+    static constexpr int bits = 0, code_bits = Bits, scale_parts = 2;
+    static constexpr Order order = flyweight::straight;
+    static constexpr size_t elements = 1, bytes = 1, chunk_bytes = 32;
+    const flyweight::ScaleType type;
+    const uint8_t *row, *own_scales, *own_zeros;
+    const int shift;
+
+    Across(const Weights& w, size_t index) : Across(w, index, w.rows * Bits / 8, index % w.groups * w.columns) {}
+
+    Across(const Weights& w, size_t index, size_t stored, size_t first)
+        : type(w.scale_type), row(w.codes + index % stored * w.stride), own_scales(w.scale + first * scale_bytes(type)),
+          own_zeros(w.bias + first * scale_bytes(type)), shift(Bits == 4 && index < stored ? 4 : 0) {}
+
+    F32x8 eight(const uint8_t* from, size_t column) const {
+        switch (type) {
+            case flyweight::ScaleType::f16: return F16Scale::eight(from + 2 * column);
+            case flyweight::ScaleType::bf16: return Bf16Scale::eight(from + 2 * column);
+            default: return F32Scale::eight(from + 4 * column);
+        }
+    }
+    F32x8 scales(size_t column) const { return eight(own_scales, column); }
+    F32x8 zeros(size_t column) const { return eight(own_zeros, column); }
+
+    [[gnu::always_inline]] void values(size_t chunk, F32x8 (&out)[4]) const {
+        for (int i = 0; i < 4; ++i) {
+            const size_t column = 32 * chunk + 8 * i;
+            const I32x8 codes = widen8(row + column) >> shift & ((1 << Bits) - 1);
+            out[i] = (to_floats(codes) - zeros(column)) * scales(column);
+        }
+    }
+};
+
+namespace rows {
+using hqq4 = Across<4>;
+using hqq8 = Across<8>;
+}  // namespace rows
+
 }  // namespace
 
 // X(form, …): those whose weights are codes, and those whose weights are or stand for floats; these have no products with int8.
@@ -430,4 +478,5 @@ struct e4m3 {
     X(affine4, __VA_ARGS__) X(affine8, __VA_ARGS__) X(symmetric8, __VA_ARGS__) X(tabled4, __VA_ARGS__) X(tabled2, __VA_ARGS__) \
     X(f8q8, __VA_ARGS__) X(e2m1, __VA_ARGS__)
 #define FLYWEIGHT_FORMS_OF_FLOATS(X, ...) \
-    X(f32, __VA_ARGS__) X(f16, __VA_ARGS__) X(bf16, __VA_ARGS__) X(palette4, __VA_ARGS__) X(e4m3, __VA_ARGS__)
+    X(f32, __VA_ARGS__) X(f16, __VA_ARGS__) X(bf16, __VA_ARGS__) X(palette4, __VA_ARGS__) X(e4m3, __VA_ARGS__) \
+    X(hqq4, __VA_ARGS__) X(hqq8, __VA_ARGS__)

@@ -14,14 +14,16 @@ enum Order { straight, halves, pairs, fours, orders };
 constexpr size_t many = 12;
 
 enum class ScaleType { f32, f16, bf16 };
+constexpr size_t scale_bytes(ScaleType type) { return type == ScaleType::f32 ? 4 : 2; }
 
 struct Weights {
     size_t form;                   // its place among the forms of forms.hpp
     const uint8_t* codes;          // or blocks, or floats
     size_t rows, columns, stride;  // stride: bytes of a row of codes
     ScaleType scale_type = {};
-    const uint8_t *scale = nullptr, *bias = nullptr;  // (rows, groups); of tabled forms, scale points to entries
-    size_t groups = 0, group_chunks = 0;              // groups of a row; runs of 32 columns in one
+    // (rows, groups); of tabled forms, scale points to entries; of groups across the rows, (groups, columns), and bias points to zeros
+    const uint8_t *scale = nullptr, *bias = nullptr;
+    size_t groups = 0, group_chunks = 0;  // groups of a row, or across the rows; runs of 32 columns in one
     // Of a masked row: a bit per block, 0 where all its weights are zero, in so many bytes; and runs of 32 columns in a block.
     const uint8_t* mask = nullptr;
     size_t mask_bytes = 0, block_chunks = 0;

@@ -4,6 +4,7 @@
 // added up at the end. Rows and products are taken in tiles only to keep the processor busy: no sum depends on its neighbours.
 #pragma once
 
+#include "products/across.hpp"
 #include "products/masked.hpp"
 
 namespace {
@@ -90,7 +91,7 @@ template <class Row, bool Int8, int Rows, int N>
 // A row's weights come from memory once; further tiles of its products find them in the nearest cache. A single product
 // takes two rows at a time: one running sum alone would wait for its own additions.
 template <class Row, bool Int8>
-void product(const Weights& w, const Activations& a, size_t first, size_t last, const Products& to) {
+void row_by_row(const Weights& w, const Activations& a, size_t first, size_t last, const Products& to) {
     size_t index = first;
     if constexpr (requires { Row::maskable; })
         if (w.mask && a.count < flyweight::many) return masked_rows<Row, Int8>(w, a, first, last, to);
@@ -103,6 +104,13 @@ void product(const Weights& w, const Activations& a, size_t first, size_t last, 
         for (; item + 4 <= a.count; item += 4) product_tile<Row, Int8, 1, 4>(w, a, index, item, to);
         for (; item < a.count; ++item) product_tile<Row, Int8, 1, 1>(w, a, index, item, to);
     }
+}
+
+// Of groups across the rows, few activations take pieces of the walk, many pieces of the rows: either way every row is in one piece.
+template <class Row, bool Int8>
+void product(const Weights& w, const Activations& a, size_t first, size_t last, const Products& to) {
+    if constexpr (requires { Row::across; }) return (a.count < flyweight::many ? across<Row> : f32_blocks<Row>)(w, a, first, last, to);
+    else return row_by_row<Row, Int8>(w, a, first, last, to);
 }
 
 }  // namespace

@@ -38,7 +38,8 @@ inline U8x32 load32(const uint8_t* at) { return load_as<U8x32>(at); }
 // E4M3 in the high bytes of words, as f16 of 2^-8 of its value: the same bits, but the exponent counts from 15 instead of 7. All ones are NaN.
 template <class Words>
 inline Words e4m3_to_f16(Words high) {
-    return (high & 0x8000) | (high >> 1 & 0x3f80) | Words((high & 0x7f00) == 0x7f00);
+    using Signed = decltype(high == high);
+    return Words(Signed(high) >> 1) & 0xbf80 | Words((high & 0x7f00) == 0x7f00);
 }
 
 // Eight words, their high bytes from `at` on, `step` bytes apart; from `count` on they are zero.
@@ -63,6 +64,17 @@ inline void e4m3x32(const uint8_t* at, F32x8 (&out)[4]) {
     }
 #endif
 }
+
+// Eight bytes as whole numbers, and those as floats.
+inline I32x8 widen8(const uint8_t* at) {
+#ifdef __AVX2__
+    return I32x8(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at))));
+#else
+    return __builtin_convertvector(load_as<U8x8>(at), I32x8);
+#endif
+}
+
+inline F32x8 to_floats(I32x8 whole) { return __builtin_convertvector(whole, F32x8); }
 
 // table[codes], codes below 16
 inline I8x32 look_up(const int8_t (&table)[16], I8x32 codes) {

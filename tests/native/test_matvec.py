@@ -2,246 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 from flyweight import kernels
-from flyweight.codecs import ggml
 from flyweight.kernels.products import activations
+from support.product_weights import (
+    HOSTILE,
+    ORDINARY,
+    Weights,
+    affine,
+    blocks_of,
+    e4m3,
+    every_form,
+    every_mask,
+    f8q8,
+    floats,
+    hqq,
+    modes,
+)
 
 U = 2.0**-24
 SETS = ("baseline", "avx2", "avx512", "avx512vnni", "avx512bf16")
-SCALES = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
-
-
-FLOATS = ("f32", "f16", "bf16", "palette4", "e4m3")
 MANY = 12
 """From so many activations on weights are put ready for all of them, in another order of summation."""
-
-
-@dataclass(frozen=True)
-class Weights:
-    """A matrix, the weights it decodes to, and two magnitudes per weight (docs/formats/matvec.md)."""
-
-    matrix: kernels.Matrix
-    decoded: np.ndarray
-    summed: np.ndarray
-    """What the kernel adds up for a weight: |scale · code| + |bias|."""
-    stored: np.ndarray
-    """The same with the code as stored: what decoding rounds against."""
-
-    @property
-    def form(self) -> str:
-        return self.matrix.form
-
-    def product(self, x: np.ndarray, int8: bool = False, threads: int = 1, **more: Any) -> np.ndarray:
-        out = np.full((len(x), self.matrix.rows), 7.0, np.float32)
-        kernels.multiply([self.matrix], x, out, int8=int8, threads=threads, **more)
-        return out
-
-
-def decoded_blocks(name: str, blocks: np.ndarray, zeroed: tuple[int, ...] = ()) -> np.ndarray:
-    size, nbytes = kernels.BLOCKS[name]
-    some = blocks.reshape(-1, nbytes).copy()
-    for at in zeroed:
-        some[:, at : at + 2] = 0
-    values = np.empty((len(some), size), np.float32)
-    with np.errstate(all="ignore"):
-        kernels.definition(f"decode_{name}")(some, values)
-    return values.reshape(len(blocks), blocks.shape[1] // nbytes * size).astype(np.float64)
-
-
-CENTRES = {"q4_0": 8, "q5_0": 16, "q6_k": 32}
-BIASED = {"q4_1": ((2,), (0,)), "q5_1": ((2,), (0,)), "q4_k": ((2,), (0,)), "q5_k": ((2,), (0,))}
-
-
-def blocks_of(name: str, rng: np.random.Generator, rows: int, runs: int, scales: np.ndarray) -> Weights:
-    nbytes = kernels.BLOCKS[name][1]
-    blocks = rng.integers(0, 256, (rows * runs, nbytes), dtype=np.uint8)
-    for at, kind in next(codec for codec in ggml.CODECS if codec.name == name).scales:
-        blocks[:, at : at + 2] = rng.choice(scales, (len(blocks), 1)).astype(kind).view(np.uint8)
-    blocks = blocks.reshape(rows, runs * nbytes)
-    w = decoded_blocks(name, blocks)
-    summed = abs(w)
-    if name in BIASED:
-        summed = sum(abs(decoded_blocks(name, blocks, zeroed)) for zeroed in BIASED[name])
-    elif name in CENTRES:  # |s·q| + |s·centre| ≤ |s·(q − centre)| + 2·|s|·centre, s being the step of that weight's block
-        summed = summed + 2 * CENTRES[name] * steps_of(name, blocks)
-    return Weights(kernels.matrix(name, blocks=blocks), w, summed, summed)
-
-
-def steps_of(name: str, blocks: np.ndarray) -> np.ndarray:
-    """|s| of every weight of a form s·(q − centre): that of a block whose codes are all zero, by its centre."""
-    nbytes = kernels.BLOCKS[name][1]
-    empty = blocks.reshape(-1, nbytes).copy()
-    kept = {"q4_0": slice(0, 2), "q5_0": slice(0, 2), "q6_k": slice(192, 210)}[name]
-    zero = np.ones(nbytes, bool)
-    zero[kept] = False
-    empty[:, zero] = 0
-    return abs(decoded_blocks(name, empty.reshape(blocks.shape))) / CENTRES[name]
-
-
-def affine(bits: int, kind: str, group: int, rng: np.random.Generator, rows: int, columns: int, scales: np.ndarray) -> Weights:
-    codes = rng.integers(0, 1 << bits, (rows, columns), dtype=np.uint8)
-    scale = rng.choice(scales, (rows, columns // group)).astype(SCALES[kind])
-    bias = (rng.choice(scales, scale.shape) * -(2.0 ** (bits - 1))).astype(SCALES[kind])
-    s, b = (np.repeat(part.astype(np.float64), group, axis=1) for part in (scale, bias))
-    q = codes.astype(np.float64)
-    with np.errstate(all="ignore"):
-        w = (s * q).astype(np.float32) + b.astype(np.float32)
-    centre = 128 if bits == 8 else 0
-    packed = codes[:, 0::2] | codes[:, 1::2] << 4 if bits == 4 else codes
-    matrix = kernels.matrix(f"affine{bits}", codes=packed, scale=scale, bias=bias)
-    return Weights(matrix, w.astype(np.float64), abs(s * (q - centre)) + abs(b + centre * s), abs(s * q) + abs(b))
-
-
-def symmetric8(kind: str, group: int, rng: np.random.Generator, rows: int, columns: int, scales: np.ndarray) -> Weights:
-    codes = rng.integers(0, 256, (rows, columns), dtype=np.uint8)
-    scale = rng.choice(scales, (rows, columns // group)).astype(SCALES[kind])
-    w = codes.view(np.int8) * np.repeat(scale.astype(np.float64), group, axis=1)
-    return Weights(kernels.matrix("symmetric8", codes=codes, scale=scale), w, abs(w), abs(w))
-
-
-def entries_of(rng: np.random.Generator, rows: int, runs: int, scales: np.ndarray, shift: float) -> np.ndarray:
-    """Entries as a file holds them: an id, a scale and a zero; (rows, 4 · runs)."""
-    table = rng.integers(0, 2**32, (rows, runs, 4), dtype=np.uint32)
-    table[..., 2] = rng.choice(scales, (rows, runs)).astype(np.float32).view(np.uint32)
-    table[..., 3] = (rng.choice(scales, (rows, runs)) * shift).astype(np.float32).view(np.uint32)
-    return table.reshape(rows, 4 * runs)
-
-
-def half_of(rng: np.random.Generator, rows: int, blocks: int) -> np.ndarray:
-    """Which blocks are kept: half of them, anywhere."""
-    return rng.permutation(rows * blocks).reshape(rows, blocks) % 2 == 0
-
-
-def tabled(
-    bits: int, length: int, rng: np.random.Generator, rows: int, columns: int, scales: np.ndarray, block: int = 0
-) -> Weights:
-    """With a block, a mask over it: half the blocks are dropped, and their pairs and codes are zero."""
-    runs = -(-columns // length) if length else 1
-    codes = rng.integers(0, 1 << bits, (rows, columns), dtype=np.uint8)
-    table = entries_of(rng, rows if length else 1, runs, scales, 3.0 if bits == 4 else -1.5)
-    masked = {}
-    if block:
-        kept = half_of(rng, rows, -(-columns // block))
-        codes[~np.repeat(kept, block, axis=1)[:, :columns]] = 0
-        table.reshape(rows, runs, 4)[~np.repeat(kept, block // length, axis=1)[:, :runs], 2:] = 0
-        masked = {"block": block, "mask": np.packbits(kept, axis=1, bitorder="little")}
-    per_row = np.broadcast_to(table, (rows, table.shape[1]))
-    s, z = (
-        np.repeat(np.ascontiguousarray(per_row[:, at::4]).view(np.float32).astype(np.float64), length or columns, axis=1)
-        for at in (2, 3)
-    )
-    s, z = s[:, :columns], z[:, :columns]
-    centre = 8 if bits == 4 else 0
-    q = (codes ^ np.uint8(centre)).astype(np.float64) - centre
-    packed = sum(codes[:, at :: 8 // bits] << np.uint8(at * bits) for at in range(8 // bits)).astype(np.uint8)
-    w = ((s * q).astype(np.float32) + z.astype(np.float32)).astype(np.float64)
-    matrix = kernels.matrix(f"tabled{bits}", codes=packed, entries=table, length=length, **masked)
-    return Weights(matrix, w, abs(s * (q + centre)) + abs(z - centre * s), abs(s * q) + abs(z))
-
-
-def e4m3_of(codes: np.ndarray) -> np.ndarray:
-    return codes.view(ml_dtypes.float8_e4m3fn).astype(np.float64)
-
-
-def finite_e4m3(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Every byte but the two that are NaN."""
-    return rng.choice(np.flatnonzero(np.arange(256) & 0x7F != 0x7F), shape).astype(np.uint8)
-
-
-def f8q8(rng: np.random.Generator, rows: int, runs: int) -> Weights:
-    """Its scales are every byte that is a number: zero, the least subnormal, the greatest."""
-    blocks = rng.integers(0, 256, (rows, runs, 33), dtype=np.uint8)
-    blocks[:, :, 0] = finite_e4m3(rng, (rows, runs))
-    w = blocks[:, :, 1:].view(np.int8) * (e4m3_of(blocks[:, :, :1]).astype(np.float32) / np.float32(416))
-    decoded = w.astype(np.float32).astype(np.float64).reshape(rows, 32 * runs)
-    return Weights(kernels.matrix("f8q8", blocks=blocks.reshape(rows, 33 * runs)), decoded, abs(decoded), abs(decoded))
-
-
-def e2m1(rng: np.random.Generator, rows: int, runs: int, exponents: tuple[int, int]) -> Weights:
-    """Codes, and exponents from the first to below the last."""
-    codes = rng.integers(0, 256, (rows, 16 * runs), dtype=np.uint8)
-    scale = rng.integers(*exponents, (rows, runs), dtype=np.uint8)
-    magnitudes = np.float64([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-    nibbles = np.stack([codes & 15, codes >> 4], axis=2).reshape(rows, 32 * runs)
-    signs = np.where(nibbles & 8, -1.0, 1.0)
-    w = signs * magnitudes[nibbles & 7] * np.repeat(2.0 ** (scale.astype(np.float64) - 127), 32, axis=1)
-    return Weights(kernels.matrix("e2m1", codes=codes, scale=scale), w, abs(w), abs(w))
-
-
-def e4m3(rng: np.random.Generator, rows: int, columns: int, scales: np.ndarray) -> Weights:
-    codes = finite_e4m3(rng, (rows, columns))
-    scale = rng.choice(scales, (rows, 1)).astype(np.float32)
-    w = e4m3_of(codes) * scale
-    return Weights(kernels.matrix("e4m3", codes=codes, scale=scale), w, abs(w), abs(w))
-
-
-def floats(form: str, rng: np.random.Generator, rows: int, columns: int, scales: np.ndarray) -> Weights:
-    if form == "palette4":
-        codes = rng.integers(0, 256, (rows, columns // 2), dtype=np.uint8)
-        table = (rng.standard_normal(16) * rng.choice(scales)).astype(np.float32)
-        w = table[np.stack([codes & 15, codes >> 4], axis=2).reshape(rows, columns)].astype(np.float64)
-        return Weights(kernels.matrix(form, codes=codes, table=table), w, abs(w), abs(w))
-    values = rng.standard_normal((rows, columns)) * rng.choice(scales, (rows, 1))
-    stored = values.astype(SCALES[form])
-    w = stored.astype(np.float64)
-    return Weights(kernels.matrix(form, weights=stored), w, abs(w), abs(w))
-
-
-ORDINARY = np.float64([1e-4, 3e-3, 0.0117, -0.02])
-HOSTILE = np.float64([0.0, -0.0, 2.0**-24, -(2.0**-24), 2.0**-14, 1.0, 500.0, -500.0])
-
-
-def every_form(rows: int, runs: int, scales: np.ndarray, seed: int = 0) -> Iterator[Weights]:
-    """All forms, all scale types, groups of 32, 64, 96, 128 and a whole row."""
-    rng = np.random.default_rng(seed)
-    for name in (form for form in kernels.FORMS if form in kernels.BLOCKS):
-        yield blocks_of(name, rng, rows, runs, scales)
-    for kind in SCALES:
-        for group in (32, 64, 96, 128):
-            for bits in (4, 8):
-                yield affine(bits, kind, group, rng, rows, group * runs, scales)
-        for group, columns in ((32, 32 * runs), (32 * runs, 32 * runs), (64, 64 * runs)):
-            yield symmetric8(kind, group, rng, rows, columns, scales)
-    yield f8q8(rng, rows, runs)
-    for exponents in ((110, 125), (0, 4), (120, 150)):
-        yield e2m1(rng, rows, runs, exponents)
-    yield e4m3(rng, rows, 32 * runs, scales)
-    for form in ("f32", "f16", "bf16", "palette4"):
-        yield floats(form, rng, rows, 32 * runs, scales)
-    for bits in (4, 2):
-        for length in (0, 32, 64, 128, 192, 4096):
-            yield tabled(bits, length, rng, rows, 64 * runs, scales)
-
-
-def every_mask(rows: int, runs: int, scales: np.ndarray, seed: int = 0) -> Iterator[Weights]:
-    """Forms that skip blocks; blocks of one and of several runs, the last of a row whole or short, or longer than the row."""
-    rng = np.random.default_rng(seed)
-    for length, block in ((32, 32), (32, 128), (64, 64), (128, 128), (64, 192), (96, 96), (128, 4096)):
-        for bits in (4, 2):
-            yield tabled(bits, length, rng, rows, 64 * runs, scales, block)
-    for form in ("f32", "f16", "bf16"):
-        for block in (32, 64, 96, 4096):
-            dense = floats(form, rng, rows, 64 * runs, scales)
-            kept = half_of(rng, rows, -(-64 * runs // block))
-            every = np.repeat(kept, block, axis=1)[:, : 64 * runs]
-            stored = np.where(every, dense.matrix.parts[0], dense.matrix.parts[0].dtype.type(0)).view(SCALES[form])
-            matrix = kernels.matrix(form, weights=stored, block=block, mask=np.packbits(kept, axis=1, bitorder="little"))
-            w = np.where(every, dense.decoded, 0)
-            yield Weights(matrix, w, abs(w), abs(w))
-
-
-def modes(weights: Weights) -> tuple[bool, ...]:
-    return (False,) if weights.form in FLOATS else (False, True)
 
 
 def bound(weights: Weights, x: np.ndarray, int8: bool) -> np.ndarray:
@@ -257,7 +46,7 @@ def bound(weights: Weights, x: np.ndarray, int8: bool) -> np.ndarray:
             np.repeat(abs(x).reshape(len(x), -1, 32).max(axis=2, initial=0) / 127.0, 32, axis=1) * (0.5 + 2.0**-14) + 2.0**-120
         )
     summed, stored = weights.summed.T, weights.stored.T
-    lost = columns * (2.0**-120 if int8 else 2.0**-149)
+    lost = columns * (2.0**-120 if int8 else 2.0**-149 * weights.steps)
     return gamma * ((magnitude + step) @ summed) + 2 * U * (magnitude @ stored) + step @ abs(weights.decoded).T + lost
 
 
@@ -450,7 +239,7 @@ def test_stays_inside(isa: str, fenced, count: int) -> None:
         columns = weights.decoded.shape[1]
         x = fenced((count, columns), np.float32, np.random.default_rng(9).standard_normal((count, columns)))
         for int8 in modes(weights):
-            out = fenced((count, 9), np.float32)
+            out = fenced((count, fenced_matrix.rows), np.float32)
             kernels.multiply([fenced_matrix], x, out, int8=int8)
             assert_bounded(weights, x, int8, out)
 
@@ -537,15 +326,18 @@ def test_the_gate_is_within_its_bound(isa: str, activation: str) -> None:
 @pytest.mark.parametrize("count", [1, 3, 20])
 def test_gated_is_two_products(isa: str, count: int) -> None:
     rng = np.random.default_rng(14)
-    gate, up = blocks_of("q4_0", rng, 70, 18, ORDINARY), blocks_of("q5_1", rng, 70, 18, ORDINARY)
+    blocks, across = blocks_of("q4_0", rng, 70, 18, ORDINARY), hqq(4, "f32", 64, rng, 3, 576, ORDINARY)
+    other_blocks, other_across = blocks_of("q5_1", rng, 70, 18, ORDINARY), hqq(8, "f16", 64, rng, 3, 576, ORDINARY)
+    mixed = across, blocks_of("q5_1", rng, 192, 18, ORDINARY)
     x = rng.standard_normal((count, 576)).astype(np.float32)
     gain = rng.uniform(0.5, 2, 576).astype(np.float32)
-    for int8 in (False, True):
+    pairs = ((blocks, other_blocks), (across, other_across), mixed, mixed[::-1])
+    for (gate, up), int8 in itertools.product(pairs, (False, True)):
         z = gate.product(x, int8, gain=gain).astype(np.float64)
         expected = z / (1 + np.exp(-z)) * up.product(x, int8, gain=gain)
         found = []
         for threads in (1, 2, 8):
-            found.append(np.empty((count, 70), np.float32))
+            found.append(np.empty((count, gate.matrix.rows), np.float32))
             kernels.gated(gate.matrix, up.matrix, x, found[-1], gain=gain, int8=int8, threads=threads)
         assert (abs(found[0] - expected) <= 9 * U * abs(expected)).all()  # silu's own 8, and the product's rounding
         assert all(np.array_equal(other, found[0]) for other in found[1:])

@@ -41,6 +41,10 @@ def matrices(rows: int, columns: int) -> Iterator[kernels.Matrix]:
     for form in ("affine4", "affine8", "symmetric8"):
         for group in (32, 64, columns):
             yield codes_of(form, rng, rows, columns, group)
+    blocks = rng.integers(0, 0x7F, (rows, columns // 32 * 33), dtype=np.uint8)
+    yield kernels.matrix("f8q8", blocks=blocks)
+    codes, scale = rng.integers(0, 256, (rows, columns // 2), np.uint8), rng.integers(100, 130, (rows, columns // 32), np.uint8)
+    yield kernels.matrix("e2m1", codes=codes, scale=scale)
 
 
 def product(matrix: kernels.Matrix, x: np.ndarray, int8: bool, by: str) -> np.ndarray:
@@ -56,7 +60,7 @@ def test_equal_to_avx2_bit_for_bit(isa: str, count: int, rows: int, columns: int
     """Sums of whole numbers are exact and all else has the same order: in panels of sixteen rows, of eight, and single rows."""
     x = np.random.default_rng(count).standard_normal((count, columns)).astype(np.float32)
     for matrix in matrices(rows, columns):
-        if count >= MANY and matrix.form in ("q8_0", "affine8", "symmetric8"):
+        if count >= MANY and matrix.form in ("q8_0", "affine8", "symmetric8", "f8q8", "e2m1"):
             continue  # f32 on AVX2
         ours, plain = (product(matrix, x, int8=True, by=by) for by in (isa, "avx2"))
         assert np.array_equal(ours.view(np.uint32), plain.view(np.uint32)), matrix

@@ -24,6 +24,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from flyweight import kernels
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.casts import cast_into
 from flyweight.codecs.codec import Array, Codec, Parts
@@ -104,6 +105,18 @@ class Hqq(Codec):
                     values -= zero[own]
                     values *= scale[own]
                 yield values.reshape(-1)
+
+    def product(self, spec: TensorSpec, parts: Parts) -> kernels.Matrix | None:
+        """Where every row of groups is whole rows of the tensor, so that rows N / columns apart share scales and zeros."""
+        if self.axis or self.bits not in (4, 8) or self.group % 8 or spec.rows % self.group:
+            return None
+        words, groups = (spec.rows * self.bits // 8, spec.columns), (spec.rows // self.group, spec.columns)
+        return kernels.matrix(
+            f"hqq{self.bits}",
+            codes=parts["codes"].reshape(words),
+            scale=parts["scale"].reshape(groups),
+            zero=parts["zero"].reshape(groups),
+        )
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         rows = np.ascontiguousarray(self.finite_groups(spec, array).T)

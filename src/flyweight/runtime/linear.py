@@ -15,6 +15,7 @@ from flyweight import kernels
 from flyweight.codecs import codec_for, take_rows
 from flyweight.foundation.tensor import EncodedTensor, has_rows
 from flyweight.kernels.products.activations import ACTIVATIONS, normalize
+from flyweight.kernels.products.stored_matrix import decode_rows
 
 Array = np.ndarray[Any, Any]
 
@@ -35,11 +36,15 @@ class DecodedRows:
         spec = tensor.spec
         self.one_by_one = spec.rows > 1 and has_rows(spec, self._codec.layout(spec))
         """Whether some rows can be decoded without the others; a single row is the whole tensor."""
+        self._form = None if self.one_by_one else form_of(tensor)
+        """What still knows where each row lies, where no part has rows."""
 
     def __getitem__(self, rows: slice | Array) -> Array:
         if self.one_by_one:
             chosen = take_rows(self.tensor, rows)
             return np.asarray(self._codec.decode(chosen.spec, chosen.parts), np.float32)
+        if self._form is not None:
+            return decode_rows(self._form, rows)
         whole = self._codec.decode(self.tensor.spec, self.tensor.parts)
         return np.asarray(whole.reshape(self.tensor.spec.rows, -1)[rows], np.float32)
 
@@ -98,7 +103,7 @@ class Gated:
         self.pair: Sequence[kernels.Matrix] = ()
         if both.bias is None and len(both.matrices) == 2:
             self.pair = both.matrices
-        elif both.bias is None and len(both.matrices) == 1:
+        elif both.bias is None and len(both.matrices) == 1 and both.matrices[0].has_rows:
             self.pair = (both.matrices[0][: self.rows], both.matrices[0][self.rows :])
 
     def __call__(self, x: Array, out: Array, *, gain: Array | None, eps: float) -> None:

@@ -23,7 +23,7 @@ from support.every_codec import INSTANCES, named, plausible
 from support.materialise import materialise
 from support.toys import write_files
 
-SHAPES = [(1, 1), (1, 32), (1, 256), (32, 1), (2, 33), (3, 100), (5, 64), (256, 256), (7, 512)]
+SHAPES = [(1, 1), (1, 32), (1, 256), (32, 1), (2, 33), (3, 100), (5, 64), (128, 96), (256, 256), (7, 512)]
 
 
 def encoded(codec: Codec, spec: TensorSpec) -> EncodedTensor | None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from flyweight.foundation.ggml_types import GGML_TYPES, ggml_types_with
 from flyweight.kernels.checks import F16, F32, U8, U16, U32, Array, is_bf16
-from flyweight.kernels.products.stored_matrix import rows_of
+from flyweight.kernels.products.stored_matrix import ACROSS, rows_of
 from flyweight.kernels.registry import _native
 
 FORMS: dict[str, tuple[tuple[str, ...], int, int]] = {
@@ -21,6 +21,8 @@ FORMS: dict[str, tuple[tuple[str, ...], int, int]] = {
     "e2m1": (("codes", "scale"), 2, 1),
     "e4m3": (("codes", "scale"), 1, 1),
     "f8q8": (("blocks",), 32, 33),
+    "hqq4": (("codes", "scale", "zero"), 1, 1),
+    "hqq8": (("codes", "scale", "zero"), 1, 1),
     "f32": (("weights",), 1, 4),
     "f16": (("weights",), 1, 2),
     "bf16": (("weights",), 1, 2),
@@ -37,13 +39,14 @@ SCALED_BY = {"e2m1": (U8,), "e4m3": (F32,)}
 
 
 class Matrix:
-    """Weights as stored, checked once: (rows, columns), in one of FORMS. Made by `matrix`; m[a:b] are some of its rows."""
+    """Weights as stored, checked once: (rows, columns), in one of FORMS. Made by `matrix`; m[a:b] are some of its rows,
+    where they can be cut out (`has_rows`)."""
 
     __slots__ = ("block", "columns", "form", "length", "native", "parts", "rows")
 
     def __init__(self, form: str, parts: tuple[Array, ...], *, length: int = 0, block: int = 0) -> None:
         names, elements, nbytes = FORMS[form]
-        self.form, self.parts, self.rows = form, parts, len(parts[0])
+        self.form, self.parts, self.rows = form, parts, len(parts[0]) * ACROSS.get(form, 1)
         self.length, self.block = length, block
         self.columns = parts[0].shape[1] * parts[0].itemsize // nbytes * elements
         self.native = None
@@ -51,7 +54,14 @@ class Matrix:
             scale = SCALES[parts[1].dtype] if "scale" in names else ""
             self.native = _native._Matrix(form, *(_bytes(part) for part in parts), scale=scale, length=length, block=block)
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether every part has a row for each of the weights, or one for all."""
+        return self.form not in ACROSS
+
     def __getitem__(self, rows: slice) -> Matrix:
+        if not self.has_rows:
+            raise TypeError(f"a matrix in {self.form} cannot be cut into rows")
         if not isinstance(rows, slice) or rows.step not in (None, 1):
             raise TypeError("a matrix gives whole rows: m[first:last]")
         first, last, _ = rows.indices(self.rows)
@@ -72,6 +82,8 @@ def matrix(form: str, *, length: int = 0, block: int = 0, **arrays: Array) -> Ma
     q*: `blocks` u8 (rows, bytes). affine4, affine8: `codes` u8 or u32 words, `scale`, `bias` f32, f16 or bf16 (rows, groups).
     symmetric8: `codes` u8 or i8, `scale`. e2m1: `codes`, `scale` u8 (rows, columns / 32), exponents. e4m3: `codes`, `scale`
     f32 (rows, 1). f8q8: `blocks` of 33 bytes. palette4: `codes`, `table` f32 (16,). f32, f16, bf16: `weights` (rows, columns).
+    hqq8: `codes` u8 (rows, columns), `scale`, `zero` (groups, columns), those of group r % groups for row r. hqq4: the same
+    but `codes` (rows / 2, columns), row r in the high bits and row r + rows / 2 in the low ones.
     tabled4, tabled2: `codes`, `entries` u32 (rows, 4 · runs of `length` columns), or (1, 4) where `length` is 0. With a
     `block`, tabled and float forms take a `mask` u8: a bit for every so many columns, 0 where their weights are all zero.
     """
@@ -98,6 +110,8 @@ def matrix(form: str, *, length: int = 0, block: int = 0, **arrays: Array) -> Ma
         require(table.shape == (1, 16), ValueError, f"table must have sixteen values, not {table.size}")
     elif form in TABLED:
         length = _check_entries(columns, length, *parts[:2])
+    elif form in ACROSS:
+        _check_across(form, columns, *parts)
     elif "scale" in names:
         _check_scales(form, columns, *parts)
     if block:
@@ -143,6 +157,16 @@ def _check_scales(form: str, columns: int, codes: Array, scale: Array, *bias: Ar
         if part.dtype != scale.dtype:
             raise TypeError(f"scale and bias differ in type: {scale.dtype}, {part.dtype}")
         require(part.shape == scale.shape, ValueError, f"scale and bias differ in shape: {scale.shape}, {part.shape}")
+
+
+def _check_across(form: str, columns: int, codes: Array, scale: Array, zero: Array) -> None:
+    if scale.dtype not in (F32, F16, U16) or zero.dtype != scale.dtype:
+        raise TypeError(f"scale and zero must be f32, f16 or bf16, both, not {scale.dtype} and {zero.dtype}")
+    require(scale.shape == zero.shape, ValueError, f"scale and zero differ in shape: {scale.shape}, {zero.shape}")
+    rows, (groups, width) = len(codes) * ACROSS[form], scale.shape
+    require(width == columns, ValueError, f"codes and scale disagree: {columns} and {width} columns")
+    whole = rows % (groups * 8) == 0 if groups else rows == 0
+    require(whole, ValueError, f"{groups} groups do not share {rows} rows in multiples of 8")
 
 
 def _check_entries(columns: int, length: int, codes: Array, entries: Array) -> int:

@@ -22,8 +22,8 @@ PRODUCTS = ("multiply", "gated")
 SLAB = 1 << 20
 """Weights decoded at a time."""
 
-UNROUNDED = ("f32", "f16", "bf16", "palette4", "e4m3")
-"""Forms whose weights are not whole numbers times a scale: their activations stay f32."""
+UNROUNDED = ("f32", "f16", "bf16", "palette4", "e4m3", "hqq4", "hqq8")
+"""Forms whose weights are not whole numbers times a scale of their row: their activations stay f32."""
 
 
 def _rounded(x: Array) -> Array:

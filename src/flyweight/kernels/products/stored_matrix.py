@@ -25,6 +25,10 @@ class Stored(Protocol):
     length: int
 
 
+ACROSS = {"hqq4": 2, "hqq8": 1}
+"""Forms whose groups run across the rows, and the rows that share a byte."""
+
+
 def _nibbles(codes: Array) -> Array:
     """Two codes a byte, the low one first."""
     return np.stack([codes & 15, codes >> 4], axis=2).reshape(len(codes), -1)
@@ -66,6 +70,16 @@ def _f8q8(blocks: Array) -> Array:
     return values.reshape(shape[0], 32 * shape[1])
 
 
+def _across(matrix: Stored, rows: Array) -> Array:
+    codes, scale, zero = matrix.parts
+    bits = 8 // ACROSS[matrix.form]
+    which, at = np.divmod(rows, max(len(codes), 1))  # the first rows have the highest bits
+    q = (codes[at] >> (8 - bits - bits * which).astype(np.uint8)[:, None] & np.uint8(2**bits - 1)).astype(np.float32)
+    group = rows % max(len(scale), 1)
+    with np.errstate(all="ignore"):
+        return np.asarray((q - widened(zero[group])) * widened(scale[group]))
+
+
 def _two_bit_codes(codes: Array) -> Array:
     """Four codes a byte, the low one first."""
     return np.stack([codes >> shift & 3 for shift in (0, 2, 4, 6)], axis=2).reshape(len(codes), -1)
@@ -99,14 +113,16 @@ TABLED: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def rows_of(matrix: Stored, rows: slice) -> list[Array]:
+def rows_of(matrix: Stored, rows: slice | Array) -> list[Array]:
     """The parts of some rows. Every part has a row per row of weights, but for a palette's table and a tensor's one pair."""
     shared = matrix.form == "palette4" or (matrix.form in TABLED and not matrix.length)
     return [part if shared and i == 1 else part[rows] for i, part in enumerate(matrix.parts)]
 
 
-def decode_rows(matrix: Stored, rows: slice) -> Array:
+def decode_rows(matrix: Stored, rows: slice | Array) -> Array:
     """Some rows of a matrix as f32. A mask says nothing that the weights do not."""
+    if matrix.form in ACROSS:
+        return _across(matrix, np.arange(matrix.rows)[rows])
     parts = rows_of(matrix, rows)
     if matrix.form in TABLED:
         return _tabled(TABLED[matrix.form](parts[0]), parts[1], matrix.length)
