@@ -34,17 +34,18 @@ class DecodedRows:
     def __init__(self, tensor: EncodedTensor) -> None:
         self.tensor, self._codec = tensor, codec_for(tensor.codec)
         spec = tensor.spec
-        self.one_by_one = spec.rows > 1 and has_rows(spec, self._codec.layout(spec))
+        parts_have_rows = spec.rows > 1 and has_rows(spec, self._codec.layout(spec))
+        self._form = None if parts_have_rows else form_of(tensor)
+        """What knows where each row lies where the parts have none."""
+        self.one_by_one = parts_have_rows or self._form is not None
         """Whether some rows can be decoded without the others; a single row is the whole tensor."""
-        self._form = None if self.one_by_one else form_of(tensor)
-        """What still knows where each row lies, where no part has rows."""
 
     def __getitem__(self, rows: slice | Array) -> Array:
+        if self._form is not None:
+            return decode_rows(self._form, rows)
         if self.one_by_one:
             chosen = take_rows(self.tensor, rows)
             return np.asarray(self._codec.decode(chosen.spec, chosen.parts), np.float32)
-        if self._form is not None:
-            return decode_rows(self._form, rows)
         whole = self._codec.decode(self.tensor.spec, self.tensor.parts)
         return np.asarray(whole.reshape(self.tensor.spec.rows, -1)[rows], np.float32)
 
