@@ -272,20 +272,27 @@ struct CentredSearch {
 
 // w = (d · sc) · q − dmin · mn --------------------------------------------------------------------
 
+// A grid tried for a group: its range as so many steps, beginning so many of them above its low end.
+struct RangeTrial {
+    double steps, above;
+};
+
 template <int Groups, int Top, int Greatest, const auto& Trials, const auto& Ratios>
 struct RangeSearch {
     Blocks<Groups> blocks;
     static constexpr int halves = Blocks<Groups>::halves, size = Blocks<Groups>::size;
-
-    PerGroup w[halves], wx[halves];  // Σ weight, Σ weight · x
-    PerGroup scale[halves], minimum[halves];
-    EachBlock d{}, dmin{};
-    PerGroup loss[halves], sc[halves], mn[halves], q[halves], qq[halves], xq[halves];  // of the best pairs
-    uint8_t codes[together][256];
+    static constexpr int tried = sizeof Ratios / sizeof Ratios[0];
 
     struct Fit {
         PerGroup q, qq, xq;
     };
+
+    PerGroup w[halves], wx[halves], inverse_w[halves];  // Σ weight, Σ weight · x
+    PerGroup scale[halves], minimum[halves];
+    Fit found[halves];  // of the codes of each group alone
+    EachBlock d{}, dmin{};
+    PerGroup sc[halves], mn[halves];
+    uint8_t codes[together][256];
 
     Fit fit(int half, PerGroup inverse, PerGroup low) const {
         Fit sums{};
@@ -301,10 +308,9 @@ struct RangeSearch {
         return sums;
     }
 
-    // Σ weight · (x − s·q + m)², less Σ weight · x².
-    PerGroup loss_of(int half, PerGroup s, PerGroup m, const Fit& sums) const {
-        return s * (s * sums.qq - (sums.xq + sums.xq) - (m + m) * sums.q) + m * (m * w[half] + (wx[half] + wx[half]));
-    }
+    // What of a loss is the scale's, and what a minimum adds; `beyond` is s·q − wx. Together Σ weight · (x − s·q + m)², less Σ weight · x².
+    static PerGroup scale_loss(PerGroup s, const Fit& sums) { return s * (s * sums.qq - (sums.xq + sums.xq)); }
+    PerGroup minimum_loss(int half, PerGroup m, PerGroup beyond) const { return m * (m * w[half] - (beyond + beyond)); }
 
     void find_scale(int half) {
         const PerGroup(&x)[size] = blocks.x[half];
@@ -317,65 +323,83 @@ struct RangeSearch {
             w[half] = w[half] + blocks.weight[half][i];
             wx[half] = wx[half] + blocks.weight[half][i] * x[i];
         }
+        inverse_w[half] = inverse_of(w[half]);
         low = choose(low < 0.0f, low, PerGroup{});
-        const PerGroup reach = inverse_of(high - low);
+        const PerGroup extent = high - low, reach = inverse_of(extent);
         PerGroup best = all<PerGroup>(float_of(infinity)), best_s{}, best_m{};
+        found[half] = Fit{};
         const auto offer = [&](PerGroup inverse, PerGroup from) {
             const Fit sums = fit(half, inverse, from);
             PerGroup s = ratios(w[half] * sums.xq - wx[half] * sums.q, w[half] * sums.qq - sums.q * sums.q);
             PerGroup m = ratios(s * sums.q - wx[half], w[half]);
             s = choose(m > 0.0f, s, ratios(sums.xq, sums.qq));
             m = choose(m > 0.0f, m, PerGroup{});
-            const PerGroup lost = loss_of(half, s, m, sums);
-            best_s = choose(lost < best, s, best_s);
-            best_m = choose(lost < best, m, best_m);
-            best = choose(lost < best, lost, best);
+            const PerGroup lost = scale_loss(s, sums) + minimum_loss(half, m, s * sums.q - wx[half]);
+            const auto better = lost < best;
+            best = choose(better, lost, best);
+            best_s = choose(better, s, best_s);
+            best_m = choose(better, m, best_m);
+            found[half].q = choose(better, sums.q, found[half].q);
+            found[half].qq = choose(better, sums.qq, found[half].qq);
+            found[half].xq = choose(better, sums.xq, found[half].xq);
         };
-        for (const float trial : Trials) offer(reach * trial, low);
-        for (int again = 0; again < 2; ++again) offer(inverse_of(best_s), -best_m);
+        for (const RangeTrial& trial : Trials) offer(reach * float(trial.steps), low + extent * float(trial.above / trial.steps));
+        offer(inverse_of(best_s), -best_m);
         scale[half] = greatest(best_s, PerGroup{});
         minimum[half] = best_m;
     }
 
-    // `tries`: how many of the moves are tried on the minimum.
-    EachBlock find_steps(const EachBlock& each, const EachBlock& each_min, int tries) {
-        const PerGroup d = each.lanes(), dmin = each_min.lanes();
-        for (int half = 0; half < halves; ++half) {
-            const PerGroup at_s = nearest(scale[half] * inverse_of(d), 0, Greatest);
-            const PerGroup at_m = nearest(minimum[half] * inverse_of(dmin), 0, Greatest);
-            loss[half] = all<PerGroup>(float_of(infinity));
-            sc[half] = mn[half] = q[half] = qq[half] = xq[half] = PerGroup{};
-            for (int i = 0; i < 3 * tries; ++i) {
-                const PerGroup s_tried = clamped(at_s + moves[i / tries], 0, Greatest), m_tried = clamped(at_m + moves[i % tries], 0, Greatest);
-                const PerGroup s = d * s_tried, m = dmin * m_tried;
-                const Fit sums = fit(half, inverse_of(s), -m);
-                const PerGroup lost = loss_of(half, s, m, sums);
-                const auto better = lost < loss[half];
-                loss[half] = choose(better, lost, loss[half]);
-                sc[half] = choose(better, s_tried, sc[half]);
-                mn[half] = choose(better, m_tried, mn[half]);
-                q[half] = choose(better, sums.q, q[half]);
-                qq[half] = choose(better, sums.qq, qq[half]);
-                xq[half] = choose(better, sums.xq, xq[half]);
+    // The trial d and dmin of least loss for the codes of the groups alone, and their scales and minimums.
+    void find_steps(const EachBlock& s_top, const EachBlock& m_top) {
+        EachBlock m_tried[tried], least;
+        PerGroup m[tried], per_minimum[tried][halves];  // 1 / (w · dmin)
+        for (int b = 0; b < together; ++b) least.at[b] = float_of(infinity);
+        for (int half = 0; half < halves; ++half) sc[half] = mn[half] = PerGroup{};
+        for (int i = 0; i < tried; ++i) {
+            m_tried[i] = narrowed(m_top, Ratios[i]);
+            m[i] = m_tried[i].lanes();
+            for (int half = 0; half < halves; ++half) per_minimum[i][half] = inverse_w[half] * inverse_of(m[i]);
+        }
+        for (const double ratio : Ratios) {
+            const EachBlock s_tried = narrowed(s_top, ratio);
+            PerGroup at[halves], lost_by_scale[halves], beyond[halves];
+            for (int half = 0; half < halves; ++half) {
+                at[half] = nearest(scale[half] * inverse_of(s_tried.lanes()), 0, Greatest);
+                const PerGroup s = s_tried.lanes() * at[half];
+                lost_by_scale[half] = scale_loss(s, found[half]);
+                beyond[half] = s * found[half].q - wx[half];
+            }
+            for (int i = 0; i < tried; ++i) {
+                PerGroup loss[halves], from[halves];
+                for (int half = 0; half < halves; ++half) {
+                    from[half] = nearest(beyond[half] * per_minimum[i][half], 0, Greatest);
+                    loss[half] = lost_by_scale[half] + minimum_loss(half, m[i] * from[half], beyond[half]);
+                }
+                for (int b = 0; b < together; ++b) {
+                    const float lost = over_groups(loss, b);
+                    if (!(lost < least.at[b])) continue;
+                    least.at[b] = lost, d.at[b] = s_tried.at[b], dmin.at[b] = m_tried[i].at[b];
+                    for (int half = 0; half < halves; ++half)
+                        for (int lane = 8 * b; lane < 8 * b + 8; ++lane) sc[half][lane] = at[half][lane], mn[half][lane] = from[half][lane];
+                }
             }
         }
-        return lost_by_all();
     }
 
-    EachBlock lost_by_all() const {
-        EachBlock total;
-        for (int b = 0; b < together; ++b) total.at[b] = over_groups(loss, b);
-        return total;
+    EachBlock narrowed(const EachBlock& top, double ratio) const {
+        EachBlock narrow;
+        for (int b = 0; b < together; ++b) narrow.at[b] = blocks.units[b].narrow(top.at[b] * float(1.0 / ratio));
+        return narrow;
     }
 
     // The d and dmin of least loss for the codes found.
     void refit() {
         PerGroup ss[halves], sm[halves], mm[halves], sx[halves], mx[halves];
         for (int h = 0; h < halves; ++h) {
-            ss[h] = sc[h] * sc[h] * qq[h];
-            sm[h] = sc[h] * mn[h] * q[h];
+            ss[h] = sc[h] * sc[h] * found[h].qq;
+            sm[h] = sc[h] * mn[h] * found[h].q;
             mm[h] = mn[h] * mn[h] * w[h];
-            sx[h] = sc[h] * xq[h];
+            sx[h] = sc[h] * found[h].xq;
             mx[h] = mn[h] * wx[h];
         }
         for (int k = 0; k < together; ++k) {
@@ -388,13 +412,31 @@ struct RangeSearch {
         }
     }
 
+    // The best of the three scales around each, with the best minimum for its own codes.
+    void settle(int half) {
+        const PerGroup by = d.lanes(), by_min = dmin.lanes(), per_minimum = inverse_w[half] * inverse_of(by_min), middle = sc[half];
+        const auto best_minimum = [&](PerGroup beyond) { return nearest(beyond * per_minimum, 0, Greatest); };
+        PerGroup best = all<PerGroup>(float_of(infinity));
+        sc[half] = mn[half] = PerGroup{};
+        for (const float move : moves) {
+            const PerGroup tried = clamped(middle + move, 0, Greatest), s = by * tried;
+            const Fit sums = fit(half, inverse_of(s), -(by_min * best_minimum(s * found[half].q - wx[half])));
+            const PerGroup beyond = s * sums.q - wx[half], from = best_minimum(beyond);
+            const PerGroup lost = scale_loss(s, sums) + minimum_loss(half, by_min * from, beyond);
+            const auto better = lost < best;
+            best = choose(better, lost, best);
+            sc[half] = choose(better, tried, sc[half]);
+            mn[half] = choose(better, from, mn[half]);
+        }
+    }
+
     void run(const float* const (&values)[together], const float* const (&weights)[together]) {
         blocks.load(values, weights);
         for (int half = 0; half < halves; ++half) find_scale(half);
         constexpr float first = float(1.0 / Ratios[0]);
-        EachBlock s_top, m_top, least;
+        EachBlock s_top, m_top;
         for (int b = 0; b < together; ++b) {
-            least.at[b] = float_of(infinity), s_top.at[b] = scale[0][8 * b], m_top.at[b] = minimum[0][8 * b];
+            s_top.at[b] = scale[0][8 * b], m_top.at[b] = minimum[0][8 * b];
             for (int g = 1; g < Groups; ++g) {
                 const float s = scale[g / 8][8 * b + g % 8], m = minimum[g / 8][8 * b + g % 8];
                 s_top.at[b] = s > s_top.at[b] ? s : s_top.at[b];
@@ -402,21 +444,10 @@ struct RangeSearch {
             }
             if (blocks.units[b].overflows(s_top.at[b] * first) || blocks.units[b].overflows(m_top.at[b] * first)) blocks.fits[b] = false;
         }
-        for (const double s_ratio : Ratios)
-            for (const double m_ratio : Ratios) {
-                EachBlock s, m;
-                for (int b = 0; b < together; ++b) {
-                    s.at[b] = blocks.units[b].narrow(s_top.at[b] * float(1.0 / s_ratio));
-                    m.at[b] = blocks.units[b].narrow(m_top.at[b] * float(1.0 / m_ratio));
-                }
-                const EachBlock lost = find_steps(s, m, 1);
-                for (int b = 0; b < together; ++b)
-                    if (lost.at[b] < least.at[b]) least.at[b] = lost.at[b], d.at[b] = s.at[b], dmin.at[b] = m.at[b];
-            }
-        find_steps(d, dmin, 3);
+        find_steps(s_top, m_top);
         refit();
-        find_steps(d, dmin, 3);
         for (int half = 0; half < halves; ++half) {
+            settle(half);
             const PerGroup inverse = inverse_of(d.lanes() * sc[half]), from = dmin.lanes() * mn[half];
             for (int i = 0; i < size; ++i)
                 blocks.store_codes(half, i, nearest((blocks.x[half][i] + from) * inverse, 0, Top), codes);
