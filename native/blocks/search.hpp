@@ -59,14 +59,50 @@ struct EachBlock {
     }
 };
 
-// Over the groups of block b, by halves.
-template <int Halves, typename V>
-inline float over_groups(const V (&terms)[Halves], int b = 0) {
+// Lanes i and i ^ By change places.
+template <int By>
+inline F32x8 exchanged(F32x8 v) {
+    return __builtin_shufflevector(v, v, 0 ^ By, 1 ^ By, 2 ^ By, 3 ^ By, 4 ^ By, 5 ^ By, 6 ^ By, 7 ^ By);
+}
+#ifdef __AVX512F__
+template <int By>
+inline PerGroup exchanged(PerGroup v) {
+    return __builtin_shufflevector(v, v, 0 ^ By, 1 ^ By, 2 ^ By, 3 ^ By, 4 ^ By, 5 ^ By, 6 ^ By, 7 ^ By, 8 ^ By, 9 ^ By, 10 ^ By, 11 ^ By,
+                                   12 ^ By, 13 ^ By, 14 ^ By, 15 ^ By);
+}
+#endif
+
+// What `join` makes of the groups of each block, by halves, in all lanes of the block.
+template <int Halves, typename V, typename Join>
+inline V over_groups(const V (&terms)[Halves], const Join& join) {
     V t = terms[0];
-    if (Halves == 2) t = t + terms[Halves - 1];
-    const int at = 8 * b;
-    const float four[4] = {t[at] + t[at + 4], t[at + 1] + t[at + 5], t[at + 2] + t[at + 6], t[at + 3] + t[at + 7]};
-    return (four[0] + four[2]) + (four[1] + four[3]);
+    if (Halves == 2) t = join(t, terms[Halves - 1]);
+    t = join(t, exchanged<4>(t));
+    t = join(t, exchanged<2>(t));
+    return join(t, exchanged<1>(t));
+}
+
+template <int Halves, typename V>
+inline V over_groups(const V (&terms)[Halves]) {
+    return over_groups(terms, [](V a, V b) { return a + b; });
+}
+
+// Eight rows of eight floats, `step` apart: out[i] has element i of each.
+inline void load_columns(const float* at, size_t step, F32x8 (&out)[8]) {
+    F32x8 two[2][4], four[2][4];  // of two and of four rows
+    for (int i = 0; i < 4; ++i) {
+        const F32x8 a = load8(at + 2 * i * step), b = load8(at + (2 * i + 1) * step);
+        two[0][i] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13);
+        two[1][i] = __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+    for (int i = 0; i < 4; ++i) {
+        const F32x8(&from)[4] = two[i / 2];
+        for (int rows = 0; rows < 2; ++rows)
+            four[rows][i] = i % 2 ? __builtin_shufflevector(from[2 * rows], from[2 * rows + 1], 2, 3, 10, 11, 6, 7, 14, 15)
+                                  : __builtin_shufflevector(from[2 * rows], from[2 * rows + 1], 0, 1, 8, 9, 4, 5, 12, 13);
+        out[i] = __builtin_shufflevector(four[0][i], four[1][i], 0, 1, 2, 3, 8, 9, 10, 11);
+        out[4 + i] = __builtin_shufflevector(four[0][i], four[1][i], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
 }
 
 // Values of a block are searched in units of a power of two, so that the largest has a magnitude of 1 to 2.
@@ -114,19 +150,34 @@ struct Blocks {
     void load(const float* const (&values)[together], const float* const (&weights)[together]) {
         for (int b = 0; b < together; ++b) {
             fits[b] = units[b].find(values[b], 256);
-            const float by = fits[b] && units[b].peak > 0.0f ? units[b].inverse : 0.0f;
             for (int h = 0; h < halves; ++h)
-                for (int i = 0; i < size; ++i)
-                    for (int lane = 0; lane < 8; ++lane) {
-                        const int at = (h * 8 + lane) * size + i;
-                        x[h][i][8 * b + lane] = by != 0.0f ? values[b][at] * by : 0.0f;
-                        weight[h][i][8 * b + lane] = weights[b][at];
+                for (int start = 0; start < size; start += 8) {
+                    const int at = h * 8 * size + start;
+                    F32x8 columns[8], of_weights[8];
+                    load_columns(values[b] + at, size, columns);
+                    load_columns(weights[b] + at, size, of_weights);
+                    for (int i = 0; i < 8; ++i) {
+                        put(units[b].scaled(columns[i]), b, x[h][start + i]);
+                        put(of_weights[i], b, weight[h][start + i]);
                     }
+                }
         }
     }
 
-    void store_codes(int half, int i, PerGroup codes, uint8_t (&out)[together][256]) const {
-        for (int lane = 0; lane < 8 * together; ++lane) out[lane / 8][(half * 8 + lane % 8) * size + i] = uint8_t(int(codes[lane]));
+    static void put(F32x8 lanes, int b, PerGroup& to) { __builtin_memcpy(reinterpret_cast<char*>(&to) + 32 * b, &lanes, 32); }
+
+    // code(i) is of element i of every group. Four are joined in a lane before they are stored, three of them exactly in f32.
+    template <typename Code>
+    void store_codes(int half, const Code& code, uint8_t (&out)[together][256]) const {
+        using Words = int32_t __attribute__((vector_size(32 * together)));
+        for (int i = 0; i < size; i += 4) {
+            const PerGroup three = code(i) + 0x1p8f * code(i + 1) + 0x1p16f * code(i + 2);
+            const Words words = __builtin_convertvector(three, Words) | __builtin_convertvector(code(i + 3), Words) << 24;
+            for (int lane = 0; lane < 8 * together; ++lane) {
+                const int32_t word = words[lane];
+                __builtin_memcpy(out[lane / 8] + (half * 8 + lane % 8) * size + i, &word, 4);
+            }
+        }
     }
 };
 
@@ -224,8 +275,9 @@ struct CentredSearch {
     }
 
     EachBlock lost_by_all() const {
+        const PerGroup lanes = over_groups(loss);
         EachBlock total;
-        for (int b = 0; b < together; ++b) total.at[b] = over_groups(loss, b);
+        for (int b = 0; b < together; ++b) total.at[b] = lanes[8 * b];
         return total;
     }
 
@@ -254,14 +306,15 @@ struct CentredSearch {
             a[half] = step[half] * xq[half];
             c[half] = step[half] * step[half] * qq[half];
         }
+        const PerGroup refits = ratios(over_groups(a), over_groups(c));
         for (int b = 0; b < together; ++b) {
-            const float refit = ratio(over_groups(a, b), over_groups(c, b));
+            const float refit = refits[8 * b];
             d.at[b] = blocks.units[b].narrow(refit != 0.0f ? refit : d.at[b]);
         }
         find_steps(d);
         for (int half = 0; half < halves; ++half) {
             const PerGroup inverse = inverse_of(d.lanes() * step[half]);
-            for (int i = 0; i < size; ++i) blocks.store_codes(half, i, Grid::code(blocks.x[half][i] * inverse), codes);
+            blocks.store_codes(half, [&](int i) { return Grid::code(blocks.x[half][i] * inverse); }, codes);
         }
     }
 
@@ -272,20 +325,27 @@ struct CentredSearch {
 
 // w = (d · sc) · q − dmin · mn --------------------------------------------------------------------
 
+// A grid tried for a group: its range as so many steps, beginning so many of them above its low end.
+struct RangeTrial {
+    double steps, above;
+};
+
 template <int Groups, int Top, int Greatest, const auto& Trials, const auto& Ratios>
 struct RangeSearch {
     Blocks<Groups> blocks;
     static constexpr int halves = Blocks<Groups>::halves, size = Blocks<Groups>::size;
-
-    PerGroup w[halves], wx[halves];  // Σ weight, Σ weight · x
-    PerGroup scale[halves], minimum[halves];
-    EachBlock d{}, dmin{};
-    PerGroup loss[halves], sc[halves], mn[halves], q[halves], qq[halves], xq[halves];  // of the best pairs
-    uint8_t codes[together][256];
+    static constexpr int tried = sizeof Ratios / sizeof Ratios[0];
 
     struct Fit {
         PerGroup q, qq, xq;
     };
+
+    PerGroup w[halves], wx[halves], inverse_w[halves];  // Σ weight, Σ weight · x
+    PerGroup scale[halves], minimum[halves];
+    Fit found[halves];  // of the codes of each group alone
+    PerGroup d, dmin;  // of each block, in all its lanes
+    PerGroup sc[halves], mn[halves];
+    uint8_t codes[together][256];
 
     Fit fit(int half, PerGroup inverse, PerGroup low) const {
         Fit sums{};
@@ -301,10 +361,9 @@ struct RangeSearch {
         return sums;
     }
 
-    // Σ weight · (x − s·q + m)², less Σ weight · x².
-    PerGroup loss_of(int half, PerGroup s, PerGroup m, const Fit& sums) const {
-        return s * (s * sums.qq - (sums.xq + sums.xq) - (m + m) * sums.q) + m * (m * w[half] + (wx[half] + wx[half]));
-    }
+    // What of a loss is the scale's, and what a minimum adds; `beyond` is s·q − wx. Together Σ weight · (x − s·q + m)², less Σ weight · x².
+    static PerGroup scale_loss(PerGroup s, const Fit& sums) { return s * (s * sums.qq - (sums.xq + sums.xq)); }
+    PerGroup minimum_loss(int half, PerGroup m, PerGroup beyond) const { return m * (m * w[half] - (beyond + beyond)); }
 
     void find_scale(int half) {
         const PerGroup(&x)[size] = blocks.x[half];
@@ -317,116 +376,133 @@ struct RangeSearch {
             w[half] = w[half] + blocks.weight[half][i];
             wx[half] = wx[half] + blocks.weight[half][i] * x[i];
         }
+        inverse_w[half] = inverse_of(w[half]);
         low = choose(low < 0.0f, low, PerGroup{});
-        const PerGroup reach = inverse_of(high - low);
+        const PerGroup extent = high - low, reach = inverse_of(extent);
         PerGroup best = all<PerGroup>(float_of(infinity)), best_s{}, best_m{};
+        found[half] = Fit{};
         const auto offer = [&](PerGroup inverse, PerGroup from) {
             const Fit sums = fit(half, inverse, from);
             PerGroup s = ratios(w[half] * sums.xq - wx[half] * sums.q, w[half] * sums.qq - sums.q * sums.q);
             PerGroup m = ratios(s * sums.q - wx[half], w[half]);
             s = choose(m > 0.0f, s, ratios(sums.xq, sums.qq));
             m = choose(m > 0.0f, m, PerGroup{});
-            const PerGroup lost = loss_of(half, s, m, sums);
-            best_s = choose(lost < best, s, best_s);
-            best_m = choose(lost < best, m, best_m);
-            best = choose(lost < best, lost, best);
+            const PerGroup lost = scale_loss(s, sums) + minimum_loss(half, m, s * sums.q - wx[half]);
+            const auto better = lost < best;
+            best = choose(better, lost, best);
+            best_s = choose(better, s, best_s);
+            best_m = choose(better, m, best_m);
+            found[half].q = choose(better, sums.q, found[half].q);
+            found[half].qq = choose(better, sums.qq, found[half].qq);
+            found[half].xq = choose(better, sums.xq, found[half].xq);
         };
-        for (const float trial : Trials) offer(reach * trial, low);
-        for (int again = 0; again < 2; ++again) offer(inverse_of(best_s), -best_m);
+        for (const RangeTrial& trial : Trials) offer(reach * float(trial.steps), low + extent * float(trial.above / trial.steps));
+        offer(inverse_of(best_s), -best_m);
         scale[half] = greatest(best_s, PerGroup{});
         minimum[half] = best_m;
     }
 
-    // `tries`: how many of the moves are tried on the minimum.
-    EachBlock find_steps(const EachBlock& each, const EachBlock& each_min, int tries) {
-        const PerGroup d = each.lanes(), dmin = each_min.lanes();
-        for (int half = 0; half < halves; ++half) {
-            const PerGroup at_s = nearest(scale[half] * inverse_of(d), 0, Greatest);
-            const PerGroup at_m = nearest(minimum[half] * inverse_of(dmin), 0, Greatest);
-            loss[half] = all<PerGroup>(float_of(infinity));
-            sc[half] = mn[half] = q[half] = qq[half] = xq[half] = PerGroup{};
-            for (int i = 0; i < 3 * tries; ++i) {
-                const PerGroup s_tried = clamped(at_s + moves[i / tries], 0, Greatest), m_tried = clamped(at_m + moves[i % tries], 0, Greatest);
-                const PerGroup s = d * s_tried, m = dmin * m_tried;
-                const Fit sums = fit(half, inverse_of(s), -m);
-                const PerGroup lost = loss_of(half, s, m, sums);
-                const auto better = lost < loss[half];
-                loss[half] = choose(better, lost, loss[half]);
-                sc[half] = choose(better, s_tried, sc[half]);
-                mn[half] = choose(better, m_tried, mn[half]);
-                q[half] = choose(better, sums.q, q[half]);
-                qq[half] = choose(better, sums.qq, qq[half]);
-                xq[half] = choose(better, sums.xq, xq[half]);
+    // The trial d and dmin of least loss for the codes of the groups alone, and their scales and minimums.
+    void find_steps(PerGroup s_top, PerGroup m_top) {
+        PerGroup m[tried], per_minimum[tried][halves];  // 1 / (w · dmin)
+        for (int i = 0; i < tried; ++i) {
+            m[i] = narrowed(m_top, Ratios[i]);
+            for (int half = 0; half < halves; ++half) per_minimum[i][half] = inverse_w[half] * inverse_of(m[i]);
+        }
+        PerGroup least = all<PerGroup>(float_of(infinity));
+        d = dmin = PerGroup{};
+        for (int half = 0; half < halves; ++half) sc[half] = mn[half] = PerGroup{};
+        for (const double ratio : Ratios) {
+            const PerGroup s_tried = narrowed(s_top, ratio), inverse = inverse_of(s_tried);
+            PerGroup at[halves], lost_by_scale[halves], beyond[halves];
+            for (int half = 0; half < halves; ++half) {
+                at[half] = nearest(scale[half] * inverse, 0, Greatest);
+                const PerGroup s = s_tried * at[half];
+                lost_by_scale[half] = scale_loss(s, found[half]);
+                beyond[half] = s * found[half].q - wx[half];
+            }
+            for (int i = 0; i < tried; ++i) {
+                PerGroup loss[halves], from[halves];
+                for (int half = 0; half < halves; ++half) {
+                    from[half] = nearest(beyond[half] * per_minimum[i][half], 0, Greatest);
+                    loss[half] = lost_by_scale[half] + minimum_loss(half, m[i] * from[half], beyond[half]);
+                }
+                const PerGroup lost = over_groups(loss);
+                const auto better = lost < least;
+                least = choose(better, lost, least);
+                d = choose(better, s_tried, d);
+                dmin = choose(better, m[i], dmin);
+                for (int half = 0; half < halves; ++half) {
+                    sc[half] = choose(better, at[half], sc[half]);
+                    mn[half] = choose(better, from[half], mn[half]);
+                }
             }
         }
-        return lost_by_all();
     }
 
-    EachBlock lost_by_all() const {
-        EachBlock total;
-        for (int b = 0; b < together; ++b) total.at[b] = over_groups(loss, b);
-        return total;
+    // A number of each block, in all its lanes, as f16 will hold it.
+    PerGroup narrowed(PerGroup lanes, double ratio = 1.0) const {
+        EachBlock narrow;
+        for (int b = 0; b < together; ++b) narrow.at[b] = blocks.units[b].narrow(lanes[8 * b] * float(1.0 / ratio));
+        return narrow.lanes();
     }
 
     // The d and dmin of least loss for the codes found.
     void refit() {
         PerGroup ss[halves], sm[halves], mm[halves], sx[halves], mx[halves];
         for (int h = 0; h < halves; ++h) {
-            ss[h] = sc[h] * sc[h] * qq[h];
-            sm[h] = sc[h] * mn[h] * q[h];
+            ss[h] = sc[h] * sc[h] * found[h].qq;
+            sm[h] = sc[h] * mn[h] * found[h].q;
             mm[h] = mn[h] * mn[h] * w[h];
-            sx[h] = sc[h] * xq[h];
+            sx[h] = sc[h] * found[h].xq;
             mx[h] = mn[h] * wx[h];
         }
-        for (int k = 0; k < together; ++k) {
-            const float a = over_groups(ss, k), b = over_groups(sm, k), c = over_groups(mm, k);
-            const float e = over_groups(sx, k), f = over_groups(mx, k), det = a * c - b * b;
-            const float new_d = ratio(e * c - f * b, det), new_dmin = ratio(e * b - f * a, det);
-            const bool sound = new_d > 0.0f && new_dmin > 0.0f;
-            d.at[k] = blocks.units[k].narrow(sound ? new_d : d.at[k]);
-            dmin.at[k] = blocks.units[k].narrow(sound ? new_dmin : dmin.at[k]);
+        const PerGroup a = over_groups(ss), b = over_groups(sm), c = over_groups(mm), e = over_groups(sx), f = over_groups(mx);
+        const PerGroup det = a * c - b * b, new_d = ratios(e * c - f * b, det), new_dmin = ratios(e * b - f * a, det);
+        const auto sound = (new_d > 0.0f) & (new_dmin > 0.0f);
+        d = narrowed(choose(sound, new_d, d));
+        dmin = narrowed(choose(sound, new_dmin, dmin));
+    }
+
+    // The best of the three scales around each, with the best minimum for its own codes.
+    void settle(int half) {
+        const PerGroup per_minimum = inverse_w[half] * inverse_of(dmin), middle = sc[half];
+        const auto best_minimum = [&](PerGroup beyond) { return nearest(beyond * per_minimum, 0, Greatest); };
+        PerGroup best = all<PerGroup>(float_of(infinity));
+        sc[half] = mn[half] = PerGroup{};
+        for (const float move : moves) {
+            const PerGroup tried = clamped(middle + move, 0, Greatest), s = d * tried;
+            const Fit sums = fit(half, inverse_of(s), -(dmin * best_minimum(s * found[half].q - wx[half])));
+            const PerGroup beyond = s * sums.q - wx[half], from = best_minimum(beyond);
+            const PerGroup lost = scale_loss(s, sums) + minimum_loss(half, dmin * from, beyond);
+            const auto better = lost < best;
+            best = choose(better, lost, best);
+            sc[half] = choose(better, tried, sc[half]);
+            mn[half] = choose(better, from, mn[half]);
         }
     }
 
     void run(const float* const (&values)[together], const float* const (&weights)[together]) {
         blocks.load(values, weights);
         for (int half = 0; half < halves; ++half) find_scale(half);
+        const auto greater = [](PerGroup a, PerGroup b) { return greatest(a, b); };
+        const PerGroup s_top = over_groups(scale, greater), m_top = over_groups(minimum, greater);
         constexpr float first = float(1.0 / Ratios[0]);
-        EachBlock s_top, m_top, least;
-        for (int b = 0; b < together; ++b) {
-            least.at[b] = float_of(infinity), s_top.at[b] = scale[0][8 * b], m_top.at[b] = minimum[0][8 * b];
-            for (int g = 1; g < Groups; ++g) {
-                const float s = scale[g / 8][8 * b + g % 8], m = minimum[g / 8][8 * b + g % 8];
-                s_top.at[b] = s > s_top.at[b] ? s : s_top.at[b];
-                m_top.at[b] = m > m_top.at[b] ? m : m_top.at[b];
-            }
-            if (blocks.units[b].overflows(s_top.at[b] * first) || blocks.units[b].overflows(m_top.at[b] * first)) blocks.fits[b] = false;
-        }
-        for (const double s_ratio : Ratios)
-            for (const double m_ratio : Ratios) {
-                EachBlock s, m;
-                for (int b = 0; b < together; ++b) {
-                    s.at[b] = blocks.units[b].narrow(s_top.at[b] * float(1.0 / s_ratio));
-                    m.at[b] = blocks.units[b].narrow(m_top.at[b] * float(1.0 / m_ratio));
-                }
-                const EachBlock lost = find_steps(s, m, 1);
-                for (int b = 0; b < together; ++b)
-                    if (lost.at[b] < least.at[b]) least.at[b] = lost.at[b], d.at[b] = s.at[b], dmin.at[b] = m.at[b];
-            }
-        find_steps(d, dmin, 3);
+        for (int b = 0; b < together; ++b)
+            if (blocks.units[b].overflows(s_top[8 * b] * first) || blocks.units[b].overflows(m_top[8 * b] * first)) blocks.fits[b] = false;
+        find_steps(s_top, m_top);
         refit();
-        find_steps(d, dmin, 3);
         for (int half = 0; half < halves; ++half) {
-            const PerGroup inverse = inverse_of(d.lanes() * sc[half]), from = dmin.lanes() * mn[half];
-            for (int i = 0; i < size; ++i)
-                blocks.store_codes(half, i, nearest((blocks.x[half][i] + from) * inverse, 0, Top), codes);
+            settle(half);
+            const PerGroup inverse = inverse_of(d * sc[half]), from = dmin * mn[half];
+            blocks.store_codes(half, [&](int i) { return nearest((blocks.x[half][i] + from) * inverse, 0, Top); }, codes);
         }
     }
 
     bool fits(int b) const { return blocks.fits[b]; }
     void store_d(int b, uint8_t* at) const {
-        store_f16(at, d.at[b] * blocks.units[b].unit);
-        store_f16(at + 2, dmin.at[b] * blocks.units[b].unit);
+        store_f16(at, d[8 * b] * blocks.units[b].unit);
+        store_f16(at + 2, dmin[8 * b] * blocks.units[b].unit);
     }
     int sc_of(int b, int g) const { return int(sc[g / 8][8 * b + g % 8]); }
     int mn_of(int b, int g) const { return int(mn[g / 8][8 * b + g % 8]); }

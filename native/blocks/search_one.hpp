@@ -34,7 +34,7 @@ struct OneScale : Unit {
             xq[0] = i ? xq[0] + weighted * x[i] : weighted * x[i];
             qq[0] = i ? qq[0] + weighted * q : weighted * q;
         }
-        const float pull = over_groups(xq), tried = ratio(pull, over_groups(qq)), gain = tried * pull;
+        const float pull = over_groups(xq)[0], tried = ratio(pull, over_groups(qq)[0]), gain = tried * pull;
         if (gain > best) best = gain, scale = tried;
     }
 

@@ -24,10 +24,13 @@ inline void store_u32(uint8_t* at, uint32_t value) {
     store_u16(at + 2, value >> 16);
 }
 
-constexpr double q2_k_trials[] = {2.2, 2.5, 2.8, 3.1, 3.4, 3.7}, q2_k_ratios[] = {15, 14, 13};
+constexpr RangeTrial q2_k_trials[] = {{3.8, 0.375}, {3.6, 0.5}, {3.6, 0}, {3.2, 0}, {3.4, 0.5}};
+constexpr double q2_k_ratios[] = {15, 14.5, 14, 13.5, 13, 12.5, 12};
 constexpr double q3_k_trials[] = {2.6, 3.0, 3.4, 3.8, 4.2, 4.6}, q3_k_ratios[] = {32, 31, 29};
-constexpr double q4_k_trials[] = {13.4, 13.8, 14.2, 14.6, 15.0, 15.4}, q45_k_ratios[] = {63, 62, 60};
-constexpr double q5_k_trials[] = {29.4, 29.8, 30.2, 30.6, 31.0, 31.4};
+constexpr RangeTrial q4_k_trials[] = {{15.25, 0.125}, {15.25, -0.25}, {15.25, 0.375}, {15.25, 0}, {14.25, 0.125}};
+constexpr RangeTrial q5_k_trials[] = {{31.25, 0.125}, {30.25, 0.125}, {31.25, 0.375}, {31.25, -0.125},
+                                      {29.25, 0.125}, {30, -0.125},   {30, 0.125},    {31, 0}};
+constexpr double q45_k_ratios[] = {63, 62, 61, 60, 59, 58, 57};
 constexpr double q6_k_trials[] = {30.4, 30.8, 31.2, 31.6, 32.0, 32.4}, q6_k_ratios[] = {128, 127, 125};
 constexpr double iq4_xs_trials[] = {103, 109, 115, 121, 127, 135}, iq4_xs_ratios[] = {32, 31, 29};
 

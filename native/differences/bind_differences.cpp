@@ -36,11 +36,22 @@ void difference(Matrix<const T> base, Matrix<const T> tuned, FloatsOut out) {
     run(Kernel, base.data(), tuned.data(), out.shape(1), out.data());
 }
 
+template <auto Kernel, typename T>
+void error_sums(Matrix<const T> reference, Floats values, DoublesOut out) {
+    require_one_row(reference, values);
+    require(reference.shape(1) == values.shape(1), "arrays disagree in shape");
+    require_shape(out, 1, 5);
+    run(Kernel, reference.data(), values.data(), values.shape(1), out.data());
+}
+
 }  // namespace
 
 void bind_differences(nb::module_& module) {
     define(module, "difference", difference<&Differences::difference_f32, float>, "base", "tuned", "out");
     define(module, "difference", difference<&Differences::difference_bf16, uint16_t>, "base", "tuned", "out");
+
+    define(module, "error_sums", error_sums<&Differences::error_sums_f32, float>, "reference", "values", "out");
+    define(module, "error_sums", error_sums<&Differences::error_sums_bf16, uint16_t>, "reference", "values", "out");
 
     define(module, "magnitude_counts", +[](Floats delta, uint32_t low, int shift, Matrix<uint64_t> counts, Matrix<uint32_t> largest) {
         require_one_row(delta, counts);

@@ -1,4 +1,4 @@
-// Differences of two arrays: taken, selected by magnitude, stored and added.
+// Differences of two arrays: taken, measured, selected by magnitude, stored and added.
 //
 // Places are flat positions in an array, in order; an argument `first` is the position at which a range of it begins.
 #pragma once
@@ -15,6 +15,43 @@ inline uint32_t magnitude_of(float value) { return bits_of(value) & 0x7fffffff; 
 template <typename T>
 void difference(const T* __restrict base, const T* __restrict tuned, size_t count, float* __restrict out) {
     for (size_t i = 0; i < count; ++i) out[i] = value_at(tuned + i) - value_at(base + i);
+}
+
+// The eight squares of `values`, each added to its own sum: exact in f64, which the sums round to.
+[[gnu::always_inline]] inline void add_squares(F32x8 values, F64x4 (&sums)[2]) {
+    const F64x4 low = __builtin_convertvector(__builtin_shufflevector(values, values, 0, 1, 2, 3), F64x4);
+    const F64x4 high = __builtin_convertvector(__builtin_shufflevector(values, values, 4, 5, 6, 7), F64x4);
+    sums[0] += low * low, sums[1] += high * high;
+}
+
+// For e = x − y, in f32: Σe², Σx², Σy², the greatest |e| (NaN above all others), and how many e are not zero. Every sum is eight of
+// every eighth, then theirs in order.
+template <typename T>
+void error_sums(const T* reference, const float* values, size_t count, double* out) {
+    F64x4 sums[3][2] = {};
+    I32x8 largest = {};
+    uint64_t differing = 0;
+    const auto add = [&](F32x8 x, F32x8 y) {
+        const F32x8 error = x - y;
+        add_squares(error, sums[0]), add_squares(x, sums[1]), add_squares(y, sums[2]);
+        const I32x8 size = magnitudes(error);
+        largest = greatest(size, largest);
+        differing += uint64_t(__builtin_popcount(bits_set(size != 0)));
+    };
+    size_t start = 0;
+    for (; start + 8 <= count; start += 8) add(load_values(reference + start), load8(values + start));
+    if (start < count) {
+        T x[8] = {};
+        float y[8] = {};
+        for (size_t lane = 0; start + lane < count; ++lane) x[lane] = reference[start + lane], y[lane] = values[start + lane];
+        add(load_values(x), load8(y));
+    }
+    for (int sum = 0; sum < 3; ++sum) {
+        out[sum] = 0;
+        for (int lane = 0; lane < 8; ++lane) out[sum] += sums[sum][lane / 4][lane % 4];
+    }
+    out[3] = double(float_of(uint32_t(over_lanes(largest, [](I32x8 a, I32x8 b) { return greatest(a, b); }))));
+    out[4] = double(differing);
 }
 
 // Bit i is set where lane i of the 64 values is in test(eight of them).
@@ -173,7 +210,8 @@ void nibble_levels(const uint8_t* packed, const float* levels, size_t skip, floa
 }  // namespace
 
 #define KERNELS_OF_Differences(X)                                                                                       \
-    X(difference_f32, difference<float>) X(difference_bf16, difference<uint16_t>) X(magnitude_counts, magnitude_counts) \
+    X(difference_f32, difference<float>) X(difference_bf16, difference<uint16_t>) X(error_sums_f32, error_sums<float>)  \
+    X(error_sums_bf16, error_sums<uint16_t>) X(magnitude_counts, magnitude_counts)                                      \
     X(keep_largest, keep_largest) X(magnitude_sums, magnitude_sums) X(add_signs, add_signs) X(add_at, add_at)           \
     X(drop_at, drop_at) X(insert_at, insert_at) X(pack_nibbles, pack_nibbles) X(nibble_levels, nibble_levels)
 FLYWEIGHT_TABLE(Differences)

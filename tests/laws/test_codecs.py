@@ -21,6 +21,7 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
 from flyweight.foundation.tensor import CodecSpec, EncodedTensor, TensorSpec, has_rows, rows_encode_alone
 from flyweight.kernels import KERNELS
+from flyweight.quantizers import QUANTIZERS
 from support.every_codec import ENCODERS, INSTANCES, by_name, dtypes, named, noise, plausible, same_bits, settle, weights
 
 GRIDS = [codec for codec in INSTANCES if codec.grid_spec]
@@ -84,6 +85,24 @@ def test_encoding_twice_gives_the_same_bytes(codec: Codec) -> None:
     spec = TensorSpec((3, 512), DType.F32)
     first, second = (codec.fit(spec, weights(spec)).encode(spec, weights(spec)) for _ in range(2))
     assert all(same_bits(first[name], second[name]) for name in first)
+
+
+@by_name([codec for codec in ENCODERS if not codec.exact])
+def test_bf16_is_encoded_as_the_same_values_in_f32(codecs: list[Codec]) -> None:
+    """By every quantizer that a codec takes: conversions hand bf16 on as it is stored."""
+    spec = TensorSpec((2, 256), DType.F32)
+    narrow = weights(spec).astype(DType.BF16.numpy)
+    wide = narrow.astype(np.float32)
+    applied = False
+    for codec, quantizer in product(codecs, QUANTIZERS):
+        fitted = codec.fit(spec, wide)
+        try:
+            wanted = quantizer(wide, fitted, spec)
+        except UnsupportedError:
+            continue
+        applied, found = True, quantizer(narrow, fitted, spec)
+        assert all(same_bits(found[name], wanted[name]) for name in wanted), quantizer.name
+    settle("bf16 is encoded as the same values in f32", codecs[0].name, applied)
 
 
 @named(INSTANCES)

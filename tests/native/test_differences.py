@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import ml_dtypes
@@ -46,6 +47,34 @@ def test_difference(isa: str, fenced, dtype: type) -> None:
         base, tuned = (changes_of(count, seed).astype(dtype) for seed in (1, 2))
         (out,) = same("difference", fenced, (base, tuned), [np.zeros((1, count), np.float32)])
         assert np.array_equal(out, tuned.astype(np.float32) - base.astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_error_sums(isa: str, fenced, dtype: type) -> None:
+    for count in COUNTS:
+        reference, values = changes_of(count, 1).astype(dtype), changes_of(count, 2)
+        x, y = fenced(reference.shape, reference.dtype, reference), fenced(values.shape, values.dtype, values)
+        found, wanted = fenced((1, 5), np.float64), np.empty((1, 5))
+        kernels.error_sums(x, y, found)
+        kernels.definition("error_sums")(x.view(np.uint16) if dtype is ml_dtypes.bfloat16 else x, y, wanted)
+        assert np.array_equal(found, wanted)
+        wide = reference[0].astype(np.float32)
+        error = (wide - values[0]).astype(np.float64)
+        for sum_found, array in zip(found[0], (error, wide.astype(np.float64), values[0].astype(np.float64)), strict=False):
+            exact = math.fsum((array * array).tolist())  # squares of f32 are exact in f64
+            assert abs(sum_found - exact) <= (count / 8 + 7) * 2.0**-53 * exact
+        assert found[0, 3:].tolist() == [np.abs(error).max(initial=0), np.count_nonzero(error)]
+
+
+@pytest.mark.parametrize(
+    ("x", "y"), [(np.nan, 1), (1, np.nan), (np.nan, np.nan), (np.inf, np.inf), (1, -np.inf), (3e38, -3e38)]
+)
+def test_error_sums_says_that_something_is_not_finite(isa: str, x: float, y: float) -> None:
+    for place in (0, 9):  # in a whole vector, and in what is left
+        reference, values, out = *changes_of(20).reshape(2, 1, 10), np.empty((1, 5))
+        reference[0, place], values[0, place] = x, y
+        kernels.error_sums(reference, values, out)
+        assert not np.isfinite(out[0, 3])
 
 
 @pytest.mark.parametrize(("low", "shift", "counters"), [(0, 15, 65537), (0x3A000000, 3, 40), (0x3F000000, 0, 2), (5, 30, 1)])

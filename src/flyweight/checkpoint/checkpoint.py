@@ -95,7 +95,7 @@ class Checkpoint(Uncopied, Mapping[str, Array]):
         for part, spec in entry.parts.items():
             width = spec.dtype.nbytes(spec.columns) if spec.shape else 0
             rows = spec if vector or not spec.shape else TensorSpec((stop - start, spec.columns), spec.dtype)
-            buffer = memoryview(bytearray(rows.nbytes))
+            buffer = np.empty(rows.nbytes, np.uint8).data  # all of it is read
             extent = entry.extents[part]
             self.source(extent.file).read_into(extent.offset + start * width, buffer)
             parts[part] = as_array(buffer, rows)

@@ -1,4 +1,4 @@
-"""Differences of two arrays: taken, selected by magnitude, stored and added.
+"""Differences of two arrays: taken, measured, selected by magnitude, stored and added.
 
 All arrays are one row. A magnitude is the 31 lower bits of an f32: they are in the order of what they stand for. Places are
 flat positions in an array, ascending; `first` is the position at which a range of it begins.
@@ -12,8 +12,8 @@ from flyweight.kernels.checks import F32, F64, U8, U16, U32, U64, Array, check, 
 from flyweight.kernels.registry import kernel
 
 __all__ = [
-    "add_at", "add_signs", "difference", "drop_at", "insert_at", "keep_largest", "magnitude_counts", "magnitude_sums",
-    "nibble_levels", "pack_nibbles",
+    "add_at", "add_signs", "difference", "drop_at", "error_sums", "insert_at", "keep_largest", "magnitude_counts",
+    "magnitude_sums", "nibble_levels", "pack_nibbles",
 ]  # fmt: skip
 
 I64 = np.dtype(np.int64)
@@ -32,6 +32,23 @@ def _magnitudes(delta: Array) -> Array:
 @kernel
 def _difference(base: Array, tuned: Array, out: Array) -> None:
     out[...] = _wide(tuned) - _wide(base)
+
+
+@kernel
+@np.errstate(all="ignore")
+def _error_sums(reference: Array, values: Array, out: Array) -> None:
+    """Every sum is eight of every eighth, then theirs in order."""
+    x, y = _wide(reference), values
+    error = x - y
+    for sum_of, array in enumerate((error, x, y)):
+        lanes = np.zeros((-(-array.shape[1] // 8), 8))
+        lanes.reshape(-1)[: array.shape[1]] = array[0]
+        total = 0.0
+        for lane in np.add.reduce(lanes * lanes, axis=0).tolist():
+            total += lane
+        out[0, sum_of] = total
+    largest = _magnitudes(error).max(initial=0)
+    out[0, 3:] = largest.view(F32), np.count_nonzero(error)
 
 
 @kernel
@@ -138,6 +155,21 @@ def difference(base: Array, tuned: Array, out: Array) -> None:
     for label, array in (("base", base), ("tuned", tuned)):
         check(label, array, base.dtype if narrow else F32, out.shape)
     _difference.run(*((base.view(U16), tuned.view(U16)) if narrow else (base, tuned)), out)
+
+
+def error_sums(reference: Array, values: Array, out: Array) -> None:
+    """How far values, f32, are from a reference, f32 or bf16. For each difference e, rounded to f32,
+
+        out, f64 (1, 5)    Σe², Σ reference², Σ values², the greatest |e|, how many e are not zero
+
+    Squares are exact, so a sum of n is within (n / 8 + 7) · 2^-53 of itself. The greatest is infinite or NaN where anything is
+    that is not finite, or not finite once subtracted; then the others mean nothing.
+    """
+    check("values", values, F32, (1, None))
+    narrow = is_bf16(reference)
+    check("reference", reference, reference.dtype if narrow else F32, values.shape)
+    check("out", out, F64, (1, 5), written=True)
+    _error_sums.run(reference.view(U16) if narrow else reference, values, out)
 
 
 def magnitude_counts(delta: Array, low: int, shift: int, counts: Array, largest: Array) -> None:

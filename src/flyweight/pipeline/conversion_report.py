@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from flyweight import kernels
 from flyweight.codecs import Array
+from flyweight.codecs.casts import as_float, astype
+from flyweight.foundation.dtypes import DType
 from flyweight.foundation.manifest import Entry
 from flyweight.foundation.tensor import RAW
 
@@ -34,21 +37,19 @@ class Drift:
     count: int = 0
     differing: int = 0
 
-    @np.errstate(all="ignore")
     def add(self, reference: Array, values: Array) -> None:
         """Compare a slab. NaN in the same place counts as equal, anywhere else as an infinite error."""
         self.count += reference.size
         if reference.dtype.itemsize <= 4 and values.dtype.itemsize <= 4 and reference.dtype.kind not in "iu":
-            x, y = (np.ascontiguousarray(a, np.float32).reshape(-1) for a in (reference, values))
-            error = x - y
-            sums = [squares(a) for a in (error, x, y)]
-            if all(map(isfinite, sums)):
-                # A difference of floats is zero only if they are equal (gradual underflow).
-                largest = float(max(error.max(initial=0), -error.min(initial=0)))
-                self._gather(sums, largest, int(np.count_nonzero(error)))
+            x, y, measured = as_float(reference), astype(values, DType.F32.numpy), np.empty((1, 5))
+            kernels.error_sums(x.reshape(1, -1), y.reshape(1, -1), measured)
+            *sums, largest, differing = measured[0].tolist()
+            if isfinite(largest):
+                self._gather(sums, largest, int(differing))
                 return
         self._add_exactly(reference, values)
 
+    @np.errstate(all="ignore")
     def _add_exactly(self, reference: Array, values: Array) -> None:
         """In double precision, with NaN and infinity sorted out."""
         x, y = (a.astype(np.float64, copy=False).reshape(-1) for a in (reference, values))

@@ -15,7 +15,7 @@ from blake3 import blake3
 
 from flyweight.checkpoint import Checkpoint
 from flyweight.codecs import Array, Parts, codec_for
-from flyweight.codecs.casts import astype
+from flyweight.codecs.casts import as_float, astype
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError
 from flyweight.foundation.manifest import Entry
@@ -81,8 +81,8 @@ def _turn(step: Step, tensor: EncodedTensor, drift: Drift | None) -> Parts:
     if target.exact:
         parts = target.encode(spec, _cast(pruned(values, target.spec, step.sparsity), spec.dtype))
     else:
-        values = astype(values, DType.F32.numpy)
-        if not np.isfinite(values).all():
+        values = as_float(values)
+        if not _all_finite(values):
             raise MalformedError(
                 "the tensor has NaN or infinite values, which cannot be quantized", code="E_NONFINITE",
                 hint="keep this tensor unquantized with a recipe",
@@ -92,7 +92,7 @@ def _turn(step: Step, tensor: EncodedTensor, drift: Drift | None) -> Parts:
     if drift is not None and not unchanged:
         flat, at = values.reshape(-1), 0
         for run in target.decoded_runs(spec, parts):
-            drift.add(_widened(flat[at : at + run.size]), _widened(run))
+            drift.add(flat[at : at + run.size], run)
             at += run.size
     return parts
 
@@ -129,14 +129,17 @@ def _infinities() -> Mapping[np.dtype[Any], int]:
 
 
 def _any_infinite(values: Array) -> bool:
+    return not _all_finite(values) and bool(np.isinf(_widened(values)).any())
+
+
+def _all_finite(values: Array) -> bool:
     """By the bits where they tell: most arrays have neither infinity nor NaN, and need not be widened for that."""
     infinity = _infinities().get(values.dtype)
-    if infinity is not None:
-        bits, sign = values.reshape(-1), 1 << 8 * values.itemsize - 1
-        positive, negative = (int(bits.view(f"{kind}{values.itemsize}").max(initial=0)) for kind in "iu")
-        if positive < infinity and negative < sign + infinity:
-            return False
-    return bool(np.isinf(_widened(values)).any())
+    if infinity is None:
+        return bool(np.isfinite(values).all())
+    bits, sign = values.reshape(-1), 1 << 8 * values.itemsize - 1
+    positive, negative = (int(bits.view(f"{kind}{values.itemsize}").max(initial=0)) for kind in "iu")
+    return positive < infinity and negative < sign + infinity
 
 
 def _widened(values: Array) -> Array:

@@ -10,9 +10,12 @@ A block of 256 has G groups of 256 / G elements, a scale per group and a scale o
 and the encoder looks for the d, steps and codes of least Σ weight · (x − w)²:
 
  1. For each group alone: round the values on some trial grids, for each the best scale by least squares; keep the best.
-    Then twice more, on the grid just found.
- 2. For some trial d: for each group the best of the three steps (nine pairs of scale and minimum) around the ratio.
+    Then twice more (types with minimums: once), on the grid just found.
+ 2. For some trial d: for each group the best of the three steps around the ratio.
  3. The best d for the codes found, by least squares; step 2 around it, and the codes.
+
+Types with minimums keep the codes of step 1 in step 2. The loss is then a quadratic of scale and minimum: a trial costs no
+rounding of values, and the best minimum of a scale is known. Only the three scales of step 3 round the values again.
 
 Block by block x is first scaled by a power of two to a peak in [1, 2), so that no sum leaves the range of f32. Arrays are
 (elements of a group, blocks, groups): sums run over the first axis in order, sums over groups by halves (`_over_groups`),
@@ -227,9 +230,10 @@ class _FromMinimum:
 
     top: int
     greatest: int
-    trials: tuple[float, ...]
-    """How many steps of the grid the range of a group is tried as."""
+    trials: tuple[tuple[float, float], ...]
+    """How many steps of the grid the range of a group is tried as, and how many of them above its low end the grid begins."""
     ratios: tuple[float, ...]
+    """Which step the largest scale, and which the largest minimum, of a block is tried as."""
 
     def fit(self, blocks: _Blocks, inverse: Array, low: Array) -> tuple[Array, Array, Array]:
         """Σ weight · q, Σ weight · q² and Σ weight · x · q for codes on the grid from `low`."""
@@ -237,78 +241,84 @@ class _FromMinimum:
         weighted = blocks.weight * q
         return _sum(weighted), _sum(weighted * q), _sum(weighted * blocks.x)
 
-    def scales(self, blocks: _Blocks, w: Array, wx: Array) -> tuple[Array, Array]:
-        """Step 1: scale and minimum (the grid starts at −minimum) of every group."""
+    def scales(self, blocks: _Blocks, w: Array, wx: Array) -> tuple[Array, ...]:
+        """Step 1: scale and minimum (the grid starts at −minimum) of every group, and the three sums of its codes."""
         start = np.minimum(blocks.x.min(axis=0), F(0))
-        reach = _inverse(blocks.x.max(axis=0) - start)
-        best = np.full_like(start, np.inf)
-        scale, minimum = np.zeros_like(start), np.zeros_like(start)
+        extent = blocks.x.max(axis=0) - start
+        reach = _inverse(extent)
+        best = _none_yet(start, 6)
 
         def offer(inverse: Array, low: Array) -> None:
-            nonlocal best, scale, minimum
+            nonlocal best
             q, qq, xq = self.fit(blocks, inverse, low)
             s = _ratio(w * xq - wx * q, w * qq - q * q)
             m = _ratio(s * q - wx, w)
             above = ~(m > 0)
             s, m = np.where(above, _ratio(xq, qq), s), np.where(above, F(0), m)
-            loss = self.loss(s, m, q, qq, xq, w, wx)
-            better = loss < best
-            best = np.where(better, loss, best)
-            scale, minimum = np.where(better, s, scale), np.where(better, m, minimum)
+            best = _better(best, (self.loss(s, m, q, qq, xq, w, wx), s, m, q, qq, xq))
 
-        for trial in self.trials:
-            offer(reach * F(trial), start)
-        for _ in range(2):
-            offer(_inverse(scale), -minimum)
-        return np.maximum(scale, F(0)), minimum
+        for steps, above in self.trials:
+            offer(reach * F(steps), start + extent * F(above / steps))
+        offer(_inverse(best[1]), -best[2])
+        _, scale, minimum, *sums = best
+        return np.maximum(scale, F(0)), minimum, *sums
 
     @staticmethod
     def loss(s: Array, m: Array, q: Array, qq: Array, xq: Array, w: Array, wx: Array) -> Array:
         """Σ weight · (x − s·q + m)², less Σ weight · x²."""
-        made: Array = s * (s * qq - (xq + xq) - (m + m) * q) + m * (m * w + (wx + wx))
+        beyond = s * q - wx
+        made: Array = s * (s * qq - (xq + xq)) + m * (m * w - (beyond + beyond))
         return made
 
-    def steps(
-        self, blocks: _Blocks, w: Array, wx: Array, scale: Array, minimum: Array, d: Array, dmin: Array, moves: tuple[int, ...]
-    ) -> tuple[Array, ...]:
-        """Step 2: the best scale and minimum around the ratios; with them the loss and the three sums."""
-        at_s = _nearest(scale * _inverse(d), 0, self.greatest)
-        at_m = _nearest(minimum * _inverse(dmin), 0, self.greatest)
-        best = _none_yet(scale, 6)
-        for s_move in (0, -1, 1):
-            sc = np.minimum(np.maximum(at_s + F(s_move), F(0)), F(self.greatest))
-            for m_move in moves:
-                mn = np.minimum(np.maximum(at_m + F(m_move), F(0)), F(self.greatest))
-                s, m = d * sc, dmin * mn
-                q, qq, xq = self.fit(blocks, _inverse(s), -m)
-                loss = self.loss(s, m, q, qq, xq, w, wx)
-                best = _better(best, (loss, sc, mn, q, qq, xq))
-        return best
+    def best_minimum(self, s: Array, q: Array, wx: Array, per_minimum: Array) -> Array:
+        """Of least loss for codes with these sums. per_minimum: 1 / (w · dmin)"""
+        return _nearest((s * q - wx) * per_minimum, 0, self.greatest)
 
     def encode(self, blocks: _Blocks) -> tuple[Array, Array, Array, Array, Array]:
         """d and dmin as f16 will hold them, (n, 1); scales and minimums, (n, groups); codes, (n, 256)."""
         w, wx = np.broadcast_to(_sum(blocks.weight), blocks.x.shape[1:]), _sum(blocks.weight * blocks.x)
-        scale, minimum = self.scales(blocks, w, wx)
+        scale, minimum, q, qq, xq = self.scales(blocks, w, wx)
         s_top, m_top = (part.max(axis=1, keepdims=True) for part in (scale, minimum))
-        least, d, dmin = np.full_like(s_top, np.inf), np.zeros_like(s_top), np.zeros_like(s_top)
-        for s_ratio in self.ratios:
-            for m_ratio in self.ratios:
-                tried = blocks.narrow(s_top * F(1 / s_ratio)), blocks.narrow(m_top * F(1 / m_ratio))
-                loss = _over_groups(self.steps(blocks, w, wx, scale, minimum, *tried, moves=(0,))[0])
-                better = loss < least
-                least, d, dmin = np.where(better, loss, least), np.where(better, tried[0], d), np.where(better, tried[1], dmin)
         for part in (s_top, m_top):
             blocks.overflow(part * F(1 / self.ratios[0]))
-        _, sc, mn, q, qq, xq = self.steps(blocks, w, wx, scale, minimum, d, dmin, (0, -1, 1))
+        least, d, dmin = np.full_like(s_top, np.inf), np.zeros_like(s_top), np.zeros_like(s_top)
+        sc, mn = np.zeros_like(scale), np.zeros_like(scale)
+        for s_ratio in self.ratios:
+            s_tried = blocks.narrow(s_top * F(1 / s_ratio))
+            sc_tried = _nearest(scale * _inverse(s_tried), 0, self.greatest)
+            for m_ratio in self.ratios:
+                m_tried = blocks.narrow(m_top * F(1 / m_ratio))
+                mn_tried = self.best_minimum(s_tried * sc_tried, q, wx, _inverse(w) * _inverse(m_tried))
+                loss = _over_groups(self.loss(s_tried * sc_tried, m_tried * mn_tried, q, qq, xq, w, wx))
+                least, d, dmin, sc, mn = _better((least, d, dmin, sc, mn), (loss, s_tried, m_tried, sc_tried, mn_tried))
+        d, dmin = self.refit(blocks, d, dmin, sc, mn, q, qq, xq, w, wx)
+        sc, mn = self.settled(blocks, d, dmin, sc, q, w, wx)
+        codes = _nearest((blocks.x + dmin * mn) * _inverse(d * sc), 0, self.top)
+        return d, dmin, sc, mn, _in_order(codes)
+
+    @staticmethod
+    def refit(
+        blocks: _Blocks, d: Array, dmin: Array, sc: Array, mn: Array, q: Array, qq: Array, xq: Array, w: Array, wx: Array
+    ) -> tuple[Array, Array]:
+        """Step 3: the d and dmin of least loss for the codes found."""
         ss, sm, mm = (_over_groups(t) for t in (sc * sc * qq, sc * mn * q, mn * mn * w))
         sx, mx = _over_groups(sc * xq), _over_groups(mn * wx)
         det = ss * mm - sm * sm
         refit = _ratio(sx * mm - mx * sm, det), _ratio(sx * sm - mx * ss, det)
         sound = (refit[0] > 0) & (refit[1] > 0)
-        d, dmin = blocks.narrow(np.where(sound, refit[0], d)), blocks.narrow(np.where(sound, refit[1], dmin))
-        _, sc, mn, *_ = self.steps(blocks, w, wx, scale, minimum, d, dmin, (0, -1, 1))
-        codes = _nearest((blocks.x + dmin * mn) * _inverse(d * sc), 0, self.top)
-        return d, dmin, sc, mn, _in_order(codes)
+        return blocks.narrow(np.where(sound, refit[0], d)), blocks.narrow(np.where(sound, refit[1], dmin))
+
+    def settled(self, blocks: _Blocks, d: Array, dmin: Array, sc: Array, q: Array, w: Array, wx: Array) -> tuple[Array, Array]:
+        """Step 3: the best of the three scales around `sc`, each with the best minimum for its own codes."""
+        per_minimum, best = _inverse(w) * _inverse(dmin), _none_yet(sc, 3)
+        for move in (0, -1, 1):
+            tried = np.minimum(np.maximum(sc + F(move), F(0)), F(self.greatest))
+            s = d * tried
+            sums = self.fit(blocks, _inverse(s), -(dmin * self.best_minimum(s, q, wx, per_minimum)))
+            mn = self.best_minimum(s, sums[0], wx, per_minimum)
+            best = _better(best, (self.loss(s, dmin * mn, *sums, w, wx), tried, mn))
+        _, sc, mn = best
+        return sc, mn
 
 
 def _in_order(codes: Array) -> Array:
@@ -335,10 +345,16 @@ def _one_scale(grid: _Centred, blocks: _Blocks) -> Array:
 
 # The types: trials and ratios by measurement, docs/decisions/0030-search-for-scales.md -----------
 
-_Q2_K = _FromMinimum(3, 15, (2.2, 2.5, 2.8, 3.1, 3.4, 3.7), (15, 14, 13))
+_Q2_K = _FromMinimum(3, 15, ((3.8, 0.375), (3.6, 0.5), (3.6, 0), (3.2, 0), (3.4, 0.5)), (15, 14.5, 14, 13.5, 13, 12.5, 12))
 _Q3_K = _Centred(-4, 3, -32, 31, (2.6, 3.0, 3.4, 3.8, 4.2, 4.6), (32, 31, 29))
-_Q4_K = _FromMinimum(15, 63, (13.4, 13.8, 14.2, 14.6, 15.0, 15.4), (63, 62, 60))
-_Q5_K = _FromMinimum(31, 63, (29.4, 29.8, 30.2, 30.6, 31.0, 31.4), (63, 62, 60))
+_Q4_K = _FromMinimum(
+    15, 63, ((15.25, 0.125), (15.25, -0.25), (15.25, 0.375), (15.25, 0), (14.25, 0.125)), (63, 62, 61, 60, 59, 58, 57)
+)
+_Q5_K = _FromMinimum(
+    31, 63,
+    ((31.25, 0.125), (30.25, 0.125), (31.25, 0.375), (31.25, -0.125), (29.25, 0.125), (30, -0.125), (30, 0.125), (31, 0)),
+    (63, 62, 61, 60, 59, 58, 57),
+)  # fmt: skip
 _Q6_K = _Centred(-32, 31, -128, 127, (30.4, 30.8, 31.2, 31.6, 32.0, 32.4), (128, 127, 125))
 _IQ4_XS = _Levels(-127, 113, -32, 31, (103, 109, 115, 121, 127, 135), (32, 31, 29))
 
