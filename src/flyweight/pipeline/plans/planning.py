@@ -74,7 +74,7 @@ def make_job(
     if isinstance(checkpoint.container, Restates):
         notes += checkpoint.container.restated(checkpoint.bundle)
     as_stored = Wishes(Recipe("keep"), None, None, max_ram)
-    jobs = list(_arranged(checkpoint, container, translation, wishes))
+    jobs = list(_arranged(checkpoint, container, translation, wishes, notes))
     if order is not None:
         jobs.sort(key=lambda job: order(job[1]))
     jobs += [
@@ -116,7 +116,9 @@ def make_job(
     return Job(plan, checkpoint, placement, draft, translation.added, tuple(notes))
 
 
-def _arranged(checkpoint: Checkpoint, container: Container, translation: Translation, wishes: Wishes) -> Iterator[_Job]:
+def _arranged(
+    checkpoint: Checkpoint, container: Container, translation: Translation, wishes: Wishes, notes: list[str]
+) -> Iterator[_Job]:
     """Every tensor of the model with what it should become, and those that the target has besides behind what they are of."""
     arrangement, entries = Arrangement(), checkpoint.manifest.entries
     if isinstance(container, Arranges):
@@ -128,6 +130,7 @@ def _arranged(checkpoint: Checkpoint, container: Container, translation: Transla
     copies: dict[str, list[str]] = {}
     for new, original in arrangement.copies.items():
         copies.setdefault(original, []).append(new)
+        notes.append(f"{new} is stored besides {original}, from which it is made: {container.title} has both")
     for old, renamed in translation.tensors.items():
         for name in (renamed.name, *copies.get(renamed.name, ())):
             own = plain if name in arrangement.plain else wishes
@@ -212,7 +215,7 @@ def _step(checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Co
         if repacked is not None and _rows_can_move(source, transform):
             return Step(renamed.name, source.spec, repacked, "repack", source.name, transform)
     step = _dense(source, renamed, container, dense_dtype)
-    if source.codec != RAW and choice.codec is None and not container.decodes and step.spec.nbytes > source.nbytes:
+    if source.codec != RAW and choice.codec is None and not container.decodes and 0 < source.nbytes < step.spec.nbytes:
         times = f"{step.spec.nbytes / source.nbytes:.1f} times the bytes; --quant chooses a codec, --dtype another element type"
         return replace(step, note=f"{container.title} does not hold {source.codec.name}: plain {step.spec.dtype}, {times}")
     return step
