@@ -17,23 +17,48 @@ void difference(const T* __restrict base, const T* __restrict tuned, size_t coun
     for (size_t i = 0; i < count; ++i) out[i] = value_at(tuned + i) - value_at(base + i);
 }
 
-// The eight squares of `values`, each added to its own sum: exact in f64, which the sums round to.
-[[gnu::always_inline]] inline void add_squares(F32x8 values, F64x4 (&sums)[2]) {
-    const F64x4 low = __builtin_convertvector(__builtin_shufflevector(values, values, 0, 1, 2, 3), F64x4);
-    const F64x4 high = __builtin_convertvector(__builtin_shufflevector(values, values, 4, 5, 6, 7), F64x4);
-    sums[0] += low * low, sums[1] += high * high;
-}
+// Eight sums of squares, each of its own lane, in f64. A square is exact there, so a fused sum is rounded as one that is not.
+class SquareSums {
+#ifdef __AVX512F__
+    __m512d sums = _mm512_setzero_pd();
+
+public:
+    void add(F32x8 values) {
+        const __m512d wide = _mm512_cvtps_pd(__m256(values));
+        sums = _mm512_fmadd_pd(wide, wide, sums);
+    }
+
+    double lane(int i) const { return sums[i]; }
+#else
+    F64x4 sums[2] = {};
+
+public:
+    void add(F32x8 values) {
+        const F32x4 halves[2] = {__builtin_shufflevector(values, values, 0, 1, 2, 3), __builtin_shufflevector(values, values, 4, 5, 6, 7)};
+        for (int half = 0; half < 2; ++half) {
+            const F64x4 wide = __builtin_convertvector(halves[half], F64x4);
+#ifdef __AVX2__
+            sums[half] = F64x4(_mm256_fmadd_pd(__m256d(wide), __m256d(wide), __m256d(sums[half])));
+#else
+            sums[half] += wide * wide;
+#endif
+        }
+    }
+
+    double lane(int i) const { return sums[i / 4][i % 4]; }
+#endif
+};
 
 // For e = x − y, in f32: Σe², Σx², Σy², the greatest |e| (NaN above all others), and how many e are not zero. Every sum is eight of
 // every eighth, then theirs in order.
 template <typename T>
 void error_sums(const T* reference, const float* values, size_t count, double* out) {
-    F64x4 sums[3][2] = {};
+    SquareSums sums[3];
     I32x8 largest = {};
     uint64_t differing = 0;
     const auto add = [&](F32x8 x, F32x8 y) {
         const F32x8 error = x - y;
-        add_squares(error, sums[0]), add_squares(x, sums[1]), add_squares(y, sums[2]);
+        sums[0].add(error), sums[1].add(x), sums[2].add(y);
         const I32x8 size = magnitudes(error);
         largest = greatest(size, largest);
         differing += uint64_t(__builtin_popcount(bits_set(size != 0)));
@@ -48,7 +73,7 @@ void error_sums(const T* reference, const float* values, size_t count, double* o
     }
     for (int sum = 0; sum < 3; ++sum) {
         out[sum] = 0;
-        for (int lane = 0; lane < 8; ++lane) out[sum] += sums[sum][lane / 4][lane % 4];
+        for (int lane = 0; lane < 8; ++lane) out[sum] += sums[sum].lane(lane);
     }
     out[3] = double(float_of(uint32_t(over_lanes(largest, [](I32x8 a, I32x8 b) { return greatest(a, b); }))));
     out[4] = double(differing);

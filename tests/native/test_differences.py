@@ -11,7 +11,7 @@ import pytest
 
 from flyweight import kernels
 
-SETS = ("baseline", "avx2")
+SETS = ("baseline", "avx2", "avx512")
 COUNTS = [0, 1, 7, 15, 16, 63, 64, 65, 130, 1000]
 F32_MAX = 0x7F7FFFFF
 

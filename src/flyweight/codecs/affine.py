@@ -171,7 +171,7 @@ class Affine(Codec):
 
     def _encode_fused(self, spec: TensorSpec, array: Array) -> Parts:
         """What `encode` says, by one kernel: fit, round, nearest codes, packed."""
-        layout, rows = self.layout(spec), self._rows(spec, array, keep=DType.BF16)
+        layout, rows = self.layout(spec), self.rows(spec, array, keep=DType.BF16)
         columns = rows.shape[1]
         span = self.span(columns)
         packed = self.packed_rows(layout["codes"], len(rows))
@@ -183,7 +183,7 @@ class Affine(Codec):
         require_finite(not np.isnan(scale).any())
         return self.packed_parts(layout, packed, *self.representable(scale, offset))
 
-    def _rows(self, spec: TensorSpec, array: Array, keep: DType = DType.F32) -> Array:
+    def rows(self, spec: TensorSpec, array: Array, keep: DType = DType.F32) -> Array:
         """A tensor as rows, (rows, columns): of float32, or of the type to keep where it is that already."""
         given = np.asarray(array)
         rows = astype(given, keep.numpy if given.dtype == keep.numpy else _F32)
@@ -192,7 +192,7 @@ class Affine(Codec):
     def finite_rows(self, spec: TensorSpec, array: Array) -> Array:
         """A tensor as float32 rows, (rows, columns), all finite."""
         self.layout(spec)  # refuses what cannot be stored
-        rows = self._rows(spec, array)
+        rows = self.rows(spec, array)
         require_finite(np.isfinite(rows).all())
         return rows
 

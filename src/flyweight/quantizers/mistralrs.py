@@ -44,13 +44,14 @@ _ALIKE = np.ones((1, 1), F)
 
 
 def _affine(array: Array, codec: Affine, spec: TensorSpec) -> Parts:
-    rows, layout = codec.finite_rows(spec, array), codec.layout(spec)
+    layout, rows = codec.layout(spec), codec.rows(spec, array, keep=DType.BF16)
     span = codec.span(rows.shape[1])
     packed = codec.packed_rows(layout["codes"], len(rows))
     scale, bias = (np.empty((len(rows), -(-rows.shape[1] // span)), F) for _ in range(2))
     kernels.encode_afq(rows, codec.bits, span, packed, scale, bias)
+    require_finite(not np.isnan(scale).any())
     for row in np.flatnonzero((bias == 0).any(axis=1)):  # a zero is −0 where the group has no other; of both, either may be
-        positive = np.logical_or.reduceat(rows[row].view(np.uint32) == 0, np.arange(0, rows.shape[1], span))
+        positive = np.logical_or.reduceat(rows[row].view(f"u{rows.itemsize}") == 0, np.arange(0, rows.shape[1], span))
         bias[row, (bias[row] == 0) & ~positive] = F(-0.0)
     return codec.packed_parts(layout, packed, *codec.representable(scale, bias))
 
