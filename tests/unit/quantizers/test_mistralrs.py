@@ -67,8 +67,9 @@ def test_afq_rounds_halves_away_from_zero_and_its_scales_last() -> None:
     assert parts["bias"].tolist() == [[0], [1]]
 
 
-def test_a_group_of_negative_zeros_has_a_negative_zero() -> None:
-    values = np.zeros((3, 64), np.float32)
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+def test_a_group_of_negative_zeros_has_a_negative_zero(dtype: DType) -> None:
+    values = np.zeros((3, 64), dtype.numpy)
     values[0], values[1, :32] = -0.0, -0.0
     parts = mistralrs(values, Affine(4, 32), f32(3, 64))
     assert np.signbit(parts["bias"]).tolist() == [[True, True], [True, False], [False, False]]
