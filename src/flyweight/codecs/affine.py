@@ -92,7 +92,7 @@ class Affine(Codec):
 
     def _as_rows(self, array: Array) -> Array:
         """The grouped axis last, all others flattened."""
-        turned = np.moveaxis(array, self.axis, -1)
+        turned = array if self.axis == -1 else np.moveaxis(array, self.axis, -1)
         return np.ascontiguousarray(turned).reshape(prod(turned.shape[:-1]), turned.shape[-1])
 
     def _from_rows(self, rows: Array, shape: tuple[int, ...]) -> Array:
