@@ -1,8 +1,8 @@
 // f32 to blocks of the K types and iq4_xs: what the search found, in the layouts of docs/formats/ggml-blocks.md.
 #pragma once
 
-#include "blocks/search.hpp"
 #include "blocks/search_one.hpp"
+#include "blocks/search_range.hpp"
 
 namespace {
 
