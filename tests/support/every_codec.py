@@ -116,9 +116,8 @@ EXEMPT: dict[str, dict[str, str]] = {
     "rows stand alone": _WITHOUT_ROWS,
     "rows encode alone": {**_WITHOUT_ROWS, "fp8_scalar": "all rows share a scale"},
     "generations settle": {
-        "q4_k": "a search: it may find another block of nearly the same error",
-        "iq4_nl": "a search, as q4_k",
-        "iq4_xs": "a search, as q4_k",
+        "iq4_nl": "a search: it may find another block of nearly the same error",
+        "iq4_xs": "a search, as iq4_nl",
         "corrected": "the correction is fitted to what the inner codec loses, which is anew in every generation",
         "astc": "a search by an encoder that is not ours",
     },
