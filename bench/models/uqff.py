@@ -4,7 +4,7 @@ migrating    the real model as q8_0, from 0.1 to 1.2 and back, beside a plain co
 quantizing   a Hugging Face directory of bf16 to a UQFF directory of 1.2, beside mistral.rs, which loads it, quantizes it in
              place and writes it, on the same cores; MB/s of the bf16 weights. The model has drawn weights in layers of real
              widths, because the tool takes minutes for the real one
-memory       the highest of the process, for one size and four times it
+memory       the highest of the process, for a model of two layers and one of eight
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from support.uqff_sources import CONFIGS, write_source
 Row = dict[str, Any]
 FOLDER = Path(".bench/uqff")
 TOOL = "mistral.rs"
-TYPES = ("q4k", "afq4", "hqq4")
+LAYERS = {"q4k": 8, "afq4": 8, "hqq4": 1}
+"""Of the model that is quantized: the tool needs some twenty seconds for a layer of hqq4."""
 WIDTHS = {
     "hidden_size": 1024,
     "intermediate_size": 2816,
@@ -44,7 +45,6 @@ WIDTHS = {
     "vocab_size": 2048,
     "tie_word_embeddings": False,
 }
-LAYERS = 2
 
 
 def nbytes(folder: Path) -> int:
@@ -100,10 +100,10 @@ def asked(tool: MistralRs, source: Path, isq: str) -> dict[str, Any]:
 
 
 def quantizing(runs: int) -> Iterator[Row]:
-    source = drawn(LAYERS)
-    size = (source / "model.safetensors").stat().st_size / 1e6
     with MistralRs(CURRENT, timeout=900) as tool:
-        for isq in TYPES:
+        for isq, layers in LAYERS.items():
+            source = drawn(layers)
+            size = (source / "model.safetensors").stat().st_size / 1e6
             work = converting(source, FOLDER / "ours", to="uqff", quant=isq)
             work()
             rates: dict[str, list[float]] = {"flyweight": [], TOOL: []}
@@ -131,8 +131,8 @@ def peak(source: Path, target: Path, **options: str) -> float:
 
 def memory() -> Iterator[Row]:
     with MistralRs(CURRENT, timeout=900) as tool:
-        for scale in (1, 4):
-            source = drawn(LAYERS * scale)
+        for layers in (2, 8):
+            source = drawn(layers)
             size = f"{(source / 'model.safetensors').stat().st_size / 1e6:.0f} MB"
             theirs = asked(tool, source, "q4k")["peak_rss"] / 1e6
             peaks = {"flyweight": peak(source, FOLDER / "ours", to="uqff", quant="q4k"), TOOL: theirs}
