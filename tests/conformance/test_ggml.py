@@ -14,7 +14,7 @@ from flyweight.foundation.tensor import TensorSpec
 CODECS = {kind.name: kind() for kind in ggml.CODECS}
 ACTIVATIONS = ("q8_1", "q8_k")  # gguf-py has their sizes but neither direction
 DECODED = [name for name in CODECS if name not in ACTIVATIONS]
-ENCODED = kernels.ENCODED  # what gguf-py quantises too; the searches are our own
+ENCODED = [name for name in kernels.ENCODED if name not in ACTIVATIONS]  # the searches are our own
 SHAPES = [(256,), (1, 512), (7, 768), (576, 1536), (3, 5, 256), (49, 2, 2, 256)]
 
 
