@@ -116,6 +116,14 @@ class EmbedsFiles(Protocol):
 
 
 @runtime_checkable
+class ReadsFiles(Protocol):
+    """What `place` writes depends on side files other than config.json."""
+
+    reads: ClassVar[Sequence[str]]
+    """Their names; it gets their bytes."""
+
+
+@runtime_checkable
 class OwnsFiles(Protocol):
     """Other files than those that tensors are in belong to the format: indexes, records, sentinels."""
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from flyweight.checkpoint import Checkpoint
-from flyweight.containers.abilities import EmbedsFiles, WritesConfig
+from flyweight.containers.abilities import EmbedsFiles, ReadsFiles, WritesConfig
 from flyweight.containers.container import Container
 from flyweight.containers.quantization import without_statement
 from flyweight.foundation import strict_json
@@ -46,6 +46,9 @@ def side_files(
         embeds = {**dict.fromkeys(needed, MAX_JSON_BYTES), **container.embeds}
     kept = {name: content for name, content in files.items() if container.is_directory or name in embeds}
     notes += [f"side file {name} is not copied" for name in files if name not in kept]
+    for name in container.reads if isinstance(container, ReadsFiles) else ():
+        if name in kept:
+            kept[name] = _read(checkpoint, name, kept[name], MAX_JSON_BYTES)
     if CONFIG in kept:
         kept[CONFIG] = _config(checkpoint, container, kept[CONFIG], targets)
     return {name: _read(checkpoint, name, content, embeds[name]) for name, content in kept.items()} if embeds else kept

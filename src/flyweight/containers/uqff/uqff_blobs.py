@@ -11,9 +11,10 @@ one in residual.safetensors: such a model is read as one that is not tied. `uqff
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
-from flyweight.containers.container import Arrangement, Image, fill_shards
+from flyweight.containers.container import Arrangement, Image, Placement, fill_shards
 from flyweight.containers.hf import CONFIG
 from flyweight.containers.safetensors import build_image, read_header
 from flyweight.containers.uqff.blob import Blob, read_blob, write_blob
@@ -34,10 +35,10 @@ from flyweight.containers.uqff.uqff_files import (
     read_residual,
 )
 from flyweight.foundation import strict_json
-from flyweight.foundation.cursor import Budget
+from flyweight.foundation.cursor import Budget, utf8
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
-from flyweight.foundation.manifest import Entry, Manifest
+from flyweight.foundation.manifest import Entry, Extent, Manifest
 from flyweight.foundation.tensor import RAW, TensorSpec
 from flyweight.sources import Bundle
 
@@ -45,6 +46,9 @@ VERSION, WITH_NEW_TYPES = (0, 1, 3), (0, 2, 0)
 """The first that has the types 0 to 4, and the one that has all."""
 _LAYER_NBYTES = 2048
 """What a layer takes in memory, rounded up."""
+
+
+_TOKENIZER, _TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 
 
 def _read_blobs(found: Members) -> list[Blob]:
@@ -80,6 +84,7 @@ class UqffBlobs(UqffContainer):
     title = "UQFF 0.x directory"
     expert_layout = "hf"
     promotes = False
+    reads = (_TOKENIZER, _TEMPLATE)
 
     def probe(self, bundle: Bundle) -> bool:
         return has_uqff(bundle) and not is_named(bundle)
@@ -115,6 +120,9 @@ class UqffBlobs(UqffContainer):
         """The output head has weights of its own, whatever the model was before."""
         plain = super().config(config, entries)
         return plain if plain.get(TIED) is False or HEAD + WEIGHT not in entries else {**plain, TIED: False}
+
+    def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
+        return super().place(replace(manifest, files=_with_template(manifest.files)), name, shard_bytes)
 
     def layers_of(self, manifest: Manifest) -> Layers:
         """The layers of the architecture, in its order; all must be there."""
@@ -166,6 +174,18 @@ class UqffBlobs(UqffContainer):
                     extents[tensor, part] = placed[numbers[module]]._replace(offset=start + at, nbytes=nbytes)
             images[file] = Image(image.nbytes, tuple(chunks))
         return images, extents
+
+
+def _with_template(files: Mapping[str, Extent | bytes]) -> dict[str, Extent | bytes]:
+    """The side files with the chat template where mistral.rs looks for it that loads 0.x: in tokenizer_config.json."""
+    template, text = files.get(_TEMPLATE), files.get(_TOKENIZER, b"{}")
+    if not isinstance(template, bytes) or not isinstance(text, bytes):
+        return dict(files)
+    settings = strict_json.loads(text, file=_TOKENIZER)
+    if not isinstance(settings, dict) or "chat_template" in settings:
+        return dict(files)
+    told = settings | {"chat_template": utf8(template, "the chat template", file=_TEMPLATE)}
+    return {**files, _TOKENIZER: strict_json.dumps(told, indent=2) + b"\n"}
 
 
 def _modules(config: Mapping[str, Any]) -> list[str]:
