@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from flyweight import cli
 from fuzz.hostile_wdelta import HOSTILE
+from support.command_line import flyweight as run
 from support.fuzz_cases import Case
 
 MAX_ADDRESSES = 600 << 20
@@ -33,25 +33,15 @@ def verbs(case: Case, path: Path, out: Path) -> dict[str, list[str]]:
 REFUSES = ("apply", "squash", "run")
 
 
-def ended(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:
-    monkeypatch.setattr(sys, "argv", ["flyweight", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-        sys.exit(0)
-    said = capsys.readouterr()
-    return stop.value.code or 0, said.out + said.err
-
-
 @pytest.mark.parametrize("case", HOSTILE.values(), ids=HOSTILE)
-def test_every_verb_refuses_a_hostile_delta(
-    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_verb_refuses_a_hostile_delta(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, out = case.write(tmp_path), tmp_path / "out"
     out.mkdir()
     before = sorted(map(str, tmp_path.rglob("*")))
     monkeypatch.chdir(out)
     for verb, arguments in verbs(case, path, out).items():
-        code, said = ended(arguments, monkeypatch, capsys)
+        done = run(*arguments)
+        code, said = done.code, done.said
         assert "Traceback" not in said, said
         if verb == "verify" and case.base:
             assert (code, case.code in said) == (case.exit_code, True), (code, said)

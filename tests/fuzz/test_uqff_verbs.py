@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
-from flyweight import cli
 from fuzz import hostile_uqff, hostile_uqff_blob
+from support.command_line import flyweight as run
 from support.fuzz_cases import Case
 from support.toys import write_files
 from support.uqff_files import blob_directory, named_directory
@@ -38,37 +37,26 @@ def verbs(model: str, whole: str, out: Path) -> dict[str, list[str]]:
     }
 
 
-def ended(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:
-    monkeypatch.setattr(sys, "argv", ["flyweight", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-        sys.exit(0)
-    said = capsys.readouterr()
-    return stop.value.code or 0, said.out + said.err
-
-
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_every_verb_refuses_it(
-    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_verb_refuses_it(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, out = case.write(tmp_path), tmp_path / "out"
     whole = write_files(tmp_path / "whole", named_directory())
     out.mkdir()
     before = sorted(map(str, tmp_path.rglob("*")))
     monkeypatch.chdir(out)
     for verb, arguments in verbs(str(model), str(whole), out).items():
-        code, said = ended(arguments, monkeypatch, capsys)
+        done = run(*arguments)
+        code, said = done.code, done.said
+        assert str(tmp_path) in said, (verb, "names no file", said)
         assert (code, case.code in said, "Traceback" in said) == (case.exit_code, True, False), (verb, code, said)
     assert os.listdir(out) == []
     assert sorted(map(str, tmp_path.rglob("*"))) == before
 
 
 @pytest.mark.parametrize("directory", [named_directory, blob_directory])
-def test_the_verbs_take_what_is_sound(
-    directory: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_verbs_take_what_is_sound(directory: object, tmp_path: Path) -> None:
     """So the exit codes above come from the files. Its layers are too small to be a model that runs."""
     model, out = write_files(tmp_path / "model", directory()), tmp_path / "out"  # type: ignore[operator]
     out.mkdir()
-    codes = {verb: ended(a, monkeypatch, capsys)[0] for verb, a in verbs(str(model), str(model), out).items()}
+    codes = {verb: run(*a).code for verb, a in verbs(str(model), str(model), out).items()}
     assert {verb for verb, code in codes.items() if code} <= {"run", "to gguf", "to uqff0"}, codes

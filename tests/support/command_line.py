@@ -25,6 +25,10 @@ class Done(NamedTuple):
     stdout: bytes
     stderr: bytes
 
+    @property
+    def said(self) -> str:
+        return (self.stdout + self.stderr).decode()
+
     def json(self) -> Any:
         return json.loads(self.stdout)
 

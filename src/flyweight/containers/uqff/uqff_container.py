@@ -29,7 +29,7 @@ from flyweight.containers.uqff.uqff_files import (
 from flyweight.containers.uqff.uqff_options import QUANTS
 from flyweight.foundation import strict_json
 from flyweight.foundation.dtypes import DType
-from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.errors import FlyweightError, UnsupportedError
 from flyweight.foundation.manifest import Entry, Extent, Manifest
 from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import Bundle
@@ -90,7 +90,11 @@ class UqffContainer(Container):
         return uqff_findings.warnings(self.read(bundle))
 
     def audit(self, bundle: Bundle) -> Iterator[Finding]:
-        return uqff_findings.audit(self.read(bundle))
+        try:
+            reading = self.read(bundle)
+        except FlyweightError:
+            return  # opening it says what is wrong, and in which file
+        yield from uqff_findings.audit(reading)
 
     def restated(self, bundle: Bundle) -> Iterator[str]:
         reading = self.read(bundle)
@@ -103,7 +107,7 @@ class UqffContainer(Container):
             yield f"there is no {RESIDUAL}, so norms and all that is not quantized is missing from the result"
         plain = [module for module, kind in reading.types.items() if reading.layers[module + WEIGHT].codec == RAW]
         if plain:
-            yield f"{len(plain)} layers are not quantized: {', '.join(plain[:4])}"
+            yield f"layers that are not quantized: {len(plain)}, such as {', '.join(plain[:4])}"
 
     def arrange(self, names: Collection[str], config: Mapping[str, Any]) -> Arrangement:
         """Biases are f32: the type in which mistral.rs computes on a CPU, and it adds no others."""

@@ -112,8 +112,9 @@ class Tables:
         major, minor, patch = (self.number(key, "u32") for key in _VERSION_KEYS)
         if major != VERSION[0] or minor > VERSION[1]:
             raise UnsupportedError(
-                f"UQFF {major}.{minor}.{patch}; known are 0.x and 1.0 to {VERSION[0]}.{VERSION[1]}", code="E_VERSION"
-            )
+                f"UQFF {major}.{minor}.{patch}; known are 0.x and 1.0 to {VERSION[0]}.{VERSION[1]}", code="E_VERSION",
+                hint="a newer version of Flyweight may know it",
+            )  # fmt: skip
         return major, minor, patch
 
     def _cursor(self, entry: Entry) -> Cursor:
@@ -138,7 +139,9 @@ class Tables:
 
     def spec(self, key: str) -> TensorSpec:
         if key not in self.tensors:
-            raise MalformedError(f"there is no '{key}', which the layer needs", code="E_LAYER")
+            raise MalformedError(
+                f"there is no '{key}', which the layer needs", code="E_LAYER", hint="download or convert the model again"
+            )
         return self.tensors[key].spec
 
     def stored(self, key: str, kind: str) -> Stored:

@@ -160,5 +160,7 @@ def in_order(manifest: Manifest) -> Manifest:
     return Manifest(manifest.format, entries, manifest.metadata, manifest.files, manifest.dialect)
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
-    return [(int(piece), "") if piece.isdecimal() and len(piece) < 10 else (-1, piece) for piece in re.split(r"(\d+)", name)]
+def _natural(name: str) -> tuple[list[tuple[int, str]], str]:
+    """Then by the name itself: "a01" and "a1" have one number, but are two."""
+    pieces = re.split(r"(\d+)", name)
+    return [(int(piece), "") if piece.isdecimal() and len(piece) < 10 else (-1, piece) for piece in pieces], name

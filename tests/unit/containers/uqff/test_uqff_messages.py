@@ -12,6 +12,8 @@ import flyweight
 from flyweight.foundation.errors import UnsupportedError
 from support import ROOT
 from support.command_line import flyweight as run
+from support.toys import write_files
+from support.uqff_files import gguf, named_directory, version
 
 OLD = ROOT / "tests" / "golden" / "uqff" / "0.1.3" / "bias"
 
@@ -59,3 +61,14 @@ def test_inspect_prints_names_as_they_are(old: Path) -> None:
     shown = run("inspect", old).stdout.decode()
     assert "q4_0 8" in shown
     assert "norms and other vectors 3" in shown
+
+
+@pytest.mark.parametrize("verb", ["verify", "inspect"])
+def test_a_refusal_names_the_file_and_a_remedy(verb: str, tmp_path: Path) -> None:
+    newer = {**version(1, 3, 0), **gguf("lm_head")}
+    incomplete = {key: value for key, value in {**version(), **gguf("lm_head")}.items() if not key.endswith(".shape")}
+    for name, tensors, code in (("newer", newer, "E_VERSION"), ("incomplete", incomplete, "E_LAYER")):
+        folder = write_files(tmp_path / name, named_directory(tensors))
+        told = run(verb, str(folder), "--json").error()
+        assert (told["code"], told["file"]) == (code, str(folder))
+        assert told["hint"]
