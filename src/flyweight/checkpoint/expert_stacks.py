@@ -8,9 +8,9 @@ from dataclasses import replace
 from flyweight.checkpoint.checkpoint import Checkpoint
 from flyweight.foundation.cursor import Budget
 from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.expert_names import ExpertName, expert_name, stack_name
 from flyweight.foundation.manifest import Entry, Extent
 from flyweight.foundation.tensor import Layout, TensorSpec, rows_encode_alone
-from flyweight.models import ExpertName, expert_name, stack_name
 from flyweight.sources import Bundle, JoinedSource, Piece, Source
 
 _EXPERT_NBYTES = 1024

@@ -9,7 +9,7 @@ tokenizers   vocabularies, and what of tokenizer.json is run
 
 from flyweight.models.dialects.contract import Blueprint, Translation
 from flyweight.models.experts import STACKS as EXPERT_STACKS
-from flyweight.models.experts import ExpertName, are_experts_of, expert_layout, expert_name, stack_name
+from flyweight.models.experts import are_experts_of, expert_layout
 from flyweight.models.families import FAMILIES
 from flyweight.models.family import Family
 from flyweight.models.model_config import Config
@@ -22,7 +22,6 @@ __all__ = [
     "FAMILIES",
     "Blueprint",
     "Config",
-    "ExpertName",
     "Family",
     "Renamed",
     "Transform",
@@ -32,9 +31,7 @@ __all__ = [
     "dense_by_default",
     "dialect_of",
     "expert_layout",
-    "expert_name",
     "family_of",
     "rename_tensors",
-    "stack_name",
     "translate",
 ]

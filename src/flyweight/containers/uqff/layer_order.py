@@ -6,11 +6,12 @@ The order is that of the model's code in mistral.rs and stands in no file, so a 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any
+
+from flyweight.foundation.expert_names import expert_name
 
 HEAD, EMBEDDING = "lm_head", "model.embed_tokens"
 
@@ -19,9 +20,6 @@ _MOST, _MOST_LAYERS = 100_000, 1000
 _QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 _ATTENTION = (*_QKV, "self_attn.o_proj")
 _GATED = ("gate_proj", "up_proj", "down_proj")
-
-_EXPERT = re.compile(r"(?P<path>.*\.experts)\.\d+\.(?P<matrix>\w+)")
-_STACKED = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 
 Settings = Mapping[str, Any]
 Modules = Callable[[Settings, int], Iterator[str]]
@@ -41,8 +39,8 @@ def layer_modules(config: Settings) -> list[str] | None:
 
 def stacked(module: str) -> str:
     """What 1.x calls a module: the experts of a layer are one there, and their matrices have the same names in all models."""
-    found = _EXPERT.fullmatch(module)
-    return f"{found['path']}.{_STACKED.get(found['matrix'], found['matrix'])}" if found else module
+    found = expert_name(f"{module}.weight")
+    return f"{found.path}.{found.matrix}" if found else module
 
 
 def _plain(*modules: str) -> Modules:

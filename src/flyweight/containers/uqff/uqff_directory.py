@@ -51,6 +51,7 @@ from flyweight.containers.uqff.uqff_files import (
 from flyweight.foundation.cursor import SCALARS, Budget, Cursor, check_shape
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
+from flyweight.foundation.expert_names import stack_name
 from flyweight.foundation.limits import MAX_RANK
 from flyweight.foundation.manifest import Entry, Manifest
 from flyweight.foundation.tensor import RAW, TensorSpec
@@ -65,10 +66,6 @@ _NAMED = re.compile(rb'"uqff\.version\.|\.weight\.format"')
 _LOOKED_AT = 1 << 16
 _TENSOR_NBYTES = 1024
 """What a tensor takes in memory together with its share of a layer, which has two at least; rounded up."""
-
-
-def _is_stack(name: str) -> bool:
-    return ".experts." in name and name.endswith(WEIGHT)
 
 
 def is_named(bundle: Bundle) -> bool:
@@ -213,7 +210,7 @@ class Uqff(UqffContainer):
         layers = {stacked(module) for module in (*(modules or ()), EMBEDDING)}
         plain = {name for name in names if name.removesuffix(WEIGHT) not in layers} if modules else set[str]()
         wanted = super().arrange(names, config)
-        stacks = {name: DType.F32 for name in names if _is_stack(name)}
+        stacks = {name: DType.F32 for name in names if stack_name(name)}
         return wanted._replace(plain=plain, dtypes={**wanted.dtypes, **stacks})
 
     def layers_of(self, manifest: Manifest) -> Layers:
@@ -221,7 +218,7 @@ class Uqff(UqffContainer):
         compute in."""
         layers: dict[str, list[str]] = {}
         for name, entry in manifest.entries.items():
-            if entry.codec == RAW and not (_is_stack(name) and len(entry.spec.shape) == 3):
+            if entry.codec == RAW and not (stack_name(name) and len(entry.spec.shape) == 3):
                 continue
             if not name.endswith(WEIGHT):
                 raise UnsupportedError(f"UQFF quantizes only tensors named '…{WEIGHT}'", code="E_KEY", tensor=name)
