@@ -162,6 +162,11 @@ class Codec(ABC):
         """The element type that encoding a tensor of `dtype` decodes to."""
         return DType.F32
 
+    @property
+    def value_dtype(self) -> DType | None:
+        """An element type narrower than f32 that holds every value it decodes to; None where there is none."""
+        return None
+
     # Products with the weights as they are stored. What has none is decoded a few rows at a time.
 
     def product(self, spec: TensorSpec, parts: Parts) -> Matrix | None:

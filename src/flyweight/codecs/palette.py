@@ -113,6 +113,12 @@ class Palette(Codec):
     def entries(self) -> int:
         return 1 << self.bits
 
+    @property
+    def value_dtype(self) -> DType | None:
+        """That of the table, or of the scale, to which products are rounded."""
+        dtype = FLOATS[self.scale or self.table]
+        return dtype if dtype is not DType.F32 else None
+
     # Layout
 
     def layout(self, spec: TensorSpec) -> Layout:

@@ -23,6 +23,7 @@ CONTAINERS: Table[Container] = Table(
     {
         "gguf": "gguf:Gguf",
         "squizd": "squizd.squizd_file:Squizd",
+        "coreml": "coreml.coreml_package:CoreML",
         "npy_dir": "npy_dir.npy_directory:NpyDirectory",
         "uqff_blob": "uqff.uqff_blobs:UqffBlobs",
         "uqff": "uqff.uqff_directory:Uqff",
@@ -39,6 +40,7 @@ OPTIONS: Table[OptionGroup] = Table(
         "npy_dir": "npy_dir.npy_options:GROUP",
         "squizd": "squizd.squizd_options:GROUP",
         "uqff": "uqff.uqff_options:GROUP",
+        "coreml": "coreml.coreml_options:GROUP",
     },
 )
 """The formats that have options of their own, and where these are declared."""

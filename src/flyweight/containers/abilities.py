@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from flyweight.containers.container import Arrangement, Chunks, Container, Finding, Placement
 from flyweight.containers.named_quantizations import Preset
@@ -66,6 +66,24 @@ class Restates(Protocol):
 
     def restated(self, bundle: Bundle) -> Iterable[str]:
         """What of that there is, for the report of a conversion."""
+
+
+class Use(NamedTuple):
+    """An operation of a program that has a weight as its operand. Axes are those of the picture, not of batch and channels."""
+
+    operation: str
+    """As the program calls it: conv, conv_transpose, linear, matmul, gather …"""
+    strides: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    groups: int = 1
+
+
+@runtime_checkable
+class KnowsUses(Protocol):
+    """The format has a program, which says what weights are for."""
+
+    def uses(self, bundle: Bundle) -> Mapping[str, Sequence[Use]]:
+        """The operations that use each weight, by its name."""
 
 
 # Writing ------------------------------------------------------------------------------------------

@@ -81,6 +81,8 @@ class DenseTypes(NamedTuple):
     """The one they demand of vectors, if they do."""
     exactly: Mapping[DType, DType] = {}
     """Types that are stored as another where no value changes, because its readers know that one."""
+    instead: Mapping[DType, DType] = {}
+    """Types that its readers do not know, and those that their values are rounded to."""
 
 
 class Arrangement(NamedTuple):

@@ -193,7 +193,7 @@ class Wishes(NamedTuple):
 
 def _step(checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Container, wishes: Wishes) -> Step:
     """How one tensor gets there."""
-    choice = wishes.recipe.choose(source.spec, source.name, renamed.name)
+    choice = wishes.recipe.choose(TensorSpec(source.spec.shape, _value_dtype(source)), source.name, renamed.name)
     transform = renamed.transform
     moves_values = transform is not None and transform.add != 0
     if source.codec.is_foreign and (choice.codec or choice.dtype or wishes.dtype):
@@ -227,7 +227,14 @@ def _dense_dtype(source: Entry, container: Container, choice: Choice, wishes: Wi
         return source.spec.dtype
     if container.dense.vectors is not None and len(source.spec.shape) < 2:  # its readers take no other
         return wishes.vectors or source.spec.dtype
-    return choice.dtype or wishes.dtype or source.spec.dtype
+    dtype = choice.dtype or wishes.dtype or _value_dtype(source)
+    return container.dense.instead.get(dtype, dtype)
+
+
+def _value_dtype(source: Entry) -> DType:
+    """The narrowest element type that is known to hold a tensor's values."""
+    narrow = codec_for(source.codec).value_dtype if source.codec != RAW and known(source.codec) else None
+    return narrow or source.spec.dtype
 
 
 def _fits(checkpoint: Checkpoint, source: Entry, dtype: DType) -> bool:

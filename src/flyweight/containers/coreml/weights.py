@@ -1,0 +1,138 @@
+"""The weights of a program: which operations make them, and what they are called.
+
+A weight is a constant that lies in a weight file, or the last of `constexpr` operations that feed each other. It is called as
+its output is. What several functions share is one weight; two weights of one name in different functions get the function's name
+before their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from flyweight.containers.coreml.constexprs import Form, Reader
+from flyweight.containers.coreml.program import CONST, CONSTEXPR, Operation, Program
+from flyweight.foundation.cursor import check_name
+from flyweight.foundation.errors import MalformedError
+from flyweight.foundation.protobuf import Message
+
+
+@dataclass(frozen=True)
+class Weight:
+    name: str
+    operations: list[Operation]
+    """The last operation of each place where the program has it."""
+
+
+Producers = dict[tuple[str, str], Operation]
+
+
+@dataclass(frozen=True)
+class ProgramWeights:
+    weights: list[Weight]
+    producers: Producers
+    """Constants and `constexpr` operations by function and output."""
+    inner: frozenset[int]
+    """Where operations begin whose results only other `constexpr` operations use."""
+
+
+def find_weights(program: Program) -> ProgramWeights:
+    """Nothing of the weight files is read."""
+    operations = list(program.holding_weights())
+    producers: Producers = {}
+    for operation in operations:
+        for name, _ in operation.outputs:
+            if producers.setdefault((operation.scope, name), operation) is not operation:
+                raise MalformedError(
+                    "two operations of one function have this output",
+                    code="E_DUPLICATE",
+                    file=program.message.file,
+                    tensor=name,
+                )
+    used = {
+        (operation.scope, name)
+        for operation in operations
+        if operation.kind.startswith(CONSTEXPR)
+        for key in operation.bindings
+        for name in operation.names_of(key)
+    }
+    inner = [operation for operation in operations if any((operation.scope, name) in used for name, _ in operation.outputs)]
+    if any(operation.kind == CONST for operation in inner):
+        elsewhere = _names_used_elsewhere(program)
+        inner = [o for o in inner if o.kind != CONST or (o.scope, o.name) not in elsewhere]
+    starts = frozenset(operation.message.start for operation in inner)
+    return ProgramWeights(_named(program, operations, producers, starts), producers, starts)
+
+
+def _named(program: Program, operations: list[Operation], producers: Producers, inner: frozenset[int]) -> list[Weight]:
+    contents = _Contents(producers)
+    by_content: dict[int, Weight] = {}
+    names: set[str] = set()
+    for operation in operations:
+        if operation.message.start in inner:
+            continue
+        content = contents.number(operation)
+        if content not in by_content:
+            name = check_name(operation.name, file=program.message.file)
+            if name in names:
+                name = f"{operation.scope}/{name}"
+            if name in names:
+                raise MalformedError("two weights have this name", code="E_DUPLICATE", file=program.message.file, tensor=name)
+            names.add(name)
+            by_content[content] = Weight(name, [])
+        by_content[content].operations.append(operation)
+    return list(by_content.values())
+
+
+class _Contents:
+    """Numbers for operations: the same for two that make the same of the same blobs, whatever they are called."""
+
+    def __init__(self, producers: Producers) -> None:
+        self.producers = producers
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self._of: dict[int, int | None] = {}
+        """By where an operation begins; None: being worked out, as happens in a circle, which reading refuses."""
+
+    def number(self, operation: Operation) -> int:
+        start = operation.message.start
+        if (known := self._of.setdefault(start, None)) is not None:
+            return known
+        values: list[object] = [operation.kind]
+        for key, message in sorted(operation.attributes.items()):
+            if key != "name":
+                values += key, message.raw
+        for key, bindings in sorted(operation.bindings.items()):
+            for binding in bindings:
+                values += key, self._bound(operation, binding)
+        self._of[start] = number = self._numbers.setdefault(tuple(values), len(self._numbers))
+        return number
+
+    def _bound(self, operation: Operation, binding: Message) -> object:
+        made = self.producers.get((operation.scope, name := binding.text(1)))
+        if made is None or (made.message.start in self._of and self._of[made.message.start] is None):
+            return binding.raw
+        return self.number(made), [output for output, _ in made.outputs].index(name)
+
+
+def _names_used_elsewhere(program: Program) -> set[tuple[str, str]]:
+    """Names that operations other than `constexpr` ones, and results of blocks, refer to."""
+    return {(scope, name) for scope, function in program.functions.items() for name in _used_in(function.map(3))}
+
+
+def _used_in(blocks: Mapping[str, Message], depth: int = 0) -> Iterator[str]:
+    for block in blocks.values():
+        yield from block.texts(2)
+        for message in block.all(3):
+            if not message.text(1).startswith(CONSTEXPR):
+                for argument in message.map(2).values():
+                    yield from (name for binding in argument.all(1) if (name := binding.text(1)))
+            if depth < 16:
+                yield from _used_in({str(at): inner for at, inner in enumerate(message.all(4))}, depth + 1)
+
+
+def read_forms(program: Program, found: ProgramWeights) -> dict[str, Form]:
+    """How each weight is stored."""
+    reader = Reader(program, found.producers)
+    forms = {weight.name: reader.read(weight.operations[0]) for weight in found.weights}
+    program.check_overlaps()
+    return forms
