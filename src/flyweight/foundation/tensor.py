@@ -70,6 +70,16 @@ def rows_encode_alone(spec: TensorSpec, parts: Layout) -> bool:
     return has_rows(spec, parts) and all(part.shape for part in parts.values())
 
 
+def code_stream(shape: tuple[int, ...], bits: int) -> TensorSpec:
+    """Bytes that hold one stream of codes over a whole array: those of a matrix by rows, where rows are whole bytes; else flat.
+
+    A matrix alone, because its rows keep their meaning when they are cut out: an axis before the last may have blocks.
+    """
+    if len(shape) == 2 and shape[1] * bits % 8 == 0:
+        return TensorSpec((shape[0], shape[1] * bits // 8), DType.U8)
+    return TensorSpec((-(-prod(shape) * bits // 8),), DType.U8)
+
+
 @dataclass(frozen=True, slots=True)
 class CodecSpec:
     """A codec as data: its name and parameters. Containers know codecs only in this form.
