@@ -81,14 +81,15 @@ class Blocking:
         return all(length == 1 for length in self.lengths[: self._cut_axis])
 
     def of_runs(self, numbers: Array, first: int, last: int) -> Array:
-        """What a number per block is for the runs from `first` up to `last`, (1, runs) float32."""
-        flat = numbers.reshape(-1)
+        """A number per block as one for each of the runs from `first` up to `last`, (1, runs)."""
         if self.in_order:
-            return flat[None, first:last].astype(np.float32)
-        cut = self._cut_axis
-        places = np.unravel_index(np.arange(first, last), (*self.shape[:cut], self.counts[cut]))
-        blocks = [place // length for place, length in zip(places, (*self.lengths[:cut], 1), strict=True)]
-        return flat[np.ravel_multi_index(blocks, self.counts[: cut + 1])][None].astype(np.float32)
+            return numbers.reshape(1, -1)[:, first:last]
+        cut, along = self._cut_axis, self.counts[self._cut_axis]
+        start, stop = first // along, -(-last // along)  # rows of runs, each along the cut axis
+        places = np.unravel_index(np.arange(start, stop), self.shape[:cut])
+        blocks = [place // length for place, length in zip(places, self.lengths[:cut], strict=True)]
+        rows = numbers.reshape(-1, along)[np.ravel_multi_index(blocks, self.counts[:cut])]
+        return rows.reshape(1, -1)[:, first - start * along : last - start * along]
 
     # Encoding follows the blocks: one after the other, each row-major.
 

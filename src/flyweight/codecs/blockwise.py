@@ -107,7 +107,7 @@ class Blockwise(Codec):
 
     def _load(self, spec: TensorSpec, parts: Parts) -> _Stored:
         codes = np.require(parts["codes"], requirements=["C", "A"]).reshape(1, -1)
-        return _Stored(self.blocking(spec), codes, parts["scale"], self._offset(parts))
+        return _Stored(self.blocking(spec), codes, astype(parts["scale"], _F32), astype(self._offset(parts), _F32))
 
     def _offset(self, parts: Parts) -> Array:
         """A number for each block: zeros, where none are stored."""
@@ -282,7 +282,7 @@ class Blockwise(Codec):
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What a tensor is decoded from: codes as they are stored, (1, …), and a scale and an offset for each block."""
+    """What a tensor is decoded from: codes as they are stored, (1, …), and a scale and an offset for each block, float32."""
 
     blocking: Blocking
     codes: Array
