@@ -91,4 +91,16 @@ void f32_to_f16(const float* __restrict values, size_t count, uint16_t* __restri
     }
 }
 
+// The nearest number that f16 has.
+inline float f16_rounded(float value) { return value != value ? value : f16_value(f16_bits(value)); }
+
+[[gnu::always_inline]] inline F32x8 f16_rounded(F32x8 values) {
+#ifdef __F16C__
+    return F32x8(_mm256_cvtph_ps(_mm256_cvtps_ph(__m256(values), _MM_FROUND_TO_NEAREST_INT)));
+#else
+    for (int i = 0; i < 8; ++i) values[i] = f16_rounded(values[i]);
+    return values;
+#endif
+}
+
 }  // namespace

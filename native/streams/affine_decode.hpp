@@ -1,9 +1,10 @@
 // Packed codes and a scale per group of columns, to values in one pass; affine_encode.hpp has the way back.
 //
 //     scale_bias   code · s + b            scale_zero   (code − z) · s
-//     signed_bias  signed code · s + b     symmetric    signed code · s
+//     signed_bias  signed code · s + b     signed_zero  (signed code − z) · s
+//                                          symmetric    signed code · s
 //
-// Each operation rounds to f32. A row of codes is a little-endian bit stream. Rows are worked on in runs that stay in the first-level
+// Each operation rounds to f32, and those named `…_f16` the last result to f16. A row of codes is a little-endian bit stream. Rows are worked on in runs that stay in the first-level
 // cache: codes a byte each lie between the bit stream and the floats.
 #pragma once
 
@@ -43,6 +44,16 @@ struct ScaleZero {
 
 struct SignedBias : ScaleBias {
     static constexpr bool is_signed = true;
+};
+
+struct SignedZero : ScaleZero {
+    static constexpr bool is_signed = true;
+};
+
+template <typename Form>
+struct RoundedToF16 : Form {
+    template <typename F>
+    static F value(F code, float s, float o) { return f16_rounded(Form::value(code, s, o)); }
 };
 
 struct Symmetric {

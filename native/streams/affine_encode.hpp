@@ -10,16 +10,6 @@ namespace {
 
 enum class Stored : int { f32, f16, bf16 };
 
-
-inline F32x8 f16_rounded(F32x8 values) {
-#ifdef __F16C__
-    return F32x8(_mm256_cvtph_ps(_mm256_cvtps_ph(__m256(values), _MM_FROUND_TO_NEAREST_INT)));
-#else
-    for (int i = 0; i < 8; ++i) values[i] = f16_value(f16_bits(values[i]));
-    return values;
-#endif
-}
-
 // Numbers rounded to the stored type, widened again.
 inline F32x8 rounded_to(Stored type, F32x8 values) {
     if (type == Stored::f32) return values;

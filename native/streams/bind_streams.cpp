@@ -82,6 +82,9 @@ void bind_streams(nb::module_& module) {
     define(module, #kernel, decode_grouped<&Streams::kernel##_bf16, uint16_t>, "packed", "bits", "scale", offset, "group", "out");
     X(decode_scale_bias, "bias") X(decode_scale_zero, "zero") X(decode_signed_bias, "bias")
 #undef X
+#define X(kernel) define(module, #kernel, decode_grouped<&Streams::kernel, float>, "packed", "bits", "scale", "zero", "group", "out");
+    X(decode_scale_zero_f16) X(decode_signed_zero) X(decode_signed_zero_f16)
+#undef X
 #define X(suffix, T)                                                                                                                \
     define(module, "decode_symmetric", decode_symmetric<&Streams::decode_symmetric##suffix, T>, "packed", "bits", "scale", "group", \
            "out");                                                                                                                  \

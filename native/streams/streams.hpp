@@ -14,6 +14,9 @@
     X(f32_to_f16, f32_to_f16)                                                                                               \
     X(decode_scale_bias, decode_affine<ScaleBias, float>) X(decode_scale_bias_bf16, decode_affine<ScaleBias, uint16_t>)     \
     X(decode_scale_zero, decode_affine<ScaleZero, float>) X(decode_scale_zero_bf16, decode_affine<ScaleZero, uint16_t>)     \
+    X(decode_scale_zero_f16, decode_affine<RoundedToF16<ScaleZero>, float>)                                                 \
+    X(decode_signed_zero, decode_affine<SignedZero, float>)                                                                 \
+    X(decode_signed_zero_f16, decode_affine<RoundedToF16<SignedZero>, float>)                                               \
     X(decode_signed_bias, decode_affine<SignedBias, float>) X(decode_signed_bias_bf16, decode_affine<SignedBias, uint16_t>) \
     X(decode_symmetric, decode_affine<Symmetric, float>) X(decode_symmetric_bf16, decode_affine<Symmetric, uint16_t>)       \
     X(encode_scale_bias, encode_biased<float, false>) X(encode_scale_bias_bf16, encode_biased<uint16_t, false>)             \

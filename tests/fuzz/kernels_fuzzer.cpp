@@ -267,6 +267,8 @@ const Case cases[] = {
 #define X(form) decode_grouped<&Kernels::form, float>, decode_grouped<&Kernels::form##_bf16, uint16_t>,
     X(decode_scale_bias) X(decode_scale_zero) X(decode_signed_bias) X(decode_symmetric)
 #undef X
+    decode_grouped<&Kernels::decode_scale_zero_f16, float>, decode_grouped<&Kernels::decode_signed_zero, float>,
+    decode_grouped<&Kernels::decode_signed_zero_f16, float>,
     unpack_bits, pack_bits, palette_decode, table_decode,
     lossless_decode<&Kernels::lossless_decode_bf16, uint16_t, 3, 1>,
     lossless_decode<&Kernels::lossless_decode_f16, uint16_t, 6, 1>,

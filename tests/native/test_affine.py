@@ -12,6 +12,8 @@ BITS = range(1, 9)
 COLUMNS = [0, 1, 5, 31, 32, 63, 64, 65, 257, 1024, 1025, 2100]
 STREAMED = 16 << 20
 DECODERS = {"decode_scale_bias": 2, "decode_scale_zero": 2, "decode_signed_bias": 2, "decode_symmetric": 1}
+ZERO_DECODERS = ("decode_scale_zero_f16", "decode_signed_zero", "decode_signed_zero_f16")
+"""To f32 alone."""
 ENCODERS = {"encode_scale_bias": 2, "encode_signed_bias": 2, "encode_symmetric": 1, "encode_afq": 2}
 """How many arrays lie beside the codes."""
 
@@ -55,6 +57,23 @@ def test_decode(isa: str, fenced, kernel: str, bits: int) -> None:
             narrow = fenced((3, columns), ml_dtypes.bfloat16)
             getattr(kernels, kernel)(packed, bits, *beside, group, narrow)
             assert same(narrow, expected.astype(ml_dtypes.bfloat16))
+
+
+@pytest.mark.parametrize("kernel", ZERO_DECODERS)
+@pytest.mark.parametrize("bits", BITS)
+def test_decode_to_f32(isa: str, fenced, kernel: str, bits: int) -> None:
+    rng = np.random.default_rng(bits)
+    for columns in COLUMNS:
+        for group in (1, 7, 16, 64, 100, 5000):
+            groups, nbytes = -(-columns // group), -(-columns * bits // 8) + columns % 3
+            packed = fenced((3, nbytes), np.uint8, rng.integers(0, 256, (3, nbytes), dtype=np.uint8))
+            scale, zero = (fenced((3, groups), np.float32, numbers(rng, (3, groups))) for _ in range(2))
+            expected, out = np.empty((3, columns), np.float32), fenced((3, columns), np.float32)
+            twin(kernel, packed, bits, scale, zero, group, expected)
+            getattr(kernels, kernel)(packed, bits, scale, zero, group, out)
+            assert same(out, expected)
+            with pytest.raises(TypeError, match="out"):
+                getattr(kernels, kernel)(packed, bits, scale, zero, group, out.astype(ml_dtypes.bfloat16))
 
 
 @pytest.mark.parametrize("kernel", DECODERS)

@@ -22,6 +22,7 @@ def codec(name: str, **params: Param) -> CodecSpec:
     return CodecSpec(name, params)
 
 
+FLOAT_PAIRS = (("f16", "f16"), ("f16", "f32"), ("f32", "f16"))
 BLOCKS = ((0, 0), (1, 0), (1, 128), (2, 100))
 # Parameters to try, for codecs that have some.
 SAMPLES = {
@@ -46,6 +47,15 @@ SAMPLES = {
         *({"bits": bits, "group": 64} for bits in (1, 2, 3, 4, 8)),
         *({"bits": bits, "group": group, "axis": 1} for bits, group in ((1, 32), (3, 64), (4, 64), (8, 16))),
         *({"bits": 4, "group": 64, "scale": scale, "axis": axis} for scale, axis in (("f16", 1), ("bf16", 0))),
+    ],
+    "blockwise": [
+        *({"data": data, "block": block} for data in ("i8", "i4") for block in ("", "1", "1x32", "0x64")),
+        *({"data": data, "block": block, "offset": "data"} for data in ("i8", "u8", "i4", "u4") for block in ("1", "1x32")),
+        *({"data": "u4", "block": "1", "scale": scale, "offset": offset} for scale, offset in FLOAT_PAIRS),
+        {"data": "i8", "block": "1", "scale": "f32"},
+        {"data": "i4", "block": "1x32", "scale": "f32", "offset": "f32"},
+        {"data": "f16", "block": "1", "scale": "f32"},
+        {"data": "f32", "block": "1x16", "scale": "f16", "offset": "f16"},
     ],
     "sparse": [
         {},
@@ -120,6 +130,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         "iq4_xs": "a search, as iq4_nl",
         "corrected": "the correction is fitted to what the inner codec loses, which is anew in every generation",
         "astc": "a search by an encoder that is not ours",
+        "blockwise": "the ends of a block are rounded to f16, and steps of 8 bits between them move with that",
     },
     "some grids are found": {
         "excess": "its offset is rounded once more on the way to the grid, and `from_grid` refuses (docs/formats/excess.md)",

@@ -21,6 +21,7 @@ CODECS: Table[type[Codec]] = Table(
         "affine": "affine:Affine",
         "palette": "palette:Palette",
         "hqq": "hqq:Hqq",
+        "blockwise": "blockwise:Blockwise",
         **{name: f"ggml:{name.upper()}" for name in ggml_types_with("decode")},
         "lossless": "lossless:Lossless",
         "lossless_small": "lossless_small:LosslessSmall",

@@ -1,10 +1,11 @@
 """Packed codes with a scale per group of columns, to values and back.
 
     scale_bias   w = code · s + b         scale_zero   w = (code − z) · s
-    signed_bias  w = signed code · s + b  symmetric    w = signed code · s
+    signed_bias  w = signed code · s + b  signed_zero  w = (signed code − z) · s
+                                          symmetric    w = signed code · s
 
-A row of codes is a bit stream; the last group of a row may be short. Each operation rounds to f32, in the order written. Signed
-codes are two's complement.
+A row of codes is a bit stream; the last group of a row may be short. Each operation rounds to f32, in the order written; those
+named `…_f16` then round the value to f16. Signed codes are two's complement.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ def _unpacked(packed: Array, bits: int, count: int) -> Array:
     codes = np.empty((len(packed), count), np.uint8)
     _unpack_bits.definition(packed, bits, codes)
     return codes
+
+
+def _signed(packed: Array, bits: int, count: int) -> Array:
+    half = 1 << bits - 1
+    signed: Array = (_unpacked(packed, bits, count) ^ np.uint8(half)).astype(np.float32) - np.float32(half)
+    return signed
 
 
 def _per_column(groups: Array, group: int, columns: int) -> Array:
@@ -60,9 +67,26 @@ def _decode_signed_bias(packed: Array, bits: int, scale: Array, bias: Array, gro
 @kernel
 @also_to_bf16
 def _decode_symmetric(packed: Array, bits: int, scale: Array, group: int, out: Array) -> None:
-    half = 1 << bits - 1
-    signed = (_unpacked(packed, bits, out.shape[1]) ^ np.uint8(half)).astype(np.float32) - np.float32(half)
-    np.multiply(signed, _per_column(scale, group, out.shape[1]), out=out)
+    np.multiply(_signed(packed, bits, out.shape[1]), _per_column(scale, group, out.shape[1]), out=out)
+
+
+@kernel
+def _decode_signed_zero(packed: Array, bits: int, scale: Array, zero: Array, group: int, out: Array) -> None:
+    columns = out.shape[1]
+    np.subtract(_signed(packed, bits, columns), _per_column(zero, group, columns), out=out)
+    np.multiply(out, _per_column(scale, group, columns), out=out)
+
+
+@kernel
+def _decode_scale_zero_f16(packed: Array, bits: int, scale: Array, zero: Array, group: int, out: Array) -> None:
+    _decode_scale_zero.definition(packed, bits, scale, zero, group, out)
+    out[...] = out.astype(np.float16)
+
+
+@kernel
+def _decode_signed_zero_f16(packed: Array, bits: int, scale: Array, zero: Array, group: int, out: Array) -> None:
+    _decode_signed_zero.definition(packed, bits, scale, zero, group, out)
+    out[...] = out.astype(np.float16)
 
 
 # Encoding -------------------------------------------------------------------------------------
@@ -175,6 +199,28 @@ def decode_scale_zero(packed: Array, bits: int, scale: Array, zero: Array, group
     """(code − zero) · scale, arrays as in `decode_scale_bias`."""
     values = _check_decoding(packed, bits, group, out, scale=scale, zero=zero)
     _decode_scale_zero.run(packed, bits, scale, zero, group, values)
+
+
+def decode_scale_zero_f16(packed: Array, bits: int, scale: Array, zero: Array, group: int, out: Array) -> None:
+    """(code − zero) · scale, rounded to f16, arrays as in `decode_scale_bias` but for out, which is f32."""
+    check("out", out, F32, (None, None), written=True)
+    _decode_scale_zero_f16.run(
+        packed, bits, scale, zero, group, _check_decoding(packed, bits, group, out, scale=scale, zero=zero)
+    )
+
+
+def decode_signed_zero(packed: Array, bits: int, scale: Array, zero: Array, group: int, out: Array) -> None:
+    """As `decode_scale_zero`, codes in two's complement, to f32."""
+    check("out", out, F32, (None, None), written=True)
+    _decode_signed_zero.run(packed, bits, scale, zero, group, _check_decoding(packed, bits, group, out, scale=scale, zero=zero))
+
+
+def decode_signed_zero_f16(packed: Array, bits: int, scale: Array, zero: Array, group: int, out: Array) -> None:
+    """As `decode_scale_zero_f16`, codes in two's complement."""
+    check("out", out, F32, (None, None), written=True)
+    _decode_signed_zero_f16.run(
+        packed, bits, scale, zero, group, _check_decoding(packed, bits, group, out, scale=scale, zero=zero)
+    )
 
 
 def decode_signed_bias(packed: Array, bits: int, scale: Array, bias: Array, group: int, out: Array) -> None:
