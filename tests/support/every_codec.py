@@ -60,6 +60,8 @@ SAMPLES = {
     "sparse": [
         {},
         {"form": "indices"},
+        {"form": "stream"},
+        {"form": "stream", "inner": codec("palette", bits=2)},
         {"form": "indices", "index": "i64", "inner": "lossless"},
         {"inner": codec("affine", bits=8, group=32)},
         {"inner": codec("masked", inner=codec("palette", table="f32"), block=4)},

@@ -1,6 +1,7 @@
 """`sparse`: the positions of nonzero values, and those values in order, stored by an inner codec.
 
     mask      one bit per value, low bits first, rows padded to whole bytes
+    stream    the same without padding: one stream of bits over the whole tensor
     indices   ascending places in the flattened tensor
 
 The `stored` values are a vector to the inner codec: plain (`raw`, exact: a word counts as zero only if all its bits are),
@@ -23,7 +24,7 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
 
-_FORMS = ("mask", "indices")
+_FORMS = ("mask", "stream", "indices")
 _INDEX = {"u32": DType.U32, "i64": DType.I64}
 # Indices say nothing of zeros, so a file of a few bytes could ask for any amount of memory: beyond 16 Mi values they
 # must name one in 1024.
@@ -56,7 +57,12 @@ class Sparse(OuterCodec):
             if spec.size > _FREE_SIZE + _MAX_SPREAD * self.stored:
                 raise UnsupportedError(f"{spec} is too large for {self.stored} indices", code="E_SPEC", hint="use a mask")
             return {"indices": TensorSpec((self.stored,), _INDEX[self.index])} | dict(self.inner_layout(spec))
-        return {"mask": TensorSpec((*spec.shape[:-1], -(-spec.columns // 8)), DType.U8)} | dict(self.inner_layout(spec))
+        shape = (-(-spec.size // 8),) if self.form == "stream" else (*spec.shape[:-1], -(-spec.columns // 8))
+        return {"mask": TensorSpec(shape, DType.U8)} | dict(self.inner_layout(spec))
+
+    def _masked_rows(self, spec: TensorSpec) -> tuple[int, int]:
+        """Rows and columns as the mask has them: a stream is the mask of one row."""
+        return (1, spec.size) if self.form == "stream" else (spec.rows, spec.columns)
 
     # Values ↔ parts
 
@@ -90,16 +96,18 @@ class Sparse(OuterCodec):
             target[...] = 0
             target[_places(parts["indices"], spec.size)] = values
             return
-        mask = np.ascontiguousarray(parts["mask"]).reshape(spec.rows, -(-spec.columns // 8))
-        require_marks("mask", mask, spec.columns, self.stored)
-        kernels.expand(mask, np.require(values, word, "A").reshape(1, -1), target.reshape(spec.rows, spec.columns))
+        rows, columns = self._masked_rows(spec)
+        mask = np.ascontiguousarray(parts["mask"]).reshape(rows, -(-columns // 8))
+        require_marks("mask", mask, columns, self.stored)
+        kernels.expand(mask, np.require(values, word, "A").reshape(1, -1), target.reshape(rows, columns))
 
     def _gathered(self, spec: TensorSpec, array: Array) -> tuple[Array, Array]:
         """Which values are stored (by their bits if every bit must come back, else by their value), and those values."""
         bits = spec.dtype.bits
         keep = (1 << bits) - 1 if self.exact or spec.dtype.kind != "f" else (1 << bits - 1) - 1  # the sign of a zero is none
-        words = _flat(spec, array).view(f"<u{spec.dtype.itemsize}").reshape(spec.rows, spec.columns)
-        mask = np.empty((spec.rows, -(-spec.columns // 8)), np.uint8)
+        rows, columns = self._masked_rows(spec)
+        words = _flat(spec, array).view(f"<u{spec.dtype.itemsize}").reshape(rows, columns)
+        mask = np.empty((rows, -(-columns // 8)), np.uint8)
         kernels.mark(words, keep, mask)
         values = np.empty((1, int(np.bitwise_count(mask).sum(dtype=np.int64))), words.dtype)
         kernels.gather(mask, words, values)

@@ -25,13 +25,16 @@ def test_the_bytes() -> None:
     parts = codec.encode(SPEC, VALUES)
     assert parts["mask"].tolist() == [[0b100, 0b1], [0b10000001, 0]]
     assert parts["inner.data"].tobytes() == np.float32([1.5, -2, 3, -0.0]).tobytes()  # −0 is not all zero bits
+    stream = Sparse(form="stream").fit(SPEC, VALUES).encode(SPEC, VALUES)
+    assert stream["mask"].tolist() == [0b100, 0b101, 0b10]  # the second row starts at bit 10
+    assert stream["inner.data"].tobytes() == parts["inner.data"].tobytes()
     listed = Sparse(form="indices").fit(SPEC, VALUES).encode(SPEC, VALUES)
     assert listed["indices"].tolist() == [2, 8, 10, 17]
     assert listed["indices"].dtype == np.uint32
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16, DType.I8, DType.U8, DType.I32, DType.F8_E4M3])
-@pytest.mark.parametrize("form", ["mask", "indices"])
+@pytest.mark.parametrize("form", ["mask", "stream", "indices"])
 @pytest.mark.parametrize("shape", [(), (1,), (0, 5), (5, 0), (3, 5, 7), (2, 64)])
 def test_every_value_type_and_shape(dtype: DType, form: str, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(1)
@@ -50,6 +53,18 @@ def test_a_mask_that_does_not_match_is_refused(part: str, wrong: list[list[int]]
     with pytest.raises(MalformedError) as caught:
         codec.decode(SPEC, {"mask": np.uint8(wrong), "inner.data": np.ones(4, np.float32)})
     assert caught.value.code == "E_PART_VALUES"
+
+
+@pytest.mark.parametrize("wrong", [[0b101, 0b101, 0b10], [0b100, 0b101, 0], [0b100, 0b101, 0b10000]])
+def test_a_stream_that_does_not_match_is_refused(wrong: list[int]) -> None:
+    """One mark too many, one too few, and one behind the twentieth value."""
+    sound = {"mask": np.uint8([0b100, 0b101, 0b10]), "inner.data": np.ones(4, np.float32)}
+    codec = Sparse(form="stream", stored=4)
+    assert codec.check_values(SPEC, sound) is None
+    with pytest.raises(MalformedError) as caught:
+        codec.decode(SPEC, sound | {"mask": np.uint8(wrong)})
+    assert caught.value.code == "E_PART_VALUES"
+    assert codec.check_values(SPEC, sound | {"mask": np.uint8(wrong)}) == caught.value.message
 
 
 @pytest.mark.parametrize("wrong", [[1, 1], [5, 2], [0, 20], [0, 2**32 - 1]])
