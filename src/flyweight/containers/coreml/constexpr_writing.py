@@ -88,8 +88,9 @@ def write(weight: Weight) -> list[Pieces]:
     """The operations that make a weight, the last of them under its name."""
     codec = weight.entry.codec
     if codec == RAW:
-        kind = weight.kind
-        return [constant(weight.output, kind, weight.shape, weight.array(kind, weight.shape, "data"))]
+        # In the weight file, however small: what lies in the program is no weight to who reads it.
+        value = weight.weights.blob(weight.kind, weight.shape, (weight.entry.name, "data"))
+        return [constant(weight.output, weight.kind, weight.shape, value)]
     if weight.generation < IOS16:
         raise weight.unsupported("needs a program of iOS 16 or later")
     writers = _IOS16 if weight.generation < IOS18 else _IOS18

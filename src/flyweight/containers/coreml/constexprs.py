@@ -344,7 +344,7 @@ def _sparse_to_dense(reader: Reader, operation: Operation) -> Form:
             raise operation.malformed(f"a mask of {mask.kind.label}")
     if len(kept.shape) != 1 or kept.kind.label not in (*FLOATS, "i8", "u8"):
         raise operation.unsupported(f"nonzero values of {kept.kind.label}{list(kept.shape)}")
-    parts = {"mask": as_stream(mask, operation), **_within({"data": as_array(kept, kept.shape, operation)})}
+    parts = {"mask": as_bytes(mask, operation), **_within({"data": as_array(kept, kept.shape, operation)})}
     codec = CodecSpec("sparse", {"form": "stream", "stored": kept.size, "index": "u32", "inner": RAW})
     return Form(shape, kept.kind, codec, parts)
 
@@ -381,7 +381,7 @@ def _around(operation: Operation, mask: Value, kept: Value, inner: Form) -> Form
     if mask.kind.label != "u1" or len(kept.shape) != 1:
         raise operation.malformed(f"a mask of {mask.kind.label} for values of {list(kept.shape)}")
     codec = CodecSpec("sparse_codes", {"stored": kept.size, "inner": inner.codec})
-    return Form(inner.shape, inner.kind, codec, {"mask": as_stream(mask, operation), **_within(inner.parts)}, mask)
+    return Form(inner.shape, inner.kind, codec, {"mask": as_bytes(mask, operation), **_within(inner.parts)}, mask)
 
 
 _FORMS: dict[str, Callable[[Reader, Operation], Form]] = {

@@ -63,14 +63,17 @@ class WeightsOfProgram:
     def value(self, kind: ElementType, shape: tuple[int, ...], key: tuple[str, str]) -> Pieces:
         """A value whose bytes are those of `key`: a tensor and its part."""
         count = prod(shape)
-        if kind.blob is not None and (count >= _FEWEST_IN_BLOBS or key[0] in self.shared):
-            if key not in self._offsets:
-                self._offsets[key], self.extents[key] = self.layout.add(kind, count)
-            offset = self._offsets[key]
-            return Pieces((field(2, tensor_type(kind, shape)), field(5, field(1, _FILE), number_field(2, offset))))
+        if count >= _FEWEST_IN_BLOBS or key[0] in self.shared:
+            return self.blob(kind, shape, key)
         self.in_program[key] = nbytes(kind, count)
         number = 1 if kind.label == "f32" else 7
         return _immediate(kind, shape, number, field(1, Hole(key, nbytes(kind, count))))
+
+    def blob(self, kind: ElementType, shape: tuple[int, ...], key: tuple[str, str]) -> Pieces:
+        """The same, in the weight file whatever its size."""
+        if key not in self._offsets:
+            self._offsets[key], self.extents[key] = self.layout.add(kind, prod(shape))
+        return Pieces((field(2, tensor_type(kind, shape)), field(5, field(1, _FILE), number_field(2, self._offsets[key]))))
 
 
 def operation(
