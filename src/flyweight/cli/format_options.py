@@ -27,8 +27,20 @@ class _Value(click.ParamType[Any]):
             return self.fail(str(error), param, ctx)
 
 
+class _PathOrWord(LocalPath):
+    """A path, or what an option has beside paths."""
+
+    def __init__(self, option: Option) -> None:
+        super().__init__(exists=True)
+        self.option = option
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        is_word = isinstance(value, str) and self.option.words(value)
+        return value if is_word else super().convert(value, param, ctx)
+
+
 def _parameter(option: Option) -> click.Option:
-    kind = LocalPath(exists=True) if option.read is Path else _Value(option)
+    kind = _PathOrWord(option) if option.read is Path else _Value(option)
     return click.Option([option.flag, option.name], type=kind, metavar=option.metavar, help=option.help)
 
 

@@ -20,6 +20,8 @@ class Option(NamedTuple):
     """The value from its text, or ValueError with a sentence; `Path` stands for a file or directory that is there."""
     metavar: str | None
     help: str
+    words: Callable[[str], bool] = lambda text: False
+    """Which values are no path, where `read` is `Path`."""
 
     @property
     def name(self) -> str:
@@ -56,13 +58,19 @@ class Extras(Protocol):
     def inputs(self) -> Mapping[str, Path]:
         """All that is read besides the source, by the option that names it."""
 
-    def files(self) -> Mapping[str, bytes]:
-        """Side files to embed, read now."""
+    @property
+    def made(self) -> Mapping[str, str]:
+        """What is made of the source besides, by the option that asks for it, and as that says."""
+
+    def files(self, make_package: Callable[[str], bytes]) -> Mapping[str, bytes]:
+        """Side files to embed, read now. `make_package` makes the archive of a Core ML package for a target."""
 
 
-def option(flag: str, read: Callable[[str], object], metavar: str | None, text: str) -> dict[str, Option]:
+def option(
+    flag: str, read: Callable[[str], object], metavar: str | None, text: str, words: Callable[[str], bool] = lambda text: False
+) -> dict[str, Option]:
     """The metadata of a field that is an option."""
-    return {"option": Option(flag, read, metavar, text)}
+    return {"option": Option(flag, read, metavar, text, words)}
 
 
 def options_of(extras: type[Any]) -> tuple[Option, ...]:

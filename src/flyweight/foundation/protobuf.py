@@ -39,14 +39,20 @@ class Message:
         self.data, self.start, self.end, self.file = data, start, len(data) if end is None else end, file
 
     def __iter__(self) -> Iterator[Field]:
-        at, end = self.start, self.end
+        at, end, data = self.start, self.end, self.data
         while at < end:
-            begin = at
-            tag, at = self._varint(at)
+            begin, tag = at, data[at]
+            if tag < 0x80:  # as most are
+                at += 1
+            else:
+                tag, at = self._varint(at)
             number, kind = tag >> 3, tag & 7
             start, value = at, 0
             if kind == BYTES:
-                length, start = self._varint(at)
+                if at < end and data[at] < 0x80:
+                    length, start = data[at], at + 1
+                else:
+                    length, start = self._varint(at)
                 at = start + length
             elif kind == VARINT:
                 value, at = self._varint(at)

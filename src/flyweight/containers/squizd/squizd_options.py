@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import lcm
 from pathlib import Path
@@ -13,6 +14,9 @@ from flyweight.containers.options import OptionGroup, count, option, options_of
 QUANTS = ("int4", "int2", "tca", "astc", "astc-4x4 … astc-12x12", "none")
 INT4_SUB_BLOCK = 64
 INT2_SUB_BLOCK = 64
+DEFAULT_TARGET = "M1"
+"""What a package is made for where no target is named: what streams there streams on every later one."""
+_AUTO = re.compile(r"auto(?::\w+)?")
 
 
 def _share(text: str) -> float | Literal["auto"]:
@@ -44,7 +48,13 @@ class Extras:
         default=None, metadata=option("--sparse-block", count(1), "N", "Weights per dropped block.")
     )
     eagle: Path | None = field(default=None, metadata=option("--eagle", Path, None, "EAGLE draft head to embed (safetensors)."))
-    coreml: Path | None = field(default=None, metadata=option("--coreml", Path, None, "Core ML package to embed."))
+    coreml: Path | str | None = field(
+        default=None,
+        metadata=option(
+            "--coreml", Path, "PACKAGE|auto", "Core ML package to embed; auto, or auto:M2 …: one of the linear layers is made.",
+            words=lambda text: _AUTO.fullmatch(text) is not None,
+        ),
+    )  # fmt: skip
 
     def conflict(self, quant: str | None, has_recipe: bool) -> str | None:
         if has_recipe and (self.sub_block, self.sparse, self.sparse_block) != (None, None, None):
@@ -65,12 +75,21 @@ class Extras:
 
     @property
     def inputs(self) -> Mapping[str, Path]:
-        return {name: path for name, path in (("eagle", self.eagle), ("coreml", self.coreml)) if path is not None}
+        given = {"eagle": self.eagle, "coreml": None if self.made else self.coreml}
+        return {name: Path(path) for name, path in given.items() if path is not None}
 
-    def files(self) -> Mapping[str, bytes]:
+    @property
+    def made(self) -> Mapping[str, str]:
+        return {"coreml": self.coreml} if isinstance(self.coreml, str) and _AUTO.fullmatch(self.coreml) else {}
+
+    def files(self, make_package: Callable[[str], bytes]) -> Mapping[str, bytes]:
         from flyweight.containers import mlpackage  # which lists an archive: not needed to show or read an option
 
-        return {mlpackage.NAME: mlpackage.read_package(self.coreml)} if self.coreml else {}
+        if self.coreml is None:
+            return {}
+        if self.made:
+            return {mlpackage.NAME: make_package(str(self.coreml).partition(":")[2] or DEFAULT_TARGET)}
+        return {mlpackage.NAME: mlpackage.read_package(Path(self.coreml))}
 
     def dropped_together(self, quant: str | None) -> int:
         """The weights that have to be dropped together."""

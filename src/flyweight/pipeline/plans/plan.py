@@ -111,6 +111,8 @@ class Plan:
     dtype: DType | None = None
     """Of matrices stored dense, if one was asked for."""
     shard_bytes: int | None = None
+    made: Mapping[str, str] = field(default_factory=dict)
+    """What is made of the source besides, by the option of the format that asks for it."""
 
     def __post_init__(self) -> None:
         _ = self.limits, self.extras  # what they refuse is refused now
@@ -122,14 +124,17 @@ class Plan:
 
     @property
     def extras(self) -> Extras | None:
-        """What is read beside the source, as the options that name it."""
-        paths = {name: Path(given.path) for name, given in self.inputs.items() if name != SOURCE}
-        group = OPTIONS[self.container.name] if paths and self.container.name in OPTIONS else None
-        if group and group.extras and paths.keys() <= {option.name for option in group.options if option.read is Path}:
-            return group.extras(**paths)
-        if paths:
-            raise _malformed(f"{self.container.name} takes no input called {', '.join(map(repr, paths))}")
-        return None
+        """What is read or made beside the source, as the options that name it."""
+        asked: dict[str, Any] = {name: Path(given.path) for name, given in self.inputs.items() if name != SOURCE}
+        if not asked and not self.made:
+            return None
+        group = OPTIONS[self.container.name] if self.container.name in OPTIONS else None
+        options = {option.name: option for option in group.options if option.read is Path} if group else {}
+        asked |= {name: said for name, said in self.made.items() if name in options and options[name].words(said)}
+        if group is None or group.extras is None or not asked.keys() | self.made.keys() <= options.keys() & asked.keys():
+            called = ", ".join(map(repr, {**asked, **self.made}))
+            raise _malformed(f"{self.container.name} takes no input called {called}")
+        return group.extras(**asked)
 
     def as_json(self, folder: Path | str) -> dict[str, Any]:
         """As it is written to a file in `folder`: what lies below that is named as seen from there."""
@@ -150,6 +155,7 @@ class Plan:
             "recipe": self.recipe,
             "dtype": self.dtype.label if self.dtype else None,
             "shard_bytes": self.shard_bytes,
+            **({"made": dict(self.made)} if self.made else {}),
             "steps": [step.as_json() for step in self.steps],
         }
 
@@ -201,15 +207,22 @@ def _read(document: Any, folder: str) -> Plan:
         case {
             "format": str(form), "name": str(name), "inputs": {"source": _} as inputs, "recipe": {"name": str()} as recipe,
             "dtype": str() | None as dtype, "shard_bytes": int() | None as shard_bytes, "steps": list(steps), **rest,
-        } if rest.keys() == {"flyweight_plan"} and isinstance(recipe.get("gate", {}), dict):  # fmt: skip
+        } if rest.keys() <= {"flyweight_plan", "made"} and isinstance(recipe.get("gate", {}), dict):  # fmt: skip
             if name in ("", ".", "..") or "/" in name or "\0" in name:
                 raise _malformed(f"{name!r} is not the name of a file")
             read = {key: _read_input(value, folder) for key, value in inputs.items()}
             if shard_bytes is not None and (shard_bytes is True or not 0 < shard_bytes <= MAX_SIZE):
                 raise _malformed(f"{shard_bytes} is not a number of bytes")
             element = None if dtype is None else DType.parse(dtype)
-            return Plan(container_named(form), name, read, recipe, tuple(map(Step.read, steps)), element, shard_bytes)
+            made = _read_made(rest.get("made", {}))
+            return Plan(container_named(form), name, read, recipe, tuple(map(Step.read, steps)), element, shard_bytes, made)
     raise _malformed("a field is missing, unknown or of another type")
+
+
+def _read_made(document: Any) -> Mapping[str, str]:
+    if not isinstance(document, dict) or not all(type(said) is str for said in document.values()):
+        raise _malformed("what is made besides is an object of texts")
+    return document
 
 
 def _read_input(document: Any, folder: str) -> Input:

@@ -57,11 +57,13 @@ def make_job(
     draft: Checkpoint | None = None,
     files: Mapping[str, bytes] | None = None,
     inputs: Mapping[str, Input] | None = None,
+    made: Mapping[str, str] | None = None,
     order: Callable[[Entry], int] | None = None,
 ) -> Job:
     """Decide everything. Raises UnsupportedError listing every tensor that cannot be carried.
 
-    `draft` holds a draft head to add, `files` are side files to add, `inputs` what they are read from. Tensors lie as in the
+    `draft` holds a draft head to add, `files` are side files to add, `inputs` what they are read from and `made` which of them
+    are made of the source. Tensors lie as in the
     source, or sorted by `order`.
     """
     inputs = {SOURCE: input_of(checkpoint), **(inputs or {})}
@@ -112,7 +114,7 @@ def make_job(
     placement = container.place(Manifest(container.name, entries, metadata, side, dialect), name, shard_bytes)
     notes += _notes_of(steps)
     notes += placement.notes
-    plan = Plan(container, name, inputs, recipe.as_json(), tuple(steps), dtype, shard_bytes)
+    plan = Plan(container, name, inputs, recipe.as_json(), tuple(steps), dtype, shard_bytes, made or {})
     return Job(plan, checkpoint, placement, draft, translation.added, tuple(notes))
 
 
