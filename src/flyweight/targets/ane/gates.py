@@ -67,7 +67,7 @@ def decide(use: WeightUse, form: EngineForm | None, engine: Engine) -> Decision:
     if not use.is_kernel:
         return Decision(Outcome.NO_KERNEL, f"the operand of {use.op} is data, not a kernel")
     if form is None:
-        return Decision(Outcome.NO_FORM, "not a form of the engine", change="convert it: --form auto picks a form that streams")
+        return Decision(Outcome.NO_FORM, "not a form of the engine", change="convert it")
     if form.is_dense:
         return Decision(Outcome.DENSE, "fp16 moves at full width", change=_COMPRESS)
     if form.is_sparse and form.stored == form.weights:

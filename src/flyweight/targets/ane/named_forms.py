@@ -22,6 +22,8 @@ EXAMPLES = (
     "auto", "fp16", "int8", "int4", "int8-b32", "int4-b32", "lut2", "lut3", "lut4", "lut6", "lut8", "lut4-g16", "lut4-v2",
     "sparse", "fp8",
 )  # fmt: skip
+CANDIDATES = ("sparse", "lut2", "lut3", "lut4", "lut4-g16", "lut6", "int8", "lut8")
+"""What `auto` tries."""
 _PALETTE = re.compile(r"lut([123468])(?:-g([1-9]\d{0,5}))?(?:-v([1-9]\d?))?")
 _INTEGERS = re.compile(r"int([48])(?:-(tensor|b[1-9]\d{0,5}))?")
 

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from flyweight.codecs import codec_for, known
 from flyweight.targets.ane.consequences import Budget, Note, budget, winograd, zero_skip
-from flyweight.targets.ane.engine_form import EngineForm
+from flyweight.targets.ane.engine_form import EngineForm, engine_form
 from flyweight.targets.ane.facts.engine import Engine
 from flyweight.targets.ane.facts.fact import Fact, Profile
 from flyweight.targets.ane.gates import Decision, Outcome, decide
+from flyweight.targets.ane.named_forms import CANDIDATES, codec_of_form
 from flyweight.targets.ane.roofline import Estimate, dispatch_time, layer_time
 from flyweight.targets.ane.stream_size import dense_bytes, streamed_bytes
 from flyweight.targets.ane.weight_use import WeightUse
@@ -143,6 +145,8 @@ def plan_weight(use: WeightUse, engine: Engine) -> WeightPlan:
     decision = decide(use, form, engine)
     opposite = Profile.DISPUTED if engine.profile is Profile.SEED else Profile.SEED
     other = decide(use, form, replace(engine, profile=opposite))
+    if decision.outcome is Outcome.NO_FORM:
+        decision = replace(decision, change=f"convert it: {_nearest_form(use, engine)}, or it becomes dense fp16")
     compressed = None if form is None else streamed_bytes(form)
     if decision.outcome is Outcome.STREAMS:
         moved = compressed
@@ -153,6 +157,25 @@ def plan_weight(use: WeightUse, engine: Engine) -> WeightPlan:
     notes = () if form is None else tuple(note for rule in (zero_skip, winograd) if (note := rule(use, form, engine)))
     number = None if form is None else form.kernel_format(engine.profile)
     return WeightPlan(use, form, number, decision, other, compressed, moved, cap, time, notes)
+
+
+def _nearest_form(use: WeightUse, engine: Engine) -> str:
+    """The form that streams and has about as many bits a weight."""
+    bits = _stored_bits(use)
+    streaming = []
+    for name in CANDIDATES:
+        form = engine_form(use.spec, codec_of_form(name), use.channel_axis)
+        if form is not None and not form.is_sparse and decide(use, form, engine).outcome is Outcome.STREAMS:
+            streaming.append((abs(8 * streamed_bytes(form) / use.spec.size - bits), name))
+    return f"{min(streaming)[1]} is the nearest that streams" if streaming else "no form is known to stream"
+
+
+def _stored_bits(use: WeightUse) -> float:
+    """Bits a weight as stored; 16 in a codec that is not known here."""
+    if not known(use.codec):
+        return 16.0
+    layout = codec_for(use.codec).layout(use.spec)
+    return 8 * sum(part.nbytes for part in layout.values()) / use.spec.size
 
 
 def _weight_json(plan: WeightPlan, numbers: dict[Fact[Any], int]) -> dict[str, Any]:
