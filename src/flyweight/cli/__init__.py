@@ -33,6 +33,7 @@ VERBS = {
     "run": "Generate text from a prompt.",
     "chat": "Chat with a model.",
     "eval": "Measure perplexity, and KL divergence from another model.",
+    "ane": "Plan what the Apple Neural Engine does with a model's weights.",
     "cache": "Build, list and remove cached tiers, which make npy-dirs start faster.",
     "formats": "List formats, codecs, and which format stores which codec.",
     "bench": "Measure the speed of codecs or of a model.",
