@@ -9,32 +9,33 @@ void require_table(size_t entries) {
     require(entries >= 2 && entries <= 256 && !(entries & (entries - 1)), "a table has 2 to 256 entries, a power of two");
 }
 
-// Elements start … start + count − 1 have a table each; without overflow.
-void require_tables(size_t count, size_t run, size_t start, size_t tables) {
-    require(run >= 1 && start + count >= start && divided_up(start + count, run) <= tables, "elements without a table");
+// Element i of `count` has table i % cycle / run; there are none that lack one.
+void require_tables(size_t count, size_t run, size_t cycle, size_t tables) {
+    require(!count || (run >= 1 && cycle >= 1 && divided_up(cycle, run) <= tables), "elements without a table");
 }
 
 }  // namespace
 
 void bind_palettes(nb::module_& module) {
-    define(module, "palette_decode", +[](Bytes codes, Floats tables, size_t vector, size_t run_length, size_t start, FloatsOut out) {
+    define(module, "palette_decode", +[](Bytes codes, Floats tables, size_t vector, size_t run_length, size_t cycle, size_t start,
+                                         FloatsOut out) {
         const size_t count = codes.shape(1), width = tables.shape(1);
         require_shape(codes, 1, count, "the codes are one row");
         require(vector >= 1 && width % vector == 0, "a table is whole vectors");
         require_table(width / vector);
         require(out.shape(0) == 1 && out.shape(1) / vector == count && out.shape(1) % vector == 0, "codes and values disagree");
-        require_tables(count, run_length, start, tables.shape(0));
-        run(&Palettes::palette_decode, codes.data(), count, tables.data(), width / vector, vector, run_length, start, out.data());
-    }, "codes", "tables", "vector", "run", "start", "out");
+        require_tables(count, run_length, cycle, tables.shape(0));
+        run(&Palettes::palette_decode, codes.data(), count, tables.data(), width / vector, vector, run_length, cycle, start, out.data());
+    }, "codes", "tables", "vector", "run", "cycle", "start", "out");
 
-    define(module, "palette_nearest", +[](Floats values, Floats midpoints, size_t run_length, size_t start, BytesOut out) {
+    define(module, "palette_nearest", +[](Floats values, Floats midpoints, size_t run_length, size_t cycle, size_t start, BytesOut out) {
         const size_t count = values.shape(1), steps = midpoints.shape(1);
         require_shape(values, 1, count, "the values are one row");
         require_shape(out, 1, count, "a value has one code");
         require_table(steps < 256 ? steps + 1 : 0);
-        require_tables(count, run_length, start, midpoints.shape(0));
-        run(&Palettes::palette_nearest, values.data(), count, midpoints.data(), steps, run_length, start, out.data());
-    }, "values", "midpoints", "run", "start", "out");
+        require_tables(count, run_length, cycle, midpoints.shape(0));
+        run(&Palettes::palette_nearest, values.data(), count, midpoints.data(), steps, run_length, cycle, start, out.data());
+    }, "values", "midpoints", "run", "cycle", "start", "out");
 
     define(module, "palette_nearest_vector", +[](Floats points, Floats table, BytesOut out) {
         const size_t count = points.shape(0), vector = points.shape(1), entries = table.shape(0);

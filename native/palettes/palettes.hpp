@@ -11,14 +11,15 @@
 
 namespace {
 
-// Calls piece(first, count, table) for the elements that share a table.
+// Calls piece(first, count, table) for neighbours that share a table: element i has table i % cycle / run.
 template <typename Piece>
-inline void by_table(size_t count, size_t run, size_t start, Piece piece) {
-    size_t table = start / run, left = run - start % run;
-    for (size_t at = 0; at < count; ++table, left = run) {
-        const size_t length = left < count - at ? left : count - at;
-        piece(at, length, table);
+inline void by_table(size_t count, size_t run, size_t cycle, size_t start, Piece piece) {
+    size_t place = count ? start % cycle : 0;
+    for (size_t at = 0; at < count;) {
+        const size_t left = least(run - place % run, cycle - place), length = least(left, count - at);
+        piece(at, length, place / run);
         at += length;
+        place = place + length == cycle ? 0 : place + length;
     }
 }
 
@@ -52,8 +53,8 @@ inline void look_up_run(const uint8_t* __restrict codes, size_t count, const flo
 }
 
 void palette_decode(const uint8_t* codes, size_t count, const float* tables, size_t entries, size_t vector, size_t run,
-                    size_t start, float* out) {
-    by_table(count, run, start, [=](size_t at, size_t length, size_t which) {
+                    size_t cycle, size_t start, float* out) {
+    by_table(count, run, cycle, start, [=](size_t at, size_t length, size_t which) {
         const float* table = tables + which * entries * vector;
         if (vector == 1) return look_up_run(codes + at, length, table, entries, out + at);
         for (size_t i = at; i < at + length; ++i) {
@@ -89,9 +90,9 @@ inline uint8_t search_below(float value, const float* midpoints, size_t steps) {
     return uint8_t(below);
 }
 
-void palette_nearest(const float* values, size_t count, const float* midpoints, size_t steps, size_t run, size_t start,
-                     uint8_t* out) {
-    by_table(count, run, start, [=](size_t at, size_t length, size_t which) {
+void palette_nearest(const float* values, size_t count, const float* midpoints, size_t steps, size_t run, size_t cycle,
+                     size_t start, uint8_t* out) {
+    by_table(count, run, cycle, start, [=](size_t at, size_t length, size_t which) {
         const float* own = midpoints + which * steps;
         const size_t done = steps < 16 ? count_below(values + at, length, own, steps, out + at) : 0;
         for (size_t i = at + done; i < at + length; ++i) out[i] = search_below(values[i], own, steps);

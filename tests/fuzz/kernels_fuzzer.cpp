@@ -178,11 +178,11 @@ void pack_bits(Input& in) {
 
 void palette_decode(Input& in) {
     const size_t count = in.up_to(200), vector = in.between(1, 4), entries = size_t(1) << in.between(1, 8);
-    const size_t run = in.between(1, 70), start = in.up_to(90), tables = groups_of(start + count, run);
+    const size_t run = in.between(1, 70), cycle = in.between(1, 200), start = in.up_to(90), tables = groups_of(cycle, run);
     const uint8_t* codes = in.array<uint8_t>(count);
     const float* table = in.array<float>(tables * entries * vector);
     same<Bits::all, float>("palette_decode", count * vector, [&](const Set& set, float* out) {
-        set.kernels->palette_decode(codes, count, table, entries, vector, run, start, out);
+        set.kernels->palette_decode(codes, count, table, entries, vector, run, cycle, start, out);
     });
 }
 

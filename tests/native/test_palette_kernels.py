@@ -10,7 +10,8 @@ import pytest
 from flyweight import kernels
 
 SPECIAL = np.float32([0.0, -0.0, 1e-45, -1e-45, 1.17e-38, 3.4e38, -3.4e38, np.inf, -np.inf, np.nan])
-RUNS = [(1000, 0), (7, 0), (7, 3), (16, 5), (1, 0), (33, 32)]
+TURNS = [(1000, 1000, 0), (7, 200, 0), (7, 103, 3), (16, 40, 5), (1, 3, 0), (33, 65, 32), (5, 5, 12)]
+"""Elements of a run, those after which tables come again, and the first element."""
 Fenced = Callable[..., np.ndarray]
 
 
@@ -28,14 +29,14 @@ def defined(kernel: str, *arguments: object) -> None:
 def test_decode(isa: str, fenced: Fenced, entries: int, vector: int) -> None:
     """Codes too large for the table included: their upper bits are dropped."""
     rng = np.random.default_rng(entries)
-    for run, start in RUNS:
+    for run, cycle, start in TURNS:
         for count in (0, 1, 7, 8, 9, 31, 100):
-            tables = -(-(start + count) // run)
+            tables = -(-cycle // run)
             table = fenced((tables, entries * vector), np.float32, rng.choice(SPECIAL, (tables, entries * vector)))
             codes = fenced((1, count), np.uint8, rng.integers(0, 256, (1, count)))
             out, expected = fenced((1, count * vector), np.float32), np.empty((1, count * vector), np.float32)
-            kernels.palette_decode(codes, table, vector, run, start, out)
-            defined("palette_decode", codes, table, vector, run, start, expected)
+            kernels.palette_decode(codes, table, vector, run, cycle, start, out)
+            defined("palette_decode", codes, table, vector, run, cycle, start, expected)
             assert same_bits(out, expected)
 
 
@@ -43,16 +44,16 @@ def test_decode(isa: str, fenced: Fenced, entries: int, vector: int) -> None:
 def test_nearest(isa: str, fenced: Fenced, entries: int) -> None:
     """Values on a midpoint, repeated midpoints, special values."""
     rng = np.random.default_rng(entries)
-    for run, start in RUNS:
+    for run, cycle, start in TURNS:
         for count in (0, 1, 15, 16, 17, 100):
-            tables = -(-(start + count) // run)
+            tables = -(-cycle // run)
             midpoints = np.sort(np.round(rng.standard_normal((tables, entries - 1)) * 8).astype(np.float32) / 8, axis=1)
             middle = fenced(midpoints.shape, np.float32, midpoints)
             values = fenced((1, count), np.float32, np.round(rng.standard_normal((1, count)) * 16) / 16)
             values[:, ::5] = rng.choice(SPECIAL, values[:, ::5].shape)
             out, expected = fenced((1, count), np.uint8), np.empty((1, count), np.uint8)
-            kernels.palette_nearest(values, middle, run, start, out)
-            defined("palette_nearest", values, middle, run, start, expected)
+            kernels.palette_nearest(values, middle, run, cycle, start, out)
+            defined("palette_nearest", values, middle, run, cycle, start, expected)
             assert same_bits(out, expected)
 
 

@@ -41,6 +41,10 @@ SAMPLES = {
         *({"bits": 4, "vector": 2, "vector_axis": axis, "group": 4, "axis": 0} for axis in (0, -1)),
         {"bits": 8, "vector": 4, "vector_axis": -1, "table": "f32"},
         {"bits": 4, "table": "i8", "scale": "f16"},
+        *(
+            {"bits": 6, "group": 8, "table": kind, "scale": "f16", "offset": kind, "scale_per": "tensor"}
+            for kind in ("i8", "u8")
+        ),
         {"bits": 4, "group": 1, "axis": -1, "table": "f16", "scale": "f16"},
     ],
     "hqq": [

@@ -141,10 +141,10 @@ def toy_llama_files(*, dtype: type = ml_dtypes.bfloat16, seed: int = 7, layers: 
     }
 
 
-def write_sparse_model(path: Path, layers: int, rows: int, columns: int) -> Path:
-    """A safetensors file of bf16 matrices that are holes: full size to every reader, nothing on disk."""
+def write_sparse_model(path: Path, layers: int, rows: int, columns: int, dtype: str = "BF16") -> Path:
+    """A safetensors file of 16-bit matrices that are holes: full size to every reader, nothing on disk."""
     size = rows * columns * 2
-    entry = {"dtype": "BF16", "shape": [rows, columns]}
+    entry = {"dtype": dtype, "shape": [rows, columns]}
     header = {f"layer.{i}.weight": {**entry, "data_offsets": [i * size, (i + 1) * size]} for i in range(layers)}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)

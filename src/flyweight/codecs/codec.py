@@ -89,6 +89,8 @@ class Codec(ABC):
     """Whether it gains by blocks of `block` zeros, so that weights may be pruned for it."""
     copies_to_fit: ClassVar[int] = 4
     """How many times its f32 values a tensor takes in memory while the codec is fitted: stored, widened, cast and gathered."""
+    takes_f16: ClassVar[bool] = False
+    """Whether it encodes f16 values as they are, a piece at a time, so that nobody need widen a whole tensor for it."""
     copies_if_whole: ClassVar[int] = 10
     """The same while it is encoded whole, because its rows cannot be encoded alone: what decomposes it needs the most."""
 

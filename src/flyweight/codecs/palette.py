@@ -1,7 +1,7 @@
 """`palette`: indices of 1, 2, 3, 4, 6 or 8 bits into small tables of values.
 
-    w = table[g][k][v]                without a scale
-    w = rnd(scale[g] · table[g][k][v])    rounded once, to the type of the scale
+    w = table[g][k][v]                                 without a scale
+    w = rnd(scale[g] · (table[g][k][v] − offset[g]))   rounded once, to the type of the scale
 
 k is the index, g the group of `group` neighbours along `axis` that share a table (0: one table for all), v the place within
 the `vector` neighbours along `vector_axis` that one index names. Values are float32. docs/formats/palette.md has the
@@ -19,70 +19,18 @@ import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs import packing
+from flyweight.codecs.casts import astype
 from flyweight.codecs.codec import Array, Codec, Parts
+from flyweight.codecs.palette_frame import Frame, Slab
 from flyweight.codecs.value_checks import FLOATS, require_f32, require_finite, require_integers, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import Layout, TensorSpec
 
 _BITS = (1, 2, 3, 4, 6, 8)
-_TABLES = FLOATS | {"i8": DType.I8}
-_SLAB = 1 << 16  # codes decoded at a time: they and their values stay in the second-level cache; a multiple of 8
-
-
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """How a tensor's elements meet their indices and tables.
-
-    Indices in table order: the grouped axis first, so that `run` neighbours share a table; else the tensor's own order.
-    """
-
-    spec: TensorSpec
-    vector: int
-    vector_axis: int
-    indices: tuple[int, ...]
-    """The tensor's shape with its vector axis counted in vectors."""
-    order: tuple[int, ...]
-    run: int
-    tables: tuple[int, ...]
-    """Tables along each axis: 1 except along the grouped one."""
-
-    @property
-    def count(self) -> int:
-        return prod(self.indices)
-
-    @property
-    def in_order(self) -> bool:
-        """Whether values in table order are the tensor as it lies in memory."""
-        return self.order == tuple(range(len(self.indices))) and (
-            self.vector == 1 or (self.vector_axis == len(self.indices) - 1 and self.spec.columns % self.vector == 0)
-        )
-
-    def to_table_order(self, indices: Array) -> Array:
-        return np.ascontiguousarray(indices.reshape(self.indices).transpose(self.order)).reshape(-1)
-
-    def from_table_order(self, indices: Array) -> Array:
-        turned = indices.reshape([self.indices[axis] for axis in self.order])
-        return np.ascontiguousarray(turned.transpose(np.argsort(self.order))).reshape(-1)
-
-    def points(self, array: Array) -> Array:
-        """The vectors in table order, (count, vector) float32; where the last is short it repeats its last element."""
-        axis = self.vector_axis
-        length = self.indices[axis] * self.vector
-        if length != self.spec.shape[axis]:
-            array = array.take(np.minimum(np.arange(length), self.spec.shape[axis] - 1), axis)
-        split = array.reshape(*self.indices[: axis + 1], self.vector, *self.indices[axis + 1 :])
-        vectors = np.moveaxis(split, axis + 1, -1).transpose(*self.order, len(self.order))
-        return np.require(vectors, np.float32, ["C", "A"]).reshape(self.count, self.vector)
-
-    def array(self, points: Array) -> Array:
-        """The inverse of `points`."""
-        axis = self.vector_axis
-        turned = points.reshape(*(self.indices[axis] for axis in self.order), self.vector)
-        vectors = turned.transpose(*np.argsort(self.order), len(self.order))
-        shape = (*self.indices[:axis], self.indices[axis] * self.vector, *self.indices[axis + 1 :])
-        cut = tuple(slice(length) for length in self.spec.shape)
-        return np.moveaxis(vectors, -1, axis + 1).reshape(shape)[cut]
+_INTEGERS = {"i8": DType.I8, "u8": DType.U8}
+_TABLES = FLOATS | _INTEGERS
+_SLAB = 1 << 16  # codes worked on at a time: they and their values stay in the second-level cache; a multiple of 8
 
 
 @dataclass(frozen=True)
@@ -94,20 +42,25 @@ class Palette(Codec):
     vector_axis: int = -1
     table: str = "f16"
     scale: str = ""
+    offset: str = ""
+    scale_per: str = "table"
 
     name = "palette"
     quantizer: ClassVar[str] = "kmeans"
-    copies_if_whole = 4  # the last: the values once more in the order of their tables
+    copies_if_whole = 3  # as stored, as f32, and the codes of vectors
+    takes_f16 = True
 
     def __post_init__(self) -> None:
-        require_one_of(self, bits=_BITS, table=_TABLES, scale=("", *FLOATS))
+        require_one_of(
+            self, bits=_BITS, table=_TABLES, scale=("", *FLOATS), offset=("", *_INTEGERS), scale_per=("table", "tensor")
+        )
         require_integers(self, "group", zero="the whole tensor")
         require_integers(self, "vector", least=1, most=16)
         require_integers(self, "axis", "vector_axis", least=-1)
-        if self.table == "i8" and not self.scale:
-            raise ValueError("a table of i8 needs a scale")
-        if self.scale and self.table not in ("i8", self.scale):
+        if self.scale and self.table not in _INTEGERS and self.table != self.scale:
             raise ValueError(f"the scale of a {self.table} table must be {self.table} too, not {self.scale}")
+        if self.offset and (self.offset != self.table or not self.scale):
+            raise ValueError(f"an offset needs a scale and a table of its own type, not one of {self.table}")
 
     @property
     def entries(self) -> int:
@@ -124,87 +77,79 @@ class Palette(Codec):
     def layout(self, spec: TensorSpec) -> Layout:
         frame = self.frame(spec)
         packed = packing.packed_width("little", self.bits, frame.count)
+        scales = (*frame.tables, 1, 1) if self.scale_per == "table" else (1,) * (len(spec.shape) + 2)
         layout = {
             "indices": TensorSpec((packed,), DType.U8),
             "tables": TensorSpec((*frame.tables, self.entries, self.vector), _TABLES[self.table]),
         }
         if self.scale:
-            layout["scale"] = TensorSpec((*frame.tables, 1, 1), FLOATS[self.scale])
+            layout["scale"] = TensorSpec(scales, FLOATS[self.scale])
+        if self.offset:
+            layout["offset"] = TensorSpec(scales, _TABLES[self.offset])
         return layout
 
-    def frame(self, spec: TensorSpec) -> _Frame:
+    def frame(self, spec: TensorSpec) -> Frame:
         rank = len(spec.shape)
         require_f32(self, spec)
         if max(self.axis, self.vector_axis) >= rank:
             raise UnsupportedError(f"{spec} has no axis {max(self.axis, self.vector_axis)}", code="E_SPEC")
         axis, vector_axis = self.axis % rank, self.vector_axis % rank
-        indices = tuple(-(-n // self.vector) if at == vector_axis else n for at, n in enumerate(spec.shape))
         group = self.group
         if group and axis == vector_axis:
             if group % self.vector:
                 raise UnsupportedError(f"groups of {group} are not a multiple of vectors of {self.vector}", code="E_SPEC")
             group //= self.vector
-        span = group or max(indices[axis], 1)
-        tables = tuple(-(-n // span) if at == axis else 1 for at, n in enumerate(indices))
-        order = (axis, *(at for at in range(rank) if at != axis)) if tables[axis] > 1 else tuple(range(rank))
-        run = span * prod(n for at, n in enumerate(indices) if at != axis)
-        return _Frame(spec, self.vector, vector_axis, indices, order, max(run, 1), tables)
-
-    def store(self, frame: _Frame, codes: Array, tables: Array, scale: Array | None) -> Parts:
-        """The parts for codes in table order, tables (tables, entries, vector) and a scale each, as stored."""
-        layout = self.layout(frame.spec)
-        indices = packing.pack("little", frame.from_table_order(codes)[None], self.bits)
-        parts = {"indices": indices.reshape(-1), "tables": tables.reshape(layout["tables"].shape)}
-        if scale is not None:
-            parts["scale"] = scale.reshape(layout["scale"].shape)
-        return parts
+        return Frame.of(spec, group, axis, self.vector, vector_axis)
 
     # Values
 
     def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
-        frame = self.frame(spec)
-        tables = self._wide(parts["tables"].reshape(-1, self.entries, self.vector), parts.get("scale"))
-        flat = np.ascontiguousarray(tables).reshape(len(tables), self.entries * self.vector)
-        if frame.in_order:
-            self._decode_span(frame, parts["indices"], flat, 0, frame.count, out.reshape(1, -1))
-            return
-        codes = frame.to_table_order(self._codes(parts["indices"], 0, frame.count))[None]
-        points = np.empty((1, frame.count * self.vector), np.float32)
-        kernels.palette_decode(codes, flat, self.vector, frame.run, 0, points)
-        out[...] = frame.array(points)
-
-    def _decode_span(self, frame: _Frame, packed: Array, tables: Array, first: int, last: int, values: Array) -> None:
-        """Elements first (a multiple of 8) to last of a frame in order."""
-        for start in range(first, last, _SLAB):
-            codes = self._codes(packed, start, min(_SLAB, last - start))
-            slab = values[:, (start - first) * self.vector : (start - first + codes.size) * self.vector]
-            kernels.palette_decode(codes, tables, self.vector, frame.run, start, slab)
+        frame, tables, at = self.frame(spec), self._values(parts), 0
+        values = out.reshape(1, -1)
+        for slab in frame.slabs(_SLAB):
+            size = slab.indices[0] * slab.length * slab.indices[2]
+            self._decode_slab(frame, slab, parts["indices"], tables, values[:, at : at + size])
+            at += size
 
     def decoded_runs(self, spec: TensorSpec, parts: Parts) -> Iterator[Array]:
-        frame = self.frame(spec)
-        if not frame.in_order:
-            yield from super().decoded_runs(spec, parts)
-            return
-        tables = self._wide(parts["tables"].reshape(-1, self.entries, self.vector), parts.get("scale"))
-        flat = np.ascontiguousarray(tables).reshape(len(tables), self.entries * self.vector)
-        for start in range(0, frame.count, _SLAB):
-            last = min(start + _SLAB, frame.count)
-            values = np.empty((1, (last - start) * self.vector), np.float32)
-            self._decode_span(frame, parts["indices"], flat, start, last, values)
+        frame, tables = self.frame(spec), self._values(parts)
+        for slab in frame.slabs(_SLAB):
+            values = np.empty((1, slab.indices[0] * slab.length * slab.indices[2]), np.float32)
+            self._decode_slab(frame, slab, parts["indices"], tables, values)
             yield values[0]
 
-    def _codes(self, packed: Array, start: int, count: int) -> Array:
-        """The indices from `start`, a multiple of 8. (1, count)"""
-        first = start * self.bits // 8
-        width = packing.packed_width("little", self.bits, count)
-        return packing.unpack("little", packed[None, first : first + width], self.bits, count)
+    def _decode_slab(self, frame: Frame, slab: Slab, packed: Array, tables: Array, values: Array) -> None:
+        outer, vectors, inner = slab.indices
+        codes = self._codes(packed, slab.start, outer * vectors * inner)
+        if inner == 1 and slab.length == vectors * self.vector:
+            flat = tables.reshape(len(tables), -1)
+            kernels.palette_decode(codes, flat, self.vector, frame.run, frame.cycle, slab.start, values)
+            return
+        # The elements of a vector are not neighbours: one after the other, each from its own column of the tables.
+        elements, column = values.reshape(outer, slab.length, inner), np.empty(codes.shape, np.float32)
+        for place in range(self.vector):
+            own = np.ascontiguousarray(tables[:, :, place])
+            kernels.palette_decode(codes, own, 1, frame.run, frame.cycle, slab.start, column)
+            target = elements[:, place :: self.vector]
+            target[...] = column.reshape(slab.indices)[:, : target.shape[1]]
 
-    def _wide(self, tables: Array, scale: Array | None) -> Array:
+    def _codes(self, packed: Array, start: int, count: int) -> Array:
+        """(1, count) indices from `start` on."""
+        first, skipped = start // 8 * self.bits, start % 8
+        width = packing.packed_width("little", self.bits, skipped + count)
+        return packing.unpack("little", packed[None, first : first + width], self.bits, skipped + count)[:, skipped:]
+
+    def _values(self, parts: Parts) -> Array:
         """What the stored entries mean. (tables, entries, vector) float32"""
+        return self._meant(parts["tables"].reshape(-1, self.entries, self.vector), parts.get("scale"), parts.get("offset"))
+
+    def _meant(self, tables: Array, scale: Array | None, offset: Array | None) -> Array:
         with np.errstate(all="ignore"):
-            wide: Array = tables.astype(np.float32)
+            wide: Array = tables.astype(np.float32, order="C")
             if scale is None:
                 return wide
+            if offset is not None:
+                wide -= offset.astype(np.float32).reshape(-1, 1, 1)
             # Exact before the one rounding, or rounded by it: two narrow numbers have a product of at most 22 bits.
             product = wide * scale.astype(np.float32).reshape(-1, 1, 1)
             return product.astype(FLOATS[self.scale].numpy).astype(np.float32)
@@ -212,12 +157,9 @@ class Palette(Codec):
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
         """Tables are full, so every index has an entry."""
         complaint = super().check_values(spec, parts)
-        if complaint is None and not np.isfinite(self._wide(parts["tables"].reshape(-1, 1, 1), self._repeated(parts))).all():
+        if complaint is None and not np.isfinite(self._values(parts)).all():
             return "a table entry times its scale is infinite"
         return complaint
-
-    def _repeated(self, parts: Parts) -> Array | None:
-        return np.repeat(parts["scale"].reshape(-1), self.entries * self.vector) if self.scale else None
 
     def product(self, spec: TensorSpec, parts: Parts) -> kernels.Matrix | None:
         if self.scale or self != Palette(bits=4, table=self.table):
@@ -230,22 +172,50 @@ class Palette(Codec):
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         """Entries at equal distances from the least to the greatest value of a group; in vectors, the grid of such points."""
         frame = self.frame(spec)
-        points = self.finite_points(frame, array)
-        return self.fill(frame, points, self._uniform(frame, points))
+        given = np.asarray(array).reshape(spec.shape)
+        return self.fill(frame, given, self._uniform(frame, given))
 
-    def finite_points(self, frame: _Frame, array: Array) -> Array:
-        with np.errstate(over="ignore"):  # beyond f32 is infinite, and refused
-            wide = np.asarray(array, np.float32).reshape(frame.spec.shape)
-        require_finite(np.isfinite(wide).all())
-        return frame.points(wide)
+    def finite_points(self, frame: Frame, array: Array, positions: slice) -> Array:
+        points = frame.points(array, positions)  # beyond f32 is infinite, and refused
+        require_finite(np.isfinite(points).all())
+        return points
 
-    def fill(self, frame: _Frame, points: Array, tables: Array) -> Parts:
+    def fill(self, frame: Frame, array: Array, tables: Array) -> Parts:
         """The parts for wanted tables (tables, entries, vector), each scalar one ascending: entries are rounded to their
         stored type first, codes are then the nearest to what will be decoded."""
-        stored, scale = self._representable(tables)
-        return self.store(frame, self._nearest(frame, points, self._wide(stored, scale)), stored, scale)
+        layout = self.layout(frame.spec)
+        stored = self._representable(tables)
+        parts = {name: stored[name].reshape(part.shape) for name, part in layout.items() if name in stored}
+        nearest = self._nearest_scalars if self.vector == 1 else self._nearest_vectors
+        return {"indices": nearest(frame, array, self._values(parts))} | parts
 
-    def _uniform(self, frame: _Frame, points: Array) -> Array:
+    def _nearest_scalars(self, frame: Frame, array: Array, tables: Array) -> Array:
+        """The packed codes of the nearest entries."""
+        entries = tables[:, :, 0].astype(np.float64)
+        midpoints = ((entries[:, :-1] + entries[:, 1:]) / 2).astype(np.float32)
+        flat = array.reshape(-1)
+        packed = np.zeros(packing.packed_width("little", self.bits, frame.count), np.uint8)
+        for start in range(0, frame.count, _SLAB):
+            values = astype(flat[start : start + _SLAB], DType.F32.numpy)[None]
+            codes = np.empty(values.shape, np.uint8)
+            kernels.palette_nearest(values, midpoints, frame.run, frame.cycle, start, codes)
+            some = packing.pack("little", codes, self.bits)[0]
+            packed[start // 8 * self.bits :][: some.size] = some
+        return packed
+
+    def _nearest_vectors(self, frame: Frame, array: Array, tables: Array) -> Array:
+        codes = np.zeros(frame.count, np.uint8)
+        for piece in frame.pieces():
+            points = frame.points(array, piece.positions)
+            some = np.empty((len(points), 1), np.uint8)
+            per_table = len(points) // (piece.tables.stop - piece.tables.start)
+            for at, table in enumerate(tables[piece.tables]):
+                own = slice(at * per_table, (at + 1) * per_table)
+                kernels.palette_nearest_vector(points[own], table, some[own])
+            frame.put(codes, piece.positions, some)
+        return packing.pack("little", codes[None], self.bits).reshape(-1)
+
+    def _uniform(self, frame: Frame, array: Array) -> Array:
         levels = _root(self.entries, self.vector)
         if levels < 2:
             raise UnsupportedError(
@@ -254,12 +224,14 @@ class Palette(Codec):
                 hint="use kmeans",
             )
         count = prod(frame.tables)
-        ends = np.zeros((2, count))
-        if points.size:
-            starts = np.arange(count) * frame.run * self.vector
-            ends[:] = [extreme.reduceat(points.reshape(-1), starts) for extreme in (np.minimum, np.maximum)]
-            if not self.scale:  # the ends as they will be stored, so that encoding again moves nothing
-                ends = self._round(ends, self.table).astype(np.float64)
+        ends = np.repeat([[np.inf], [-np.inf]], count, axis=1)
+        for piece in frame.pieces():
+            points = self.finite_points(frame, array, piece.positions).reshape(piece.tables.stop - piece.tables.start, -1)
+            ends[0, piece.tables] = np.minimum(ends[0, piece.tables], points.min(axis=1))
+            ends[1, piece.tables] = np.maximum(ends[1, piece.tables], points.max(axis=1))
+        ends[:, ends[0] > ends[1]] = 0  # of no points
+        if self.table in FLOATS and not self.scale:  # the ends as they will be stored, so that encoding again moves nothing
+            ends = self._round(ends, self.table).astype(np.float64)
         low, high = ends[:, :, None] + 0.0  # every zero positive
         with np.errstate(invalid="ignore"):  # ends beyond the range of the table are refused when it is stored
             line = low + (high - low) * (np.arange(levels) / (levels - 1))
@@ -269,36 +241,47 @@ class Palette(Codec):
             tables[:, used, place] = line[:, used // levels**place % levels]
         return tables
 
-    def _representable(self, tables: Array) -> tuple[Array, Array | None]:
-        """Tables and scales as stored. A scale makes the greatest magnitude of its table 127, or 1 in a table of floats."""
-        scale = None
+    def _representable(self, tables: Array) -> dict[str, Array]:
+        """Tables, scales and offsets as stored."""
+        parts = self._scales(tables) if self.scale else {}
         if self.scale:
-            peak = np.abs(tables).max(axis=(1, 2), initial=0)
-            scale = self._round(peak / (127 if self.table == "i8" else 1), self.scale)
-            step = scale.astype(np.float64)[:, None, None]
+            step = parts["scale"].astype(np.float64)[:, None, None]
             tables = np.divide(tables, step, out=np.zeros_like(tables), where=step > 0)
-        stored = np.rint(np.clip(tables, -127, 127)).astype(np.int8) if self.table == "i8" else self._round(tables, self.table)
-        if not np.isfinite(self._wide(stored, scale)).all():
+        if self.offset:
+            tables = tables + parts["offset"].astype(np.float64)[:, None, None]
+        parts["tables"] = self._integers(tables) if self.table in _INTEGERS else self._round(tables, self.table)
+        if not np.isfinite(self._meant(parts["tables"], parts.get("scale"), parts.get("offset"))).all():
             raise UnsupportedError("the weights are too large for the table", code="E_RANGE", hint="use f32 tables")
-        return stored, scale
+        return parts
+
+    def _scales(self, tables: Array) -> dict[str, Array]:
+        """A scale makes the greatest magnitude 127 in a table of i8, 255 in one of u8 and 1 in one of floats; with an offset
+        the range of the entries, zero included, has 255 steps."""
+        shared = (1, 2) if self.scale_per == "table" else (0, 1, 2)
+        low = np.atleast_1d(tables.min(axis=shared, initial=0))
+        high = np.atleast_1d(tables.max(axis=shared, initial=0))
+        if not self.offset:
+            steps = {"i8": 127, "u8": 255}.get(self.table, 1)
+            return {"scale": self._round(np.maximum(high, -low) / steps, self.scale)}
+        scale, least = self._round((high - low) / 255, self.scale), -128 if self.table == "i8" else 0
+        wide = scale.astype(np.float64)
+        begin = np.divide(low, wide, out=np.zeros_like(low), where=wide > 0)
+        offset = np.rint(np.clip(least - begin, least, least + 255))
+        return {"scale": scale, "offset": offset.astype(_TABLES[self.offset].numpy)}
+
+    def _integers(self, tables: Array) -> Array:
+        low, high = (-128, 127) if self.table == "i8" else (0, 255)
+        rounded = np.rint(tables)
+        if self.table == "u8" and not self.offset and (rounded < 0).any():
+            raise UnsupportedError("a table of u8 without an offset has no negative entries", code="E_RANGE", hint="use i8")
+        if not self.scale and ((rounded < low) | (rounded > high)).any():
+            raise UnsupportedError(f"the weights are too large for {self.table} without a scale", code="E_RANGE")
+        least = -high if self.table == "i8" and self.scale and not self.offset else low
+        return np.clip(rounded, least, high).astype(_INTEGERS[self.table].numpy)
 
     def _round(self, wide: Array, kind: str) -> Array:
         with np.errstate(over="ignore", under="ignore"):
             return wide.astype(FLOATS[kind].numpy)
-
-    def _nearest(self, frame: _Frame, points: Array, tables: Array) -> Array:
-        """The code of the nearest entry for every point, in table order."""
-        codes = np.zeros(frame.count, np.uint8)
-        if self.vector == 1:
-            entries = tables[:, :, 0].astype(np.float64)
-            midpoints = ((entries[:, :-1] + entries[:, 1:]) / 2).astype(np.float32)
-            kernels.palette_nearest(points.reshape(1, -1), midpoints, frame.run, 0, codes[None])
-            return codes
-        for table, start in enumerate(range(0, frame.count, frame.run)):
-            own = slice(start, start + frame.run)
-            with np.errstate(over="ignore"):
-                kernels.palette_nearest_vector(points[own], np.ascontiguousarray(tables[table]), codes[own, None])
-        return codes
 
 
 def _root(number: int, degree: int) -> int:

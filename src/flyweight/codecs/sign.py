@@ -44,7 +44,7 @@ class Sign(Codec):
         scale = np.ascontiguousarray(parts["scale"], np.float32).reshape(spec.rows, 1)
         tables = np.concatenate([-scale, scale], axis=1)
         kernels.palette_decode(
-            np.ascontiguousarray(bits).reshape(1, -1), tables, 1, max(spec.columns, 1), 0, out.reshape(1, -1)
+            np.ascontiguousarray(bits).reshape(1, -1), tables, 1, spec.columns, spec.size, 0, out.reshape(1, -1)
         )
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:

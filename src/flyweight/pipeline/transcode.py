@@ -81,7 +81,8 @@ def _turn(step: Step, tensor: EncodedTensor, drift: Drift | None) -> Parts:
     if target.exact:
         parts = target.encode(spec, _cast(pruned(values, target.spec, step.sparsity), spec.dtype))
     else:
-        values = as_float(values)
+        if not (target.takes_f16 and values.dtype == DType.F16.numpy):
+            values = as_float(values)
         if not _all_finite(values):
             raise MalformedError(
                 "the tensor has NaN or infinite values, which cannot be quantized", code="E_NONFINITE",

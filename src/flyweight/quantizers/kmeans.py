@@ -17,13 +17,17 @@ the same on every machine.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import groupby
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs import Array, Parts
 from flyweight.codecs.palette import Palette
+from flyweight.codecs.palette_frame import Frame
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.kernels.palettes.kmeans_1d import centres
@@ -35,20 +39,36 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 
 def _fill(array: Array, codec: Palette, spec: TensorSpec, importance: Array | None) -> Parts:
-    frame = codec.frame(spec)
-    points = codec.finite_points(frame, array)
-    weights = None if importance is None else frame.points(_weights(importance, spec)).mean(axis=1, dtype=np.float32)
+    frame, given = codec.frame(spec), np.asarray(array).reshape(spec.shape)
+    points = _Points(codec, frame, given, None if importance is None else _weights(importance, spec))
     tables = np.zeros((prod(frame.tables), codec.entries, codec.vector))
-    if codec.vector == 1 and frame.count:
-        tables[:, :, 0] = _line_tables(points[:, 0], weights, frame.run, codec.entries)
-    elif frame.count:
-        for table, start in enumerate(range(0, frame.count, frame.run)):
-            own = slice(start, start + frame.run)
-            tables[table] = vector_centres(points[own], None if weights is None else weights[own], codec.entries)
-    return codec.fill(frame, points, tables)
+    for (first, last), pieces in groupby(frame.pieces(), lambda piece: (piece.tables.start, piece.tables.stop)):
+        places = [piece.positions for piece in pieces]
+        if codec.vector == 1:
+            tables[first:last, :, 0] = _scalar_tables(points, places, last - first, codec.entries)
+        else:
+            tables[first:last] = _vector_tables(points, places, last - first, codec.entries)
+    return codec.fill(frame, given, tables)
 
 
 kmeans = Quantizer("kmeans", lambda codec: isinstance(codec, Palette), _fill)
+
+
+class _Points(NamedTuple):
+    """The points of a tensor and their weights, read piece by piece."""
+
+    codec: Palette
+    frame: Frame
+    array: Array
+    weights: Array | None
+    """As the array; None weighs all alike."""
+
+    def read(self, positions: slice) -> tuple[Array, Array | None]:
+        """Points (n, vector), and the mean weight of the elements of each (n,)."""
+        points = self.codec.finite_points(self.frame, self.array, positions)
+        if self.weights is None:
+            return points, None
+        return points, self.frame.points(self.weights, positions).mean(axis=1, dtype=np.float32)
 
 
 def _weights(importance: Array, spec: TensorSpec) -> Array:
@@ -61,15 +81,18 @@ def _weights(importance: Array, spec: TensorSpec) -> Array:
         raise UnsupportedError(f"importance of shape {wide.shape} does not match {spec}", code="E_IMPORTANCE") from None
 
 
-# On a line ------------------------------------------------------------------------------------
+# In one dimension -----------------------------------------------------------------------------
 
 
-def _line_tables(points: Array, weights: Array | None, run: int, entries: int) -> Array:
-    """The centres of each run of points, (tables, entries) float64."""
-    whole = len(points) - len(points) % run
-    runs = [points[:whole].reshape(-1, run), points[whole:].reshape(-1, max(len(points) - whole, 1))]
-    pulls = [None if weights is None else weights[:whole].reshape(-1, run), None if weights is None else weights[None, whole:]]
-    return np.concatenate([optimal_centres(values, pull, entries) for values, pull in zip(runs, pulls, strict=True)])
+def _scalar_tables(points: _Points, places: list[slice], tables: int, entries: int) -> Array:
+    """The centres of some tables that are read at once, or of one that takes several pieces. (tables, entries) float64"""
+    if len(places) == 1:
+        values, weights = points.read(places[0])
+        return optimal_centres(values.reshape(tables, -1), None if weights is None else weights.reshape(tables, -1), entries)
+    sums = _histogram(points.read(place) for place in places)
+    if not sums.any():  # all without weight
+        sums = _histogram((points.read(place)[0], None) for place in places)
+    return _binned_centres(sums, entries)[None]
 
 
 def optimal_centres(values: Array, weights: Array | None, clusters: int) -> Array:
@@ -86,25 +109,58 @@ def optimal_centres(values: Array, weights: Array | None, clusters: int) -> Arra
         kernels.palette_centres(np.ascontiguousarray(values), pull, *workspace, out)
         return out
     for table, row in enumerate(values):
-        mass, moment = _bins(row, pull[table : table + 1])
-        out[table] = centres(mass, moment, clusters, kernels.palette_cuts)
+        out[table] = _binned_centres(_histogram([(row, pull[table] if len(pull) else None)]), clusters)
     return out
 
 
-def _bins(values: Array, weights: Array) -> tuple[Array, Array]:
-    """Weight and weight · value of neighbouring values, ascending; `weights` is one row or none."""
+def _histogram(pieces: Iterable[tuple[Array, Array | None]]) -> Array:
+    """The sums of weight and of weight · value in every bin."""
     sums = np.zeros(kernels.HISTOGRAM)
-    kernels.palette_histogram(
-        np.ascontiguousarray(values)[None], weights if len(weights) else np.empty((1, 0), np.float32), sums
-    )
+    for values, weights in pieces:
+        pull = np.empty((1, 0), np.float32) if weights is None else np.ascontiguousarray(weights)[None]
+        kernels.palette_histogram(np.ascontiguousarray(values).reshape(1, -1), pull, sums)
+    return sums
+
+
+def _binned_centres(sums: Array, clusters: int) -> Array:
     sums = sums[sums[:, 0] > 0]
     while len(sums) > _MOST_POINTS:
         even = np.concatenate([sums, np.zeros((len(sums) % 2, 2))])
         sums = even[0::2] + even[1::2]
-    return np.ascontiguousarray(sums[:, 0]), np.ascontiguousarray(sums[:, 1])
+    return centres(np.ascontiguousarray(sums[:, 0]), np.ascontiguousarray(sums[:, 1]), clusters, kernels.palette_cuts)
 
 
-# In space -------------------------------------------------------------------------------------
+# In several dimensions ------------------------------------------------------------------------
+
+
+def _vector_tables(points: _Points, places: list[slice], tables: int, entries: int) -> Array:
+    """(tables, entries, vector) float64"""
+    out = np.zeros((tables, entries, points.codec.vector))
+    if len(places) == 1:
+        vectors, weights = points.read(places[0])
+        size = len(vectors) // tables
+        for table in range(tables):
+            own = slice(table * size, (table + 1) * size)
+            out[table] = vector_centres(vectors[own], None if weights is None else weights[own], entries)
+    else:
+        out[0] = vector_centres(*_sample(points, places), entries)
+    return out
+
+
+def _sample(points: _Points, places: list[slice]) -> tuple[Array, Array | None]:
+    """Of the points of one table in several pieces, _MOST_POINTS at equal distances."""
+    per_position = points.frame.per_position
+    count = (places[-1].stop - places[0].start) * per_position
+    chosen = np.arange(_MOST_POINTS) * count // _MOST_POINTS
+    vectors, weights = [], []
+    for place in places:
+        start, stop = ((position - places[0].start) * per_position for position in (place.start, place.stop))
+        own = chosen[(start <= chosen) & (chosen < stop)] - start
+        some, pull = points.read(place)
+        vectors.append(some[own])
+        if pull is not None:
+            weights.append(pull[own])
+    return np.concatenate(vectors), np.concatenate(weights) if weights else None
 
 
 def vector_centres(points: Array, weights: Array | None, clusters: int) -> Array:

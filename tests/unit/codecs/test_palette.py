@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from flyweight.codecs import packing
 from flyweight.codecs.palette import Palette
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
@@ -22,6 +23,14 @@ FORMS = [
     *(Palette(6, 4, axis, 2, other) for axis in (0, 1, -1) for other in (0, 1, -1)),
     *(Palette(2, 2, 0, table=table, scale=scale) for table, scale in (("i8", "f16"), ("i8", "f32"), ("f16", "f16"))),
     *(Palette(4, 1, -1, table=kind, scale=kind) for kind in FLOATS),
+    *(
+        Palette(3, 2, 0, table=kind, scale="f16", offset=kind, scale_per=per)
+        for kind in ("i8", "u8")
+        for per in ("table", "tensor")
+    ),
+    Palette(4, 0, 0, 2, 0, table="i8", scale="f32", offset="i8"),
+    Palette(4, 2, 1, table="f16", scale="f16", scale_per="tensor"),
+    Palette(8, table="i8"),
 ]
 
 
@@ -41,6 +50,13 @@ def noise(codec: Palette, spec: TensorSpec, seed: int = 0) -> dict[str, np.ndarr
     }
 
 
+def distances(codec: Palette, spec: TensorSpec, errors: np.ndarray) -> np.ndarray:
+    """The squared error of each index."""
+    frame = codec.frame(spec)
+    points = np.concatenate([frame.points(errors, piece.positions) for piece in frame.pieces()])
+    return (points.astype(np.float64) ** 2).sum(axis=1)
+
+
 def by_hand(codec: Palette, spec: TensorSpec, parts: dict[str, np.ndarray]) -> np.ndarray:
     """The documented formula, one weight at a time."""
     rank = len(spec.shape)
@@ -57,7 +73,9 @@ def by_hand(codec: Palette, spec: TensorSpec, parts: dict[str, np.ndarray]) -> n
         table[axis] = place[axis] // codec.group if codec.group else 0
         value = np.float32(parts["tables"][(*table, k, place[vector_axis] % codec.vector)])
         if codec.scale:
-            value = np.float32((value * np.float32(parts["scale"][(*table, 0, 0)])).astype(FLOATS[codec.scale]))
+            own = (*(table if codec.scale_per == "table" else [0] * rank), 0, 0)
+            shifted = value - np.float32(parts["offset"][own] if codec.offset else 0)
+            value = np.float32((shifted * np.float32(parts["scale"][own])).astype(FLOATS[codec.scale]))
         out[place] = value
     return out
 
@@ -79,6 +97,26 @@ def test_a_long_run_is_decoded_in_slabs() -> None:
         tables = parts["tables"].reshape(-1, codec.entries, codec.vector).astype(np.float32)
         owner = np.arange(300)[:, None] // (codec.group or 300)
         assert np.array_equal(codec.decode(spec, parts), tables[owner, numbers].reshape(300, 500))
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [Palette(3, 7, 1), Palette(4, 16, 1, 2, 0), Palette(4, 0, 0, 5, 0), Palette(6, 6, 1, 3, 1), Palette(4, 0, 0, 2, 1)],
+    ids=lambda codec: str(codec.spec),
+)
+def test_any_order_is_decoded_in_slabs(codec: Palette) -> None:
+    """Groups and vectors along any axis, short ends included, beyond the indices that are decoded at a time."""
+    spec = f32(601, 357)
+    parts = noise(codec, spec)
+    decoded = codec.decode(spec, parts)
+    assert np.array_equal(np.concatenate([*codec.decoded_runs(spec, parts)]), decoded.reshape(-1))
+    shape = codec.frame(spec).indices
+    codes = packing.unpack("little", parts["indices"][None], codec.bits, int(np.prod(shape))).reshape(shape)
+    place = np.indices(spec.shape)
+    k = codes[tuple(place[axis] // (codec.vector if axis == codec.vector_axis else 1) for axis in (0, 1))]
+    groups = tuple(place[axis] // codec.group if codec.group and axis == codec.axis else 0 * place[axis] for axis in (0, 1))
+    v = place[codec.vector_axis] % codec.vector
+    assert np.array_equal(decoded, parts["tables"][(*groups, k, v)].astype(np.float32))
 
 
 def test_bytes_as_core_ml_has_them() -> None:
@@ -110,15 +148,14 @@ def test_codes_are_the_nearest(codec: Palette) -> None:
     values = np.random.default_rng(1).standard_normal((8, 12)).astype(np.float32)
     for quantizer in ("nearest", "kmeans"):
         parts = dict(QUANTIZERS[quantizer](values, codec, spec))
-        chosen = codec.frame(spec).points(np.abs(codec.decode(spec, parts) - values)).astype(np.float64)
+        chosen = distances(codec, spec, codec.decode(spec, parts) - values)
         least = np.full(len(chosen), np.inf)
         count = codec.frame(spec).count
         for code in range(codec.entries):
             stream = np.tile(np.unpackbits(np.uint8([code]), count=codec.bits, bitorder="little"), count)
             other = codec.decode(spec, parts | {"indices": np.packbits(stream, bitorder="little")})
-            apart = codec.frame(spec).points(np.abs(other - values)).astype(np.float64)
-            least = np.minimum(least, (apart**2).sum(axis=1))
-        assert np.allclose((chosen**2).sum(axis=1), least, rtol=1e-5, atol=1e-12)
+            least = np.minimum(least, distances(codec, spec, other - values))
+        assert np.allclose(chosen, least, rtol=1e-5, atol=1e-12)
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 6, 8])
@@ -170,8 +207,9 @@ def test_any_memory_gives_the_same_bytes() -> None:
     "params",
     [
         {"bits": 5}, {"bits": True}, {"group": -1}, {"group": 2**31}, {"axis": -2}, {"axis": 0.0}, {"vector": 0},
-        {"vector": 17}, {"vector_axis": -2}, {"table": "i4"}, {"table": "i8"}, {"scale": "i8"},
-        {"table": "f32", "scale": "f16"},
+        {"vector": 17}, {"vector_axis": -2}, {"table": "i4"}, {"scale": "i8"}, {"scale_per": "row"},
+        {"table": "f32", "scale": "f16"}, {"table": "i8", "offset": "i8"}, {"table": "i8", "scale": "f16", "offset": "u8"},
+        {"table": "f16", "scale": "f16", "offset": "i8"},
     ],
     ids=str,
 )  # fmt: skip
@@ -196,6 +234,44 @@ def test_shapes_it_cannot_hold() -> None:
     with pytest.raises(UnsupportedError) as caught:
         Palette(1, 0, 0, 2).encode(f32(4, 4), np.zeros((4, 4)))
     assert caught.value.code == "E_NO_ENCODER"
+
+
+@pytest.mark.parametrize("kind", ["i8", "u8"])
+def test_an_offset_uses_all_integers(kind: str) -> None:
+    """The error of an entry is half a step of the range, zero included, and what rounding the scale moves: 255 · u at most."""
+    values = np.random.default_rng(4).uniform(0.5, 3, (4, 500)).astype(np.float32)
+    values[2:] *= -1
+    codec, spec = Palette(8, 1, table=kind, scale="f32", offset=kind), f32(4, 500)
+    parts = QUANTIZERS["nearest"](values, codec, spec)
+    entries = codec.decode(spec, parts)
+    steps = np.abs(values).max(axis=1) / 255
+    uniform = (values.max(axis=1) - values.min(axis=1)) / 255
+    assert (np.abs(entries - values).max(axis=1) <= uniform / 2 + steps * (0.5 + 0.5 + 1e-4)).all()
+    lowest = -128 if kind == "i8" else 0
+    assert parts["offset"].reshape(-1).tolist() == [lowest, lowest, lowest + 255, lowest + 255]
+
+
+def test_integers_without_a_scale_are_numbers() -> None:
+    codec, spec = Palette(2, table="u8"), f32(1, 4)
+    assert codec.decode(spec, QUANTIZERS["kmeans"](np.float32([[0, 7, 200, 255]]), codec, spec)).tolist() == [[0, 7, 200, 255]]
+    for weights, codec in (([[-1.0, 1]], Palette(1, table="u8")), ([[-1.0, 1]], Palette(1, table="u8", scale="f16"))):
+        with pytest.raises(UnsupportedError, match="no negative") as caught:
+            codec.encode(f32(1, 2), np.float32(weights))
+        assert caught.value.code == "E_RANGE"
+    with pytest.raises(UnsupportedError, match="too large") as caught:
+        Palette(1, table="i8").encode(f32(1, 2), np.float32([[-129, 1]]))
+    assert caught.value.code == "E_RANGE"
+
+
+@pytest.mark.parametrize("quantizer", ["nearest", "kmeans"])
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_narrow_floats_are_taken_as_they_are(quantizer: str, kind: str) -> None:
+    """No f32 copy of them is needed, and none makes a difference; more than a piece, so that tables are found in several."""
+    values = np.random.default_rng(6).standard_normal((1100, 1000)).astype(FLOATS[kind])
+    spec = f32(1100, 1000)
+    for codec in (Palette(4), Palette(4, 16, 1), Palette(4, 0, 0, 2, 0)):
+        narrow, wide = (QUANTIZERS[quantizer](given, codec, spec) for given in (values, values.astype(np.float32)))
+        assert all(np.array_equal(narrow[part], wide[part]) for part in wide)
 
 
 def test_an_infinite_product_is_found() -> None:

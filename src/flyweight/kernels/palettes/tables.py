@@ -1,6 +1,6 @@
 """Tables of values: look-up, nearest entry, and histogram.
 
-Elements of a flat run belong to tables in turn: element i of a call that starts at `start` has table (start + i) // run.
+Elements belong to tables by turns: element i of a call that starts at `start` has table (start + i) % cycle // run.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ HISTOGRAM = (1 << 32 - BIN_SHIFT, 2)
 
 
 @kernel
-def _palette_decode(codes: Array, tables: Array, vector: int, run: int, start: int, out: Array) -> None:
+def _palette_decode(codes: Array, tables: Array, vector: int, run: int, cycle: int, start: int, out: Array) -> None:
     """The `vector` values of each code. Bits of a code above the table's size are dropped."""
     count, entries = codes.shape[1], tables.shape[1] // vector
-    owner = (start + np.arange(count)) // run
+    owner = (start + np.arange(count)) % cycle // run
     code = codes[0] & np.uint8(entries - 1)
     out.reshape(count, vector)[...] = tables.reshape(-1, entries, vector)[owner, code]
 
 
 @kernel
-def _palette_nearest(values: Array, midpoints: Array, run: int, start: int, out: Array) -> None:
+def _palette_nearest(values: Array, midpoints: Array, run: int, cycle: int, start: int, out: Array) -> None:
     """How many midpoints of its table (ascending) lie below each value: on a midpoint the lower code; NaN gives 0."""
-    for at, end, table in _pieces(values.shape[1], run, start):
-        out[0, at:end] = np.searchsorted(midpoints[table], values[0, at:end], side="left")
+    owner = (start + np.arange(values.shape[1])) % cycle // run
+    for table in np.unique(owner):
+        out[0, owner == table] = np.searchsorted(midpoints[table], values[0, owner == table], side="left")
     out[np.isnan(values)] = 0
 
 
@@ -62,24 +63,21 @@ def _palette_histogram(values: Array, weights: Array, out: Array) -> None:
     np.add.at(out[:, 1], bins, mass * values[0])
 
 
-def _pieces(count: int, run: int, start: int) -> list[tuple[int, int, int]]:
-    """(first, end, table) of the elements that share a table."""
-    tables = range(start // run, -(-(start + count) // run))
-    return [(max(table * run - start, 0), min(table * run + run - start, count), table) for table in tables]
-
-
 # Checked --------------------------------------------------------------------------------------
 
 
-def _check_tables(entries: int, count: int, run: int, start: int, tables: int) -> None:
+def _check_entries(entries: int) -> None:
     if not 2 <= entries <= 256 or entries & (entries - 1):
         raise ValueError(f"a table has 2, 4, … 256 entries, not {entries}")
-    if run < 1 or start < 0 or -(-(start + count) // run) > tables:
-        raise ValueError(f"{tables} tables for {run} elements each do not reach element {start + count - 1}")
 
 
-def palette_decode(codes: Array, tables: Array, vector: int, run: int, start: int, out: Array) -> None:
-    """The values of codes; `run` neighbours share a table, and the first code is number `start`.
+def _check_tables(count: int, run: int, cycle: int, start: int, tables: int) -> None:
+    if count and not (run >= 1 and 1 <= cycle <= run * tables and 0 <= start < 1 << 63):
+        raise ValueError(f"{tables} tables for {run} elements each do not reach through a cycle of {cycle}")
+
+
+def palette_decode(codes: Array, tables: Array, vector: int, run: int, cycle: int, start: int, out: Array) -> None:
+    """The values of codes, of which the first is number `start`: code i has table i % cycle // run.
 
     codes: u8 (1, n), tables: f32 (tables, entries · vector), out: f32 (1, n · vector).
     """
@@ -87,21 +85,23 @@ def palette_decode(codes: Array, tables: Array, vector: int, run: int, start: in
     check("tables", tables, F32, (None, None))
     if vector < 1 or tables.shape[1] % vector:
         raise ValueError(f"tables of {tables.shape[1]} values do not hold vectors of {vector}")
-    _check_tables(tables.shape[1] // vector, codes.shape[1], run, start, len(tables))
+    _check_entries(tables.shape[1] // vector)
+    _check_tables(codes.shape[1], run, cycle, start, len(tables))
     check("out", out, F32, (1, codes.shape[1] * vector), written=True)
-    _palette_decode.run(codes, tables, vector, run, start, out)
+    _palette_decode.run(codes, tables, vector, run, cycle, start, out)
 
 
-def palette_nearest(values: Array, midpoints: Array, run: int, start: int, out: Array) -> None:
+def palette_nearest(values: Array, midpoints: Array, run: int, cycle: int, start: int, out: Array) -> None:
     """The code of the nearest entry of an ascending table, given by the midpoints of its neighbours.
 
-    values: f32 (1, n), midpoints: f32 (tables, entries − 1), out: u8 (1, n); run and start as in `palette_decode`.
+    values: f32 (1, n), midpoints: f32 (tables, entries − 1), out: u8 (1, n); run, cycle and start as in `palette_decode`.
     """
     check("values", values, F32, (1, None))
     check("midpoints", midpoints, F32, (None, None))
-    _check_tables(midpoints.shape[1] + 1, values.shape[1], run, start, len(midpoints))
+    _check_entries(midpoints.shape[1] + 1)
+    _check_tables(values.shape[1], run, cycle, start, len(midpoints))
     check("out", out, U8, values.shape, written=True)
-    _palette_nearest.run(values, midpoints, run, start, out)
+    _palette_nearest.run(values, midpoints, run, cycle, start, out)
 
 
 def palette_nearest_vector(points: Array, table: Array, out: Array) -> None:
@@ -110,7 +110,7 @@ def palette_nearest_vector(points: Array, table: Array, out: Array) -> None:
     if not 1 <= points.shape[1] <= 16:
         raise ValueError(f"points have 1 to 16 coordinates, not {points.shape[1]}")
     check("table", table, F32, (None, points.shape[1]))
-    _check_tables(len(table), 0, 1, 0, 0)
+    _check_entries(len(table))
     check("out", out, U8, (len(points), 1), written=True)
     _palette_nearest_vector.run(points, table, out)
 
