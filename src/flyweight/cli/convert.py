@@ -43,9 +43,7 @@ _OF_PLAN = {"plan_file", "source", "gate_text", "allow_ungated", "force", *_RUNN
 @click.command(name="convert", cls=FormatOptions, short_help="Convert or quantize a model.")
 @click.argument("source", type=LocalPath(), required=False)
 @click.argument("destination", type=LocalPath(), required=False)
-@click.option(
-    "--to", "target", metavar="FORMAT", help="Target format, see `flyweight formats`. Default: from the destination's name."
-)
+@click.option("--to", metavar="FORMAT", help="Target format, see `flyweight formats`. Default: from the destination's name.")
 @click.option(
     "--quant",
     metavar="NAME",
@@ -80,7 +78,7 @@ _OF_PLAN = {"plan_file", "source", "gate_text", "allow_ungated", "force", *_RUNN
 def command(
     source: Path | None,
     destination: Path | None,
-    target: str | None,
+    to: str | None,
     quant: str | None,
     deltas: tuple[Path, ...],
     recipe: Path | None,
@@ -149,9 +147,9 @@ def command(
         raise click.MissingParameter(param_type="argument", param_hint="DESTINATION")
     else:
         extras = extras_of(of_formats)
-        if conflict := conflict_of(target_container(destination, target), quant, recipe is not None, extras):
+        if conflict := conflict_of(target_container(destination, to), quant, recipe is not None, extras):
             raise click.UsageError(conflict)
-        wish: dict[str, Any] = {"deltas": deltas, "to": target, "quant": quant, "recipe": recipe, "dtype": dtype}
+        wish: dict[str, Any] = {"deltas": deltas, "to": to, "quant": quant, "recipe": recipe, "dtype": dtype}
         wish |= {"shard_bytes": shard_size, "extras": extras}
         title = f"{source} → {destination}"
         planned = partial(open_conversion, source, destination, digests=plan_digests, **wish, **judged)

@@ -13,7 +13,7 @@ import stat
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -230,20 +230,24 @@ def read_package(path: Path) -> bytes:
 
 
 def _whole(path: Path) -> bytes:
-    _check(path.stat().st_size)
+    require_size(path.stat().st_size)
     return path.read_bytes()
 
 
 def _archived(root: Path) -> bytes:
-    """Stored, not deflated: weights hardly shrink, and a reader can map them."""
-    files = sorted(_files(root))
-    _check(sum(os.path.getsize(root / name) for name in files))
+    names = _files(root)
+    require_size(sum(os.path.getsize(root / name) for name in names))
+    return archive({name: (root / name).read_bytes() for name in names})
+
+
+def archive(files: Mapping[str, bytes | bytearray]) -> bytes:
+    """The archive of a package's files. Stored, not deflated: weights hardly shrink, and a reader can map them."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name in files:
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as made:
+        for name in sorted(files):
             member = zipfile.ZipInfo(name, _EPOCH)
             member.create_system, member.external_attr = 3, (stat.S_IFREG | 0o644) << 16
-            archive.writestr(member, (root / name).read_bytes())
+            made.writestr(member, bytes(files[name]))
     return buffer.getvalue()
 
 
@@ -258,6 +262,6 @@ def _files(root: Path) -> list[str]:
     return found
 
 
-def _check(nbytes: int) -> None:
+def require_size(nbytes: int) -> None:
     if nbytes > MAX_ARCHIVE_BYTES:
         raise LimitError(f"the package has {nbytes} bytes; the limit is {MAX_ARCHIVE_BYTES}", code="E_PACKAGE")

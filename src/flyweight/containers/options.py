@@ -11,7 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+
+
+def _no_word(_: str) -> bool:
+    return False
 
 
 class Option(NamedTuple):
@@ -20,7 +24,7 @@ class Option(NamedTuple):
     """The value from its text, or ValueError with a sentence; `Path` stands for a file or directory that is there."""
     metavar: str | None
     help: str
-    words: Callable[[str], bool] = lambda text: False
+    words: Callable[[str], bool] = _no_word
     """Which values are no path, where `read` is `Path`."""
 
     @property
@@ -66,8 +70,23 @@ class Extras(Protocol):
         """Side files to embed, read now. `make_package` makes the archive of a Core ML package for a target."""
 
 
+@runtime_checkable
+class NamesTarget(Protocol):
+    """Wishes that name a machine for which forms are chosen, unless a quantization or a recipe is given."""
+
+    @property
+    def target(self) -> str | None: ...
+    @property
+    def profile(self) -> str | None:
+        """Whose reading of disputed facts is taken."""
+
+    @property
+    def max_error(self) -> float | None:
+        """The relative RMS error that a weight may have."""
+
+
 def option(
-    flag: str, read: Callable[[str], object], metavar: str | None, text: str, words: Callable[[str], bool] = lambda text: False
+    flag: str, read: Callable[[str], object], metavar: str | None, text: str, words: Callable[[str], bool] = _no_word
 ) -> dict[str, Option]:
     """The metadata of a field that is an option."""
     return {"option": Option(flag, read, metavar, text, words)}

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from flyweight.checkpoint import Checkpoint, open_checkpoint, require_passed
 from flyweight.containers import CONTAINERS, container_named
 from flyweight.containers.container import Container
-from flyweight.containers.options import Extras
+from flyweight.containers.options import Extras, NamesTarget
 from flyweight.foundation.accuracy_gate import Measure
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnknownFormatError, UnsupportedError
@@ -27,6 +28,7 @@ from flyweight.pipeline.plans.plan import Plan
 from flyweight.pipeline.plans.planning import job_of_plan, make_job
 from flyweight.pipeline.plans.quantization_names import recipe_for
 from flyweight.pipeline.plans.recipe import Recipe, load_recipe
+from flyweight.pipeline.plans.target_forms import AUTO, recipe_for_target, target_notes
 
 _EXTENSION = re.compile(r"\.[a-z][a-z0-9]{1,11}")
 
@@ -84,9 +86,9 @@ def plan_conversion(
     if recipe is not None:
         chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     else:
-        chosen = recipe_for(container, quant or "keep", extras)
+        chosen = _by_name(checkpoint, container, quant, extras)
     beside = {name: input_at(path, digests=digests) for name, path in extras.inputs.items()} if extras else {}
-    return make_job(
+    job = make_job(
         checkpoint,
         container,
         destination.name,
@@ -95,9 +97,36 @@ def plan_conversion(
         shard_bytes=as_size("shard_bytes", shard_bytes),
         max_ram=as_size("max_ram", max_ram),
         draft=_draft(extras),
-        files=extras.files() if extras else None,
+        files=_files(checkpoint, extras),
         inputs={SOURCE: input_of(checkpoint, digests=digests), **beside},
+        made=extras.made if extras else None,
     )
+    if (wish := _target_wish(extras)) is not None:
+        job = replace(job, notes=job.notes + target_notes(checkpoint, job.placement.manifest.entries, wish))
+    return job
+
+
+def _target_wish(extras: object) -> NamesTarget | None:
+    return extras if isinstance(extras, NamesTarget) and extras.target else None
+
+
+def _by_name(checkpoint: Checkpoint, container: Container, quant: str | None, extras: Extras | None) -> Recipe:
+    if (wish := _target_wish(extras)) is not None and quant in (None, AUTO):
+        return recipe_for_target(checkpoint, wish)
+    return recipe_for(container, quant or "keep", extras)
+
+
+def _files(checkpoint: Checkpoint, extras: Extras | None) -> Mapping[str, bytes] | None:
+    """Side files to embed, those made of the checkpoint included."""
+    if extras is None:
+        return None
+
+    def make_package(target: str) -> bytes:
+        from flyweight.pipeline.embedded_package import package_for_target
+
+        return package_for_target(checkpoint, target)
+
+    return extras.files(make_package)
 
 
 def _draft(extras: Extras | None) -> Checkpoint | None:
@@ -200,7 +229,7 @@ def open_plan(plan: Plan, name: str, *, max_ram: int | None = None, allow_ungate
         require_same(plan.inputs, checkpoint)
         require_passed(checkpoint, allow_ungated=allow_ungated)
         extras = plan.extras
-        files = extras.files() if extras else None
+        files = _files(checkpoint, extras)
         yield job_of_plan(plan, checkpoint, name, max_ram=max_ram, draft=_draft(extras), files=files)
 
 

@@ -1,8 +1,8 @@
 """The weights of a program: which operations make them, and what they are called.
 
 A weight is a constant in a weight file, or the last of `constexpr` operations that feed each other. It is called as
-its output is. What several functions share is one weight; two weights of one name in different functions get the function's name
-before their own.
+its output is. What several functions share is one weight; two weights of one name in different functions get the function's
+name before their own.
 """
 
 from __future__ import annotations

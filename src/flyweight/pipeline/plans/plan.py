@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -128,7 +128,7 @@ class Plan:
         asked: dict[str, Any] = {name: Path(given.path) for name, given in self.inputs.items() if name != SOURCE}
         if not asked and not self.made:
             return None
-        group = OPTIONS[self.container.name] if self.container.name in OPTIONS else None
+        group = OPTIONS[self.container.name] if self.container.name in OPTIONS else None  # noqa: SIM401 (it has no `get`)
         options = {option.name: option for option in group.options if option.read is Path} if group else {}
         asked |= {name: said for name, said in self.made.items() if name in options and options[name].words(said)}
         if group is None or group.extras is None or not asked.keys() | self.made.keys() <= options.keys() & asked.keys():

@@ -427,7 +427,7 @@ def job_of_plan(
     order = {step.source: place for place, step in enumerate(plan.steps) if not step.draft}
     job = make_job(
         checkpoint, plan.container, name, recipe=Planned.by(plan), dtype=plan.dtype, shard_bytes=plan.shard_bytes,
-        max_ram=max_ram, draft=draft, files=files, inputs=plan.inputs,
+        max_ram=max_ram, draft=draft, files=files, inputs=plan.inputs, made=plan.made,
         order=lambda entry: order.get(entry.name, 0),
     )  # fmt: skip
     return replace(job, plan=replace(job.plan, recipe=plan.recipe))
