@@ -12,10 +12,11 @@ import click
 
 from flyweight.cli.output import codec_label, gate_label, human_bytes, json_option, note, print_json, print_table
 from flyweight.cli.paths import LocalPath, delta_option
-from flyweight.foundation.errors import printable
+from flyweight.foundation.errors import UnsupportedError, printable
 from flyweight.foundation.manifest import Manifest, Numbers
 
 if TYPE_CHECKING:
+    from flyweight.checkpoint import Checkpoint
     from flyweight.runtime.feature_dispatch import Augment, Route
 
 _LONG = 64
@@ -26,12 +27,14 @@ _MOST_KEYS = 1000
 @click.command(name="inspect", short_help="Show the format, metadata and tensors of a model.")
 @click.argument("path", type=LocalPath())
 @click.option("--tensors", is_flag=True, help="List every tensor.")
+@click.option("--target", metavar="NAME", default="M1", show_default=True, help="Apple chip to plan a Core ML package for.")
 @delta_option
 @json_option
-def command(path: Path, tensors: bool, deltas: tuple[Path, ...], as_json: bool) -> None:
+def command(path: Path, tensors: bool, target: str, deltas: tuple[Path, ...], as_json: bool) -> None:
     """Show the format, metadata and tensors of PATH, a file or a directory. Weights are not read.
 
-    For a SQUIZD file, also its flags, draft head and Core ML package, and how it would run on this machine.
+    For a SQUIZD file, also its flags, draft head and Core ML package, how it would run on this machine, and what the Neural
+    Engine of a chip does with the package.
 
     \b
     Examples:
@@ -51,7 +54,7 @@ def command(path: Path, tensors: bool, deltas: tuple[Path, ...], as_json: bool) 
         warnings = [*_unreadable(manifest), *found]
         if checkpoint.delta_places:
             summary = {"base": checkpoint.bundle.name, "deltas": list(checkpoint.delta_places), **summary}
-    routes, added = _dispatch(summary)
+        routes, added = _dispatch(checkpoint, summary, target)
     if as_json:
         ways = {"dispatch": [r._asdict() for r in routes], "augments": [a._asdict() for a in added]} if routes else {}
         warned = {"warnings": [{"code": code, "message": message} for code, message in warnings]} if warnings else {}
@@ -109,13 +112,21 @@ def _document(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _dispatch(summary: Mapping[str, Any]) -> tuple[Sequence[Route], Sequence[Augment]]:
+def _dispatch(checkpoint: Checkpoint, summary: Mapping[str, Any], target: str) -> tuple[Sequence[Route], Sequence[Augment]]:
     """How a file with feature flags would run here."""
     if "flags" not in summary:
         return (), ()
     from flyweight.runtime.feature_dispatch import augments, dispatch
 
-    return dispatch(summary["flags"]), augments(summary["flags"])
+    package = None
+    if summary.get("appendix"):
+        from flyweight.pipeline.embedded_package import embedded_plan
+
+        try:
+            package = embedded_plan(checkpoint, target)
+        except UnsupportedError as error:  # a package may hold another kind of model
+            package = f"there is no plan for it: {error.message}"
+    return dispatch(summary["flags"], package=package), augments(summary["flags"])
 
 
 def _print_summary(path: Path, manifest: Manifest, summary: Mapping[str, Any]) -> None:

@@ -23,13 +23,15 @@ from flyweight.foundation.cursor import Cursor
 from flyweight.foundation.errors import FlyweightError, LimitError, MalformedError, UnsupportedError
 from flyweight.foundation.limits import MAX_ARCHIVE_BYTES
 from flyweight.foundation.manifest import Extent
-from flyweight.sources import MemorySource, Source
+from flyweight.sources import Bundle, JoinedSource, MemorySource, Piece, Source
 
 NAME = "model.mlpackage.zip"
 """The side file of a model that is a Core ML model of the same weights."""
 MANIFEST = "Manifest.json"
 MAX_MEMBERS = 10_000
 MAX_TOTAL_BYTES = 1 << 38
+_MAX_INFLATED = 1 << 28
+"""Of a member that is read whole, because it is deflated."""
 MAX_RATIO = 200
 """An archive of weights hardly shrinks; inflating to more than this many times its bytes is an attack."""
 _FREE_BYTES = 1 << 20
@@ -214,6 +216,47 @@ def check_content(source: Source, extent: Extent) -> None:
                 pass
 
 
+class PackageBundle(Bundle):
+    """The files of an archived package as a bundle: stored members where they lie, deflated ones inflated when asked for."""
+
+    is_directory = True
+
+    def __init__(self, source: Source, extent: Extent) -> None:
+        self.name = source.name
+        self._source, self._extent = source, extent
+        listed = members(source, extent)
+        root = min((m.filename.removesuffix(MANIFEST) for m in listed if _is_manifest(m)), key=len, default="")
+        self._members = {m.filename.removeprefix(root): m for m in listed if m.filename.startswith(root)}
+        self._opened: dict[str, Source] = {}
+
+    def __getitem__(self, key: str) -> Source:
+        self.check_open()
+        if key not in self._opened:
+            self._opened[key] = self._open(key, self._members[key])
+        return self._opened[key]
+
+    def _open(self, key: str, member: Member) -> Source:
+        name = f"{self.name}, {key}"
+        if member.compress_type == zipfile.ZIP_STORED:
+            header = Cursor(self._source, self._extent.offset + member.header_offset + 26, self._extent.end)
+            lengths = sum(header.scalars("u16", 2))
+            start = header.skip(lengths + member.file_size, "a member of the package") + lengths
+            return JoinedSource(name, [Piece(self._source, start, member.file_size)])
+        if member.file_size > _MAX_INFLATED:
+            raise LimitError(f"{member.filename!r} inflates to {member.file_size} bytes; the limit is {_MAX_INFLATED}")
+        return MemorySource(b"".join(read_member(self._source, self._extent, member)), name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+
+def _is_manifest(member: Member) -> bool:
+    return member.filename.split("/")[-1] == MANIFEST
+
+
 # Making one ---------------------------------------------------------------------------------------
 
 
@@ -224,7 +267,7 @@ def read_package(path: Path) -> bytes:
         listed = members(MemorySource(data, str(path)), Extent(str(path), 0, len(data)))
     except FlyweightError as error:
         raise error.at(file=str(path)) from None
-    if not any(member.filename.split("/")[-1] == MANIFEST for member in listed):
+    if not any(map(_is_manifest, listed)):
         raise UnsupportedError(f"not a Core ML package: there is no {MANIFEST}", code="E_PACKAGE", file=str(path))
     return data
 

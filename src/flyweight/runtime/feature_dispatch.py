@@ -75,8 +75,8 @@ _WAYS = (
 _FALLBACK = "NumPy"
 
 
-def dispatch(flags: Collection[str], machine: Machine | None = None) -> list[Route]:
-    """Every way in order of priority, exactly one of them chosen."""
+def dispatch(flags: Collection[str], machine: Machine | None = None, package: str | None = None) -> list[Route]:
+    """Every way in order of priority, exactly one of them chosen. `package` says what becomes of the Core ML package."""
     machine = machine or this_machine()
     routes: list[Route] = []
     taken = ""
@@ -84,7 +84,8 @@ def dispatch(flags: Collection[str], machine: Machine | None = None) -> list[Rou
         if way.name not in flags:
             routes.append(Route(way.name, False, "the file does not have it"))
         elif (obstacle := way.obstacle(machine)) is not None:
-            routes.append(Route(way.name, False, obstacle))
+            told = f"{obstacle}; {package}" if package and not way.codec else obstacle
+            routes.append(Route(way.name, False, told))
         elif taken:
             routes.append(Route(way.name, False, f"{taken} comes first"))
         else:
