@@ -70,6 +70,14 @@ SAMPLES = {
         {"inner": codec("affine", bits=8, group=32)},
         {"inner": codec("masked", inner=codec("palette", table="f32"), block=4)},
     ],
+    "sparse_codes": [
+        {"inner": codec("blockwise", data=data, block=block, offset=offset)}
+        for data, block, offset in (("i8", "1", ""), ("u4", "1x32", "data"), ("i4", "", ""), ("f16", "1", ""))
+    ]
+    + [
+        {"inner": codec("palette", **params)}
+        for params in ({"bits": 4}, {"bits": 3, "group": 2, "axis": -1}, {"bits": 6, "vector": 2})
+    ],
     "fp8": [
         *({"format": format_, "rows": rows, "columns": columns} for format_ in ("e4m3", "e5m2") for rows, columns in BLOCKS),
         *({"scale": scale, "divide": divide, "columns": 128} for scale in ("f32", "f16", "bf16") for divide in (False, True)),
@@ -117,6 +125,7 @@ _WITHOUT_ROWS = {
     "lossless": "codes are one stream over the whole tensor",
     "lossless_small": "codes are one stream over the whole tensor",
     "sparse": "stored values are one vector",
+    "sparse_codes": "stored codes are one stream",
     "corrected": "the right factor belongs to all rows",
     "astc": "a block has several rows",
 }

@@ -26,6 +26,7 @@ CODECS: Table[type[Codec]] = Table(
         "lossless": "lossless:Lossless",
         "lossless_small": "lossless_small:LosslessSmall",
         "sparse": "sparse:Sparse",
+        "sparse_codes": "sparse_codes:SparseCodes",
         "fp8": "floats:Fp8",
         "fp8_scalar": "floats:Fp8Scalar",
         "f8q8": "f8q8:F8q8",

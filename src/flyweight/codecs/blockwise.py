@@ -19,7 +19,7 @@ from flyweight import kernels
 from flyweight.codecs import packing
 from flyweight.codecs.blocking import Blocking, block_lengths
 from flyweight.codecs.casts import as_float, astype
-from flyweight.codecs.codec import Array, Codec, Parts
+from flyweight.codecs.codec import Array, Codec, Parts, StoredCodes
 from flyweight.codecs.value_checks import require_f32, require_finite, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
@@ -87,6 +87,9 @@ class Blockwise(Codec):
         if self.offset:
             return layout | {"offset": TensorSpec(blocks, _FLOATS.get(self.offset, self._data))}
         return layout
+
+    def stored_codes(self, spec: TensorSpec) -> StoredCodes:
+        return StoredCodes("codes", self.bits, spec.shape)
 
     # Values
 
