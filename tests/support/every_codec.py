@@ -61,6 +61,14 @@ SAMPLES = {
         {"data": "f16", "block": "1", "scale": "f32"},
         {"data": "f32", "block": "1x16", "scale": "f16", "offset": "f16"},
     ],
+    "scaled": [
+        {"inner": codec("palette", bits=4)},
+        {"inner": codec("palette", bits=6, vector=2, group=2, axis=-1), "block": "0x1"},
+        {"inner": codec("palette", bits=3, table="f32"), "block": "", "scale": "f32"},
+        {"inner": codec("blockwise", data="i8"), "block": "1x32"},
+        {"inner": codec("sparse_codes", inner=codec("palette", bits=2))},
+        {"inner": codec("sparse", form="stream"), "block": "1x64"},
+    ],
     "sparse": [
         {},
         {"form": "indices"},

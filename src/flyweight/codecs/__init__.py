@@ -22,6 +22,7 @@ CODECS: Table[type[Codec]] = Table(
         "palette": "palette:Palette",
         "hqq": "hqq:Hqq",
         "blockwise": "blockwise:Blockwise",
+        "scaled": "scaled:Scaled",
         **{name: f"ggml:{name.upper()}" for name in ggml_types_with("decode")},
         "lossless": "lossless:Lossless",
         "lossless_small": "lossless_small:LosslessSmall",

@@ -147,12 +147,8 @@ class Blockwise(Codec):
 
     def _decode_floats(self, stored: _Stored, start: int, out: Array) -> None:
         """Data or offsets of a float type: every operation rounds to the widest type that takes part."""
-        run, stop = stored.blocking.run, start + out.size
-        first = start // run
-        place = np.arange(start, stop) // run - first
-        scale, offset = (
-            stored.blocking.of_runs(part, first, -(-stop // run))[:, place] for part in (stored.scale, stored.offset)
-        )
+        stop = start + out.size
+        scale, offset = (stored.blocking.of_elements(part, start, stop) for part in (stored.scale, stored.offset))
         with np.errstate(all="ignore"):
             if self.data in _FLOATS:
                 out[...] = self._round(stored.codes[:, start:stop])
