@@ -61,6 +61,14 @@ SAMPLES = {
         {"data": "f16", "block": "1", "scale": "f32"},
         {"data": "f32", "block": "1x16", "scale": "f16", "offset": "f16"},
     ],
+    "scaled": [
+        {"inner": codec("palette", bits=4)},
+        {"inner": codec("palette", bits=6, vector=2, group=2, axis=-1), "block": "0x1"},
+        {"inner": codec("palette", bits=3, table="f32"), "block": "", "scale": "f32"},
+        {"inner": codec("blockwise", data="i8"), "block": "1x32"},
+        {"inner": codec("sparse_codes", inner=codec("palette", bits=2))},
+        {"inner": codec("sparse", form="stream"), "block": "1x64"},
+    ],
     "sparse": [
         {},
         {"form": "indices"},
@@ -69,6 +77,14 @@ SAMPLES = {
         {"form": "indices", "index": "i64", "inner": "lossless"},
         {"inner": codec("affine", bits=8, group=32)},
         {"inner": codec("masked", inner=codec("palette", table="f32"), block=4)},
+    ],
+    "sparse_codes": [
+        {"inner": codec("blockwise", data=data, block=block, offset=offset)}
+        for data, block, offset in (("i8", "1", ""), ("u4", "1x32", "data"), ("i4", "", ""), ("f16", "1", ""))
+    ]
+    + [
+        {"inner": codec("palette", **params)}
+        for params in ({"bits": 4}, {"bits": 3, "group": 2, "axis": -1}, {"bits": 6, "vector": 2})
     ],
     "fp8": [
         *({"format": format_, "rows": rows, "columns": columns} for format_ in ("e4m3", "e5m2") for rows, columns in BLOCKS),
@@ -117,6 +133,7 @@ _WITHOUT_ROWS = {
     "lossless": "codes are one stream over the whole tensor",
     "lossless_small": "codes are one stream over the whole tensor",
     "sparse": "stored values are one vector",
+    "sparse_codes": "stored codes are one stream",
     "corrected": "the right factor belongs to all rows",
     "astc": "a block has several rows",
 }

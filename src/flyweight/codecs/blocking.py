@@ -91,6 +91,18 @@ class Blocking:
         rows = numbers.reshape(-1, along)[np.ravel_multi_index(blocks, self.counts[:cut])]
         return rows.reshape(1, -1)[:, first - start * along : last - start * along]
 
+    def of_elements(self, numbers: Array, start: int, stop: int) -> Array:
+        """A number per block as one for each of the elements from `start` up to `stop`, (1, elements)."""
+        first, last = start // self.run, -(-stop // self.run)
+        of_runs = self.of_runs(numbers, first, last)
+        if self.run == 1:
+            return of_runs
+        lengths = np.full(last - first, self.run)
+        lengths[0] -= start - first * self.run
+        lengths[-1] -= last * self.run - stop
+        repeated: Array = of_runs[0].repeat(lengths)
+        return repeated[None]
+
     # Encoding follows the blocks: one after the other, each row-major.
 
     @property
@@ -103,6 +115,13 @@ class Blocking:
             return np.ascontiguousarray(array).reshape(1, -1)
         split = array.reshape([length for pair in zip(self.counts, self.lengths, strict=True) for length in pair])
         return np.ascontiguousarray(split.transpose(*self._turned)).reshape(1, -1)
+
+    def peaks(self, array: Array) -> Array:
+        """The greatest magnitude of each block, (1, blocks)."""
+        starts = np.arange(0, array.size, self.block_size)
+        ends = [extreme.reduceat(self.to_block_order(array), starts, axis=1) for extreme in (np.maximum, np.minimum)]
+        peaks: Array = np.maximum(ends[0], -ends[1])
+        return peaks
 
     def from_block_order(self, flat: Array) -> Array:
         """The inverse of `to_block_order`, (1, elements) in the order of the tensor."""

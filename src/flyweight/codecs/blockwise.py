@@ -19,7 +19,7 @@ from flyweight import kernels
 from flyweight.codecs import packing
 from flyweight.codecs.blocking import Blocking, block_lengths
 from flyweight.codecs.casts import as_float, astype
-from flyweight.codecs.codec import Array, Codec, Parts
+from flyweight.codecs.codec import Array, Codec, Parts, StoredCodes
 from flyweight.codecs.value_checks import require_f32, require_finite, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
@@ -88,6 +88,9 @@ class Blockwise(Codec):
             return layout | {"offset": TensorSpec(blocks, _FLOATS.get(self.offset, self._data))}
         return layout
 
+    def stored_codes(self, spec: TensorSpec) -> StoredCodes:
+        return StoredCodes("codes", self.bits, spec.shape)
+
     # Values
 
     def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
@@ -144,12 +147,8 @@ class Blockwise(Codec):
 
     def _decode_floats(self, stored: _Stored, start: int, out: Array) -> None:
         """Data or offsets of a float type: every operation rounds to the widest type that takes part."""
-        run, stop = stored.blocking.run, start + out.size
-        first = start // run
-        place = np.arange(start, stop) // run - first
-        scale, offset = (
-            stored.blocking.of_runs(part, first, -(-stop // run))[:, place] for part in (stored.scale, stored.offset)
-        )
+        stop = start + out.size
+        scale, offset = (stored.blocking.of_elements(part, start, stop) for part in (stored.scale, stored.offset))
         with np.errstate(all="ignore"):
             if self.data in _FLOATS:
                 out[...] = self._round(stored.codes[:, start:stop])

@@ -58,6 +58,16 @@ class GridSpec(NamedTuple):
     """The narrowest element type that holds every scale and offset."""
 
 
+class StoredCodes(NamedTuple):
+    """The part of a codec that is one stream of codes over the whole tensor."""
+
+    part: str
+    bits: int
+    """Of a code, packed low bits first; 16 and 32: words of the part's own type."""
+    shape: tuple[int, ...]
+    """That of the tensor; shorter along an axis where a code stands for several neighbours."""
+
+
 _BLOCK_GRIDS = {GridSpec(4, 32, "f16"): ("q4_1",), GridSpec(5, 32, "f16"): ("q5_1",)}
 """Codecs beside `affine` that store any grid of this kind."""
 
@@ -167,6 +177,10 @@ class Codec(ABC):
     @property
     def value_dtype(self) -> DType | None:
         """An element type narrower than f32 that holds every value it decodes to; None where there is none."""
+        return None
+
+    def stored_codes(self, spec: TensorSpec) -> StoredCodes | None:
+        """Where the codes are, if they are one stream of which another codec may leave some out (`sparse_codes`)."""
         return None
 
     # Products with the weights as they are stored. What has none is decoded a few rows at a time.

@@ -20,7 +20,7 @@ import numpy as np
 from flyweight import kernels
 from flyweight.codecs import packing
 from flyweight.codecs.casts import astype
-from flyweight.codecs.codec import Array, Codec, Parts
+from flyweight.codecs.codec import Array, Codec, Parts, StoredCodes
 from flyweight.codecs.palette_frame import Frame, Slab
 from flyweight.codecs.value_checks import FLOATS, require_f32, require_finite, require_integers, require_one_of
 from flyweight.foundation.dtypes import DType
@@ -100,6 +100,9 @@ class Palette(Codec):
                 raise UnsupportedError(f"groups of {group} are not a multiple of vectors of {self.vector}", code="E_SPEC")
             group //= self.vector
         return Frame.of(spec, group, axis, self.vector, vector_axis)
+
+    def stored_codes(self, spec: TensorSpec) -> StoredCodes:
+        return StoredCodes("indices", self.bits, self.frame(spec).indices)
 
     # Values
 
