@@ -28,7 +28,7 @@ from flyweight.targets.ane.facts.engine_targets import Target
 from flyweight.targets.ane.facts.fact import Profile
 from flyweight.targets.ane.gates import Outcome
 from flyweight.targets.ane.model_uses import model_uses
-from flyweight.targets.ane.named_forms import AUTO, CANDIDATES, SPARSE, codec_of_form
+from flyweight.targets.ane.named_forms import AUTO, CANDIDATES, DENSE, codec_of_form, counts_zeros, quantizer_of_form
 from flyweight.targets.ane.stream_size import dense_bytes
 from flyweight.targets.ane.weight_plan import plan_weight
 from flyweight.targets.ane.weight_samples import relative_error, sampled
@@ -109,16 +109,20 @@ def choose_form(use: WeightUse, sample: Array, engine: Engine, budget: float) ->
         raise UnsupportedError("it has NaN or infinite weights", code="E_PART_VALUES")
     tried: list[Trial] = []
     for nbytes, form, codec in sorted(_streaming(use, engine, _stored(use, sample)), key=lambda candidate: candidate[:2]):
-        error = form_error(codec, sample)
+        error = form_error(codec, sample, _quantizer(form, codec))
         tried.append(Trial(form, nbytes, error))
         if error <= budget:
             return _choice(form, codec, error, nbytes, tried)
-    return _choice("fp16", RAW, form_error(RAW, sample), dense_bytes(use.spec.size), tried)
+    return _choice(DENSE, RAW, form_error(RAW, sample, "nearest"), dense_bytes(use.spec.size), tried)
 
 
 def _choice(form: str, planned: CodecSpec, error: float, nbytes: int, tried: list[Trial]) -> FormChoice:
     codec = codec_of_form(form)
-    return FormChoice(form, codec, planned, codec_for(codec).quantizer, error, nbytes, tuple(tried))
+    return FormChoice(form, codec, planned, _quantizer(form, codec), error, nbytes, tuple(tried))
+
+
+def _quantizer(form: str, codec: CodecSpec) -> str:
+    return quantizer_of_form(form) or codec_for(codec).quantizer
 
 
 def _streaming(use: WeightUse, engine: Engine, stored: int) -> list[tuple[int, str, CodecSpec]]:
@@ -128,7 +132,7 @@ def _streaming(use: WeightUse, engine: Engine, stored: int) -> list[tuple[int, s
         codec = codec_of_form(form)
         if not known(codec):
             continue
-        if form == SPARSE:
+        if counts_zeros(codec):
             codec = codec.with_params(stored=stored)
         plan = plan_weight(replace(use, codec=codec, spec=TensorSpec(use.spec.shape, DType.F16)), engine)
         if plan.decision.outcome is Outcome.STREAMS and plan.compressed is not None and plan.compressed < plan.dense:
@@ -136,7 +140,7 @@ def _streaming(use: WeightUse, engine: Engine, stored: int) -> list[tuple[int, s
     return found
 
 
-def form_error(codec: CodecSpec, sample: Array) -> float:
+def form_error(codec: CodecSpec, sample: Array, quantizer: str) -> float:
     """The relative RMS error of a sample in a codec, filled as a conversion would; infinite where it cannot hold the values."""
     half = TensorSpec(sample.shape, DType.F16)
     wide = TensorSpec(sample.shape, DType.F32)
@@ -148,7 +152,7 @@ def form_error(codec: CodecSpec, sample: Array) -> float:
         asked = codec_for(codec)
         spec = half if asked.exact else wide
         fitted = asked.fit(spec, values)
-        parts = QUANTIZERS[fitted.quantizer](values, fitted, spec)
+        parts = QUANTIZERS[quantizer](values, fitted, spec)
         return relative_error(sample, fitted.decode(spec, parts).astype(np.float32))
     except UnsupportedError:
         return float("inf")
@@ -162,7 +166,7 @@ def uses_in_form(
 ) -> Iterator[WeightUse]:
     """The weights as a conversion to a form would leave them: what no form is chosen for becomes fp16.
 
-    `chosen` is what `choose_forms` found, for the form `auto`. The zeros of `sparse` are counted on a sample.
+    `chosen` is what `choose_forms` found, for the form `auto`. The zeros of sparse forms are counted on a sample.
     """
     for use in uses:
         half = replace(use, spec=TensorSpec(use.spec.shape, DType.F16), codec=RAW)
@@ -170,11 +174,11 @@ def uses_in_form(
             yield replace(half, codec=chosen[use.name].planned)
         elif form == AUTO or not chooses(use):
             yield half if use.is_kernel else use
-        elif form == SPARSE:
+        elif counts_zeros(codec := codec_of_form(form)):
             kept = _stored(use, sampled(checkpoint, use.name))
-            yield replace(half, codec=codec_of_form(form).with_params(stored=kept), zero_fraction=1 - kept / use.spec.size)
+            yield replace(half, codec=codec.with_params(stored=kept), zero_fraction=1 - kept / use.spec.size)
         else:
-            yield replace(half, codec=codec_of_form(form))
+            yield replace(half, codec=codec)
 
 
 def _stored(use: WeightUse, sample: Array) -> int:

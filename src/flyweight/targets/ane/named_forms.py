@@ -1,47 +1,51 @@
-"""Forms by the names the command line takes, as codecs.
+"""Forms by the names the command line takes: those that Core ML packages can be quantized to (`coreml_presets`), and
 
-fp16                 dense
-int8, int8-tensor    one scale for each output channel, or one for all
-int8-b32, int4-b32   one scale for each 32 weights of a channel
-int4                 one scale for each output channel
-lut4, lut8 …         a palette of 1, 2, 3, 4, 6 or 8 bits; lut4-g16: a codebook for 16 output channels;
-                     lut4-v2: an index for 2 output channels
-sparse               a mask and the values that are not zero
-fp8                  e4m3 with one scale for each output channel
+    fp16     dense
+    fp8      e4m3 with one scale for each output channel, which packages cannot hold yet
+    auto     for each weight the smallest that streams (`form_choice`)
+
+Scales and codebooks are f16, as the engine has them.
 """
 
 from __future__ import annotations
 
-import re
-
+from flyweight.codecs import CODECS, known
+from flyweight.containers.coreml.coreml_options import QUANTS
+from flyweight.containers.coreml.coreml_presets import codec_named, preset
 from flyweight.foundation.errors import ArgumentError, nearest
 from flyweight.foundation.tensor import RAW, CodecSpec
 
-AUTO, SPARSE = "auto", "sparse"
-EXAMPLES = (
-    "auto", "fp16", "int8", "int4", "int8-b32", "int4-b32", "lut2", "lut3", "lut4", "lut6", "lut8", "lut4-g16", "lut4-v2",
-    "sparse", "fp8",
-)  # fmt: skip
-CANDIDATES = ("sparse", "lut2", "lut3", "lut4", "lut4-g16", "lut6", "int8", "lut8")
+AUTO, DENSE = "auto", "fp16"
+FORMS = (AUTO, DENSE, *QUANTS, "fp8")
+"""Numbers in a name may be others: lut4-g32, int8-b64."""
+CANDIDATES = ("sparse", "sparse-lut4", "lut2", "lut3", "lut4", "lut4-g16", "lut6", "int8", "lut8")
 """What `auto` tries."""
-_PALETTE = re.compile(r"lut([123468])(?:-g([1-9]\d{0,5}))?(?:-v([1-9]\d?))?")
-_INTEGERS = re.compile(r"int([48])(?:-(tensor|b[1-9]\d{0,5}))?")
+_OWN = {DENSE: RAW, "fp8": CodecSpec("fp8", {"format": "e4m3", "rows": 1, "columns": 0, "scale": "f16"})}
 
 
 def codec_of_form(name: str) -> CodecSpec:
     """The codec that a form's name means."""
-    if name == "fp16":
-        return RAW
-    if name == SPARSE:
-        return CodecSpec("sparse", {"form": "stream", "inner": RAW})
-    if name == "fp8":
-        return CodecSpec("fp8", {"format": "e4m3", "rows": 1, "columns": 0, "scale": "f16"})
-    if found := _PALETTE.fullmatch(name):
-        palette = {"bits": int(found[1]), "group": int(found[2] or 0), "axis": 0}
-        return CodecSpec("palette", {**palette, "vector": int(found[3] or 1), "vector_axis": 0})
-    if found := _INTEGERS.fullmatch(name):
-        block = "1" if found[2] is None else "" if found[2] == "tensor" else f"1x{found[2][1:]}"
-        return CodecSpec("blockwise", {"data": f"i{found[1]}", "block": block, "scale": "f16"})
-    raise ArgumentError(
-        f"there is no form '{name}'{nearest(name, EXAMPLES)}", code="E_FORM", hint=f"such as {', '.join(EXAMPLES)}"
-    )
+    codec = _OWN.get(name) or codec_named(name)
+    if codec is None:
+        raise ArgumentError(
+            f"there is no form '{name}'{nearest(name, FORMS)}", code="E_FORM", hint=f"known: {', '.join(FORMS)}"
+        )
+    return _in_f16(codec)
+
+
+def quantizer_of_form(name: str) -> str:
+    """The quantizer that a conversion to the form uses; empty: the one the codec names."""
+    found = None if name in _OWN else preset(name)
+    return found.rules[0].quantizer if found else ""
+
+
+def counts_zeros(codec: CodecSpec) -> bool:
+    """Whether the size of a form depends on how many weights are not zero."""
+    return known(codec) and "stored" in CODECS[codec.name].per_tensor
+
+
+def _in_f16(codec: CodecSpec) -> CodecSpec:
+    """With f16 where a preset says: the element type of the tensor."""
+    nested = {key: _in_f16(value) for key, value in codec.params.items() if isinstance(value, CodecSpec)}
+    own = {key: "f16" for key, value in codec.params.items() if value == "stored"}
+    return codec.with_params(**own, **nested)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.targets.ane.engine_form import EngineForm, engine_form
 
-KERNEL_OPS = ("linear", "matmul", "conv", "conv_transpose")
+CONVOLUTIONS = ("conv", "conv_transpose")
+KERNEL_OPS = ("linear", "matmul", *CONVOLUTIONS)
 """Operations whose constant operand is a kernel of the engine; others (a gather, an addition) read theirs as data."""
 
 
@@ -26,6 +27,8 @@ class WeightUse:
     channel_axis: int = 0
     """The axis of the output channels."""
     mutable: bool = False
+    is_symmetric: bool = True
+    """Whether zero points that are stored are 0, all of them."""
     zero_fraction: float | None = None
     """The share of weights that are zero; None: nobody has counted."""
     positions: int = 1
@@ -33,7 +36,8 @@ class WeightUse:
 
     @property
     def form(self) -> EngineForm | None:
-        return engine_form(self.spec, self.codec, self.channel_axis)
+        form = engine_form(self.spec, self.codec, self.channel_axis)
+        return replace(form, zero_points=False) if form and self.is_symmetric else form
 
     @property
     def is_kernel(self) -> bool:
