@@ -23,6 +23,7 @@ import numpy as np
 
 from flyweight.foundation.cursor import Cursor
 from flyweight.foundation.errors import ArgumentError, UnsupportedError
+from flyweight.targets.ane.records.engine_numbers import Array
 
 SLOTS = (
     "input", "output", "coefficients_0", "coefficients_1", "coefficients_2", "coefficients_3",
@@ -129,7 +130,7 @@ def channels_per_group(kernel_elements: int = 1) -> int:
     return 1 << (max(8 // kernel_elements, 1).bit_length() - 1)
 
 
-def channel_table(channel_nbytes: Sequence[int], engines: int, per_group: int = 8) -> tuple[ChannelTable, int]:
+def channel_table(channel_nbytes: Sequence[int] | Array, engines: int, per_group: int = 8) -> tuple[ChannelTable, int]:
     """The records of weights whose channels take so many bytes each, and the bytes of all weights as the records place them."""
     if not 1 <= engines <= MOST_ENGINES or per_group < 1:
         raise ArgumentError(f"there are 1 to {MOST_ENGINES} engines and at least one channel in a group", code=_CODE)

@@ -1,0 +1,200 @@
+"""Kernel units of compressed tensors: read back through their records, they are the tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flyweight.codecs import codec_for, packing
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.tensor import CodecSpec, EncodedTensor, TensorSpec
+from flyweight.sources import MemorySource
+from flyweight.targets.ane.records.activation_functions import build
+from flyweight.targets.ane.records.kernel_unit import KernelUnit, Pal, Vector, Weights
+from flyweight.targets.ane.records.unit_building import build_unit, describe, stored_weights
+
+Array = np.ndarray[Any, Any]
+
+
+def encoded(codec: str, array: Array, dtype: DType = DType.F32, **params: Any) -> EncodedTensor:
+    spec = TensorSpec(array.shape, dtype)
+    fitted = codec_for(CodecSpec(codec, params)).fit(spec, array)
+    return EncodedTensor(spec, fitted.spec, dict(fitted.encode(spec, array)))
+
+
+def draw(shape: tuple[int, ...], zeros: float = 0.0) -> Array:
+    rng = np.random.default_rng(5)
+    return np.where(rng.random(shape) < zeros, 0, rng.normal(0, 0.05, shape)).astype(np.float16)
+
+
+def channels(unit: KernelUnit, decode: Callable[[int, Array], tuple[Array, int]]) -> dict[int, Array]:
+    """Every output channel, found as an engine would: through the records of its groups."""
+    found = {}
+    for engine, groups in enumerate(unit.groups.engines):
+        for group, numbers in zip(groups, unit.groups.channels_of(engine), strict=True):
+            at = group.offset
+            for channel in numbers:
+                found[channel], nbytes = decode(channel, unit.weights[at:])
+                at += nbytes
+    return found
+
+
+def reread(unit: KernelUnit) -> KernelUnit:
+    return KernelUnit.read(MemorySource(b"".join(unit.pieces())))
+
+
+def assembled(unit: KernelUnit, decode: Callable[[int, Array], tuple[Array, int]], shape: tuple[int, ...]) -> Array:
+    found = channels(reread(unit), decode)
+    return np.stack([found[number] for number in range(len(found))]).reshape(shape)
+
+
+SHAPES = [(16, 32), (13, 7), (6, 3, 3, 5), (3, 8)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("engines", [1, 4, 8])
+def test_dense_f16(shape: tuple[int, ...], engines: int) -> None:
+    array = draw(shape)
+    unit = build_unit(encoded("raw", array, DType.F16), engines)
+    count = array[0].size
+    values = assembled(unit, lambda _, data: (data[: 2 * count].view(np.float16), 2 * count), shape)
+    assert np.array_equal(values, array)
+    assert unit.descriptor.weights == Weights(5, 16, unit.weights.size)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("group", [0, 2])
+def test_palettes(shape: tuple[int, ...], bits: int, group: int) -> None:
+    tensor = encoded("palette", draw(shape).astype(np.float32), bits=bits, group=group)
+    unit = build_unit(tensor, 4)
+    tables = -(-shape[0] // group) if group else 1
+    assert unit.descriptor.pal == Pal(4, bits, tables, 32 if bits == 4 else 512)
+    assert unit.descriptor.weights.typeno == {4: 9, 8: 3}[bits]
+    assert unit.tables is not None
+    lookup = unit.tables.view(np.float16).reshape(tables, -1)
+    count = int(np.prod(shape[1:]))
+
+    def decode(channel: int, data: Array) -> tuple[Array, int]:
+        width = packing.packed_width("little", bits, count)
+        codes = packing.unpack("little", np.ascontiguousarray(data[None, :width]), bits, count)[0]
+        return lookup[channel // group if group else 0][codes], width
+
+    wanted = codec_for(tensor.codec).decode(tensor.spec, tensor.parts)
+    assert np.array_equal(assembled(unit, decode, shape).astype(np.float32), wanted)
+
+
+def test_the_worked_example() -> None:
+    """Weights 1, 0, 0, 1 and a codebook of 0x0000, 0x3c00 …: indices 0x01 0x10."""
+    table = np.zeros(16, np.float16)
+    table[1] = 1
+    parts = {"indices": np.array([0x01, 0x10], np.uint8), "tables": table.reshape(1, 1, 16, 1)}
+    tensor = EncodedTensor(TensorSpec((1, 4), DType.F32), CodecSpec("palette", {"bits": 4}), parts)
+    assert codec_for(tensor.codec).decode(tensor.spec, parts).tolist() == [[1, 0, 0, 1]]
+    unit = build_unit(tensor, 4)
+    assert unit.weights.tolist() == [0x01, 0x10]
+    assert unit.tables is not None
+    assert unit.tables.view("<u2")[:2].tolist() == [0x0000, 0x3C00]
+
+
+@pytest.mark.parametrize("block", ["1", ""])
+@pytest.mark.parametrize("data", ["i8", "u8"])
+def test_bytes_with_scales(block: str, data: str) -> None:
+    if data == "u8":
+        spec, codec = TensorSpec((8, 6), DType.F32), CodecSpec("blockwise", {"data": "u8", "block": block})
+        codes = np.arange(48, dtype=np.uint8).reshape(codec_for(codec).layout(spec)["codes"].shape)
+        scale = np.float16(np.linspace(0.5, 2, 8 if block else 1)).reshape(-1, 1)
+        tensor = EncodedTensor(spec, codec, {"codes": codes, "scale": scale})
+    else:
+        tensor = encoded("blockwise", draw((8, 6)).astype(np.float32), data="i8", block=block)
+    unit = build_unit(tensor, 4)
+    assert unit.scale is not None
+    scales = unit.scale.view(np.float16)
+    assert unit.descriptor.scale == Vector(5, 8)
+    kind = np.int8 if data == "i8" else np.uint8
+
+    def decode(channel: int, data: Array) -> tuple[Array, int]:
+        return (scales[channel].astype(np.float32) * data[:6].view(kind)).astype(np.float16), 6
+
+    wanted = codec_for(tensor.codec).decode(tensor.spec, tensor.parts)
+    assert np.array_equal(assembled(unit, decode, (8, 6)).astype(np.float32), wanted)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("form", ["mask", "stream"])
+def test_sparse_f16(shape: tuple[int, ...], form: str) -> None:
+    array = draw(shape, zeros=0.63)
+    unit = build_unit(encoded("sparse", array, DType.F16, form=form), 4)
+    count = array[0].size
+
+    def decode(_: int, data: Array) -> tuple[Array, int]:
+        width = -(-count // 8)
+        kept = np.unpackbits(data[:width], bitorder="little")[:count].astype(bool)
+        nbytes = width + 2 * int(kept.sum())
+        values = np.zeros(count, np.float16)
+        values[kept] = np.frombuffer(bytes(data[width:nbytes]), np.float16)
+        return values, nbytes
+
+    assert np.array_equal(assembled(unit, decode, shape), array)
+
+
+def test_sparse_streams_at_one_sixteenth_plus_density() -> None:
+    array = draw((64, 512), zeros=0.63)
+    density = np.count_nonzero(array) / array.size
+    unit = build_unit(encoded("sparse", array, DType.F16), 4)
+    padding = 3 * 64  # engines begin at multiples of 64 bytes
+    assert (1 / 16 + density) * array.nbytes == pytest.approx(unit.weights.size, abs=padding)
+    assert round(unit.weights.size / array.nbytes, 2) == 0.43
+
+
+def test_activation_and_bias_have_sections_of_their_own() -> None:
+    bias = np.linspace(-1, 1, 16)
+    unit = reread(build_unit(encoded("raw", draw((16, 32)), DType.F16), 4, activation=build("tanh"), bias=bias))
+    assert unit.activation == build("tanh")
+    assert unit.bias is not None
+    assert np.array_equal(unit.bias.view(np.float16), bias.astype(np.float16))
+
+
+def test_describing_needs_no_copy_of_the_weights() -> None:
+    tensor = encoded("raw", draw((16, 32)), DType.F16)
+    assert describe(stored_weights(tensor), 4) == (build_unit(tensor, 4).descriptor, build_unit(tensor, 4).groups)
+
+
+def refused(tensor: EncodedTensor, match: str) -> None:
+    with pytest.raises(UnsupportedError, match=match):
+        build_unit(tensor, 4)
+
+
+def test_what_has_no_form_is_refused() -> None:
+    weights = draw((16, 32)).astype(np.float32)
+    refused(encoded("affine", weights), "no form for affine")
+    refused(encoded("raw", weights), "f16, not f32")
+    refused(encoded("raw", draw((16,)), DType.F16), "output channels")
+    refused(encoded("palette", weights, bits=2), "4 or 8 bits")
+    refused(encoded("palette", weights, bits=4, vector=2, vector_axis=0), "4 or 8 bits")
+    refused(encoded("palette", weights, bits=4, table="f32"), "4 or 8 bits")
+    refused(encoded("palette", weights, bits=4, group=8, axis=1), "output channels")
+    refused(encoded("sparse", draw((16, 32), 0.5), DType.F16, form="indices"), "mask")
+    refused(encoded("blockwise", weights, data="i4"), "bytes without offsets")
+    refused(encoded("blockwise", weights, offset="data"), "bytes without offsets")
+    refused(encoded("blockwise", weights, block="1x8"), "one for each output channel")
+    refused(encoded("blockwise", weights, scale="f32"), "f16")
+
+
+def test_a_bias_of_another_length_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="16 channels"):
+        build_unit(encoded("raw", draw((16, 32)), DType.F16), 4, bias=np.zeros(15))
+
+
+def test_parts_that_do_not_agree_are_refused() -> None:
+    tensor = encoded("sparse", draw((16, 32), 0.5), DType.F16)
+    flipped = tensor.parts["mask"].copy()
+    flipped[0, 0] ^= 1
+    with pytest.raises(MalformedError, match="the mask keeps"):
+        build_unit(EncodedTensor(tensor.spec, tensor.codec, {**tensor.parts, "mask": flipped}), 4)
+    with pytest.raises(MalformedError, match="not those of"):
+        build_unit(EncodedTensor(tensor.spec, tensor.codec, {**tensor.parts, "mask": flipped[1:]}), 4)
