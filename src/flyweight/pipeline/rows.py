@@ -8,6 +8,7 @@ import numpy as np
 
 from flyweight.checkpoint import Checkpoint
 from flyweight.codecs import Array, codec_for, take_rows
+from flyweight.foundation.manifest import Entry
 from flyweight.foundation.tensor import RAW, CodecSpec, EncodedTensor, TensorSpec, has_rows
 from flyweight.models import Transform
 from flyweight.quantizers import prune
@@ -36,7 +37,8 @@ def read_rows(checkpoint: Checkpoint, name: str, start: int, stop: int, transfor
     vector = len(entry.spec.shape) == 1
     order = transform.rows(entry.spec.size if vector else entry.spec.rows) if transform else None
     if order is None:
-        return checkpoint.slab(name, start, stop) if by_rows else checkpoint.encoded(name)
+        slab = checkpoint.slab(name, start, stop) if by_rows else checkpoint.encoded(name)
+        return _with_axes(slab, entry) if stop - start == entry.spec.rows else slab
     if vector or not by_rows:  # elements of a bias move as the rows of its matrix do
         values = checkpoint[name]
         moved = (values if vector else values.reshape(entry.spec.rows, -1))[order]
@@ -44,6 +46,12 @@ def read_rows(checkpoint: Checkpoint, name: str, start: int, stop: int, transfor
     chosen = order[start:stop]
     low = int(chosen.min())
     return take_rows(checkpoint.slab(name, low, int(chosen.max()) + 1), chosen - low)
+
+
+def _with_axes(slab: EncodedTensor, entry: Entry) -> EncodedTensor:
+    """A slab of all rows in the shape that its tensor has: to a codec of channels or blocks an axis is more than many rows."""
+    parts = {name: array.reshape(entry.parts[name].shape) for name, array in slab.parts.items()}
+    return EncodedTensor(entry.spec, slab.codec, parts)
 
 
 def decode_rows(tensor: EncodedTensor, transform: Transform | None) -> Array:

@@ -273,6 +273,18 @@ def test_recipe_file(toy: Path, tmp_path: Path) -> None:
         flyweight.convert(toy, tmp_path / "n.gguf", recipe=recipe)
 
 
+def test_a_codec_sees_the_axes_of_a_tensor(tmp_path: Path) -> None:
+    """Tables for every two channels of a convolution, not for every two of its rows."""
+    weights = np.random.default_rng(3).standard_normal((6, 4, 3, 3)).astype(np.float32)
+    write_files(tmp_path, {"a.safetensors": safetensors_bytes({"conv.weight": weights})})
+    rules = '[[rules]]\nmatch = "*"\ncodec = "palette"\nparams = { bits = 2, group = 2, axis = 0 }\n'
+    (tmp_path / "recipe.toml").write_text(rules)
+    flyweight.convert(tmp_path / "a.safetensors", tmp_path / "b.safetensors", recipe=tmp_path / "recipe.toml")
+    with flyweight.open(tmp_path / "b.safetensors") as back:
+        assert [len(np.unique(back["conv.weight"][at : at + 2])) for at in (0, 2, 4)] == [4, 4, 4]
+        assert np.abs(back["conv.weight"] - weights).max() < np.ptp(weights) / 2
+
+
 def test_float_types_survive_bit_for_bit(tmp_path: Path) -> None:
     bits = np.arange(65536, dtype=np.uint16)
     source = tmp_path / "all.safetensors"

@@ -1,0 +1,253 @@
+"""coremltools writes what we read and reads what we write: packages, weight files, and packages compressed again.
+
+Equal means bit for bit. What coremltools makes of a package is what its own loader and `decompress_weights` give.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import flyweight
+from flyweight.containers.coreml.element_types import OF_BLOB, TYPES
+from flyweight.containers.coreml.weight_file import WeightFile, WeightFileLayout
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.sources import MemorySource
+from support.coremltools_forms import Array, codes, ct, floats
+from support.coremltools_packages import PACKAGES, cto, decoded, layers, operations, programs, save, specifications
+
+logging.disable(logging.CRITICAL)
+from coremltools.libmilstoragepython import _BlobStorageReader as BlobReader  # noqa: E402
+from coremltools.libmilstoragepython import _BlobStorageWriter as BlobWriter  # noqa: E402
+
+logging.disable(logging.NOTSET)
+
+# coremltools leaves the directories it works in to the collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+REFUSED = {"pipeline.mlpackage": "E_COREML_KIND", "neural_network.mlmodel": "E_UNKNOWN_FORMAT"}
+WRITTEN = [name for name in PACKAGES if name not in REFUSED]
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packages")
+    for name, write in PACKAGES.items():
+        write(folder / name)
+    return folder
+
+
+def same(ours: Array, theirs: Array) -> bool:
+    """Ours are f32 where a codec stores them, theirs of the type that the program has."""
+    return ours.shape == theirs.shape and np.asarray(ours).astype(theirs.dtype).tobytes() == theirs.tobytes()
+
+
+# Reading ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_every_weight_decodes_to_its_values(name: str, packages: Path) -> None:
+    """A weight is called by its function only where two functions have different ones of a name."""
+    theirs, used = decoded(packages / name), used_as_weights(packages / name)
+    with flyweight.open(packages / name) as checkpoint:
+        ours = {weight: checkpoint[weight] for weight in checkpoint}
+    wrong = [
+        weight
+        for weight, values in ours.items()
+        if not any(same(values, value) for key, value in theirs.items() if key == weight or key.endswith(f"/{weight}"))
+    ]
+    missing = [key for key, value in theirs.items() if key in used and not any(same(mine, value) for mine in ours.values())]
+    assert (wrong, missing) == ([], [])
+    assert used
+
+
+def used_as_weights(path: Path) -> set[str]:
+    """What operations other than constexpr ones take from constants that lie in a weight file or are compressed."""
+    names = set()
+    for specification in specifications(path):
+        for scope, function in specification.mlProgram.functions.items():
+            listed = list(flattened(function.block_specializations[function.opset]))
+            large = {
+                output.name
+                for operation in listed
+                for output in operation.outputs
+                if operation.type.startswith("constexpr_") or operation.attributes["val"].HasField("blobFileValue")
+            }
+            for operation in listed:
+                if operation.type != "const" and not operation.type.startswith("constexpr_"):
+                    bound = {binding.name for argument in operation.inputs.values() for binding in argument.arguments}
+                    names |= {f"{scope}/{name}" for name in bound & large}
+    return names
+
+
+def flattened(block: Any) -> Iterator[Any]:
+    for operation in block.operations:
+        yield operation
+        for inner in operation.blocks:
+            yield from flattened(inner)
+
+
+@pytest.mark.parametrize(("name", "code"), REFUSED.items())
+def test_other_kinds_of_models_are_refused(name: str, code: str, packages: Path) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        flyweight.open(packages / name)
+    assert caught.value.code == code
+
+
+# Weight files -------------------------------------------------------------------------------------
+
+_CALLS = {"f16": "fp16", "f32": "float"}
+STORABLE = [kind for kind in OF_BLOB.values() if not kind.label.startswith(("bf", "f8"))]
+"""The wheel has no functions for the others."""
+
+
+def sample(label: str, count: int) -> Array:
+    rng = np.random.default_rng(count)
+    if label[0] == "f":
+        return floats(rng, f"fp{label[1:]}", count)
+    name = ("u" if label[0] == "u" else "") + f"int{label[1:]}"
+    return codes(rng, name, count) if int(label[1:]) <= 8 else rng.integers(0, 1000, count).astype(name)
+
+
+def called(label: str) -> str:
+    return _CALLS.get(label, ("u" if label[0] == "u" else "") + f"int{label[1:]}")
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 65])
+def test_we_read_its_blobs(count: int, tmp_path: Path) -> None:
+    path = tmp_path / "weight.bin"
+    writer, offsets = BlobWriter(str(path)), {}
+    for kind in STORABLE:
+        values = sample(kind.label, count)
+        given = values.view(np.uint16) if kind.label == "f16" else values
+        offsets[kind.label] = getattr(writer, f"write_{called(kind.label)}_data")(np.ascontiguousarray(given))
+    del writer
+    file = WeightFile(MemorySource(path.read_bytes(), "weight.bin"), "weight.bin")
+    assert [offset for offset, _ in file.all()] == list(offsets.values())
+    for label, offset in offsets.items():
+        blob, kind = file.blob(offset), TYPES[label]
+        assert blob.kind == kind
+        assert blob.extent.nbytes == -(-count * kind.bits // 8)
+        assert blob.spare_bits == (-count * kind.bits % 8 if kind.bits < 8 else 0)
+        assert path.read_bytes()[blob.extent.offset : blob.extent.end] == stream(sample(label, count), kind.bits)
+
+
+def stream(values: Array, bits: int) -> bytes:
+    if bits >= 8:
+        return values.tobytes()
+    wide = np.unpackbits(values.view(np.uint8)[:, None], axis=1, bitorder="little")[:, :bits]
+    return np.packbits(wide, bitorder="little").tobytes()
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 65])
+def test_it_reads_our_blobs(count: int, tmp_path: Path) -> None:
+    layout = WeightFileLayout("weight.bin")
+    placed = {kind.label: layout.add(kind, count) for kind in STORABLE}
+    data = bytearray(layout.nbytes)
+    for offset, chunk in layout.chunks:
+        data[offset : offset + len(chunk)] = chunk
+    for label, (_, extent) in placed.items():
+        data[extent.offset : extent.end] = stream(sample(label, count), TYPES[label].bits)
+    (tmp_path / "weight.bin").write_bytes(data)
+    reader = BlobReader(str(tmp_path / "weight.bin"))
+    for label, (offset, _) in placed.items():
+        values = np.asarray(getattr(reader, f"read_{called(label)}_data")(offset))
+        assert values.tobytes() == sample(label, count).tobytes(), label
+
+
+# Writing ------------------------------------------------------------------------------------------
+
+QUANTS = [
+    "dense", "int8", "uint8", "int4", "uint4", "int8-tensor", "uint4-tensor", "int4-b32", "uint4-b16", "lut1", "lut2", "lut3",
+    "lut4", "lut6", "lut8", "lut4-g16", "lut2-v2", "lut4-g16-v2", "sparse", "sparse-lut4", "sparse-lut4-g16", "sparse-int8",
+    "sparse-int4-b32", "sparse-uint4",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Matrices in both types, a tenth of one being zeros, a convolution, vectors, names that no program can have."""
+    rng = np.random.default_rng(0)
+    thinned = floats(rng, "fp16", 64, 96)
+    thinned[rng.random(thinned.shape) < 0.6] = 0
+    tensors = {
+        "model.layers.0.mlp.up_proj.weight": floats(rng, "fp16", 64, 96),
+        "model.layers.0.mlp.up_proj.bias": floats(rng, "fp16", 64),
+        "model.layers.0.mlp.down_proj.weight": floats(rng, "fp32", 32, 64),
+        "pruned/weight": thinned,
+        "conv.weight": floats(rng, "fp16", 32, 8, 3, 3),
+        "7.norm": floats(rng, "fp32", 5),
+    }
+    path = tmp_path_factory.mktemp("source") / "model.safetensors"
+    save_file(tensors, path)
+    return path
+
+
+def decompressed(path: Path) -> dict[str, Array]:
+    """By `decompress_weights` itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logging.root.manager, "disable", logging.CRITICAL)
+        model = cto.decompress_weights(ct.models.MLModel(str(path), skip_model_load=True))
+    block = model._mil_program.functions["main"]
+    return {
+        operation.outputs[0].name: np.asarray(operation.outputs[0].val)
+        for operation in operations(block)
+        if operation.op_type == "const"
+    }
+
+
+@pytest.mark.parametrize("quant", QUANTS)
+def test_it_decompresses_what_we_write(quant: str, source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.mlpackage"
+    flyweight.convert(source, out, quant=quant, allow_ungated=True)
+    theirs = decompressed(out)
+    with flyweight.open(out) as checkpoint:
+        for name in checkpoint:
+            stored = checkpoint.manifest.entries[name]
+            named = "".join(c if c.isalnum() else "_" for c in name)
+            named = f"_{named}" if named[0].isdigit() else named
+            if named in theirs:
+                assert same(checkpoint[name], theirs[named]), (name, stored.codec)
+        compressed = {str(entry.codec) for entry in checkpoint.manifest.entries.values()}
+    assert len(compressed) > 1 or quant == "dense"
+
+
+# Compressing again --------------------------------------------------------------------------------
+
+
+def graph(path: Path) -> list[Any]:
+    """Operations, types and bindings of every function; weights are what they are called, however they are made."""
+    listed = []
+    for specification in specifications(path):
+        for function, block in sorted(specification.mlProgram.functions.items()):
+            listed.append((function, [(given.name, str(given.type)) for given in block.inputs], block.opset))
+            for operation in flattened(block.block_specializations[block.opset]):
+                if operation.type == "const" or operation.type.startswith("constexpr_"):
+                    continue
+                bound = {
+                    key: [binding.name for binding in argument.arguments] for key, argument in sorted(operation.inputs.items())
+                }
+                listed.append((operation.type, bound, [(made.name, str(made.type)) for made in operation.outputs]))
+    return listed
+
+
+@pytest.mark.parametrize("quant", QUANTS[1:])
+def test_a_program_is_kept_when_its_weights_are_compressed(quant: str, tmp_path: Path) -> None:
+    before, after = tmp_path / "before.mlpackage", tmp_path / "after.mlpackage"
+    save(layers(ct.target.iOS18), before)
+    flyweight.convert(before, after, quant=quant, allow_ungated=True)
+    assert graph(after) == graph(before)
+    was, now = specifications(before)[0], specifications(after)[0]
+    assert now.description == was.description
+    assert now.specificationVersion == was.specificationVersion
+    theirs = decompressed(after)
+    with flyweight.open(after) as checkpoint:
+        assert all(same(checkpoint[name], theirs[name]) for name in checkpoint)
+        assert any(entry.codec.name != "raw" for entry in checkpoint.manifest.entries.values())
+    assert programs(after)
