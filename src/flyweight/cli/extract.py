@@ -36,6 +36,7 @@ def command(
       flyweight extract model.squizd files settings
       flyweight extract model.squizd tokenizer.json tokenizer.json
     """
+    from flyweight.containers import mlpackage
     from flyweight.pipeline import extract, list_parts
 
     if listing:
@@ -50,7 +51,7 @@ def command(
         return
     if part is None or out is None:
         raise click.UsageError("give PART and OUT, or --list")
-    if archived and part != "coreml":
+    if archived and part != mlpackage.PART:
         raise click.UsageError("--zip is only for the part `coreml`")
     with progress_bar("extracting", quiet=quiet) as advance:
         report = extract(model, part, out, archived=archived, force=force, progress=advance)

@@ -69,8 +69,8 @@ class Palette(Codec):
     @property
     def value_dtype(self) -> DType | None:
         """That of the table, or of the scale, to which products are rounded."""
-        dtype = FLOATS[self.scale or self.table]
-        return dtype if dtype is not DType.F32 else None
+        dtype = _TABLES[self.scale or self.table]
+        return dtype if dtype.is_float and dtype is not DType.F32 else None
 
     # Layout
 

@@ -24,14 +24,16 @@ from flyweight.codecs.outer import EncodeInner, OuterCodec
 from flyweight.codecs.value_checks import require_integers, require_marks
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
-from flyweight.foundation.tensor import Layout, TensorSpec
+from flyweight.foundation.tensor import CodecSpec, Layout, TensorSpec
 
+_INT8 = CodecSpec("blockwise")
 _SLAB = 1 << 20
 """Values that are set to zero at a time."""
 
 
 @dataclass(frozen=True)
 class SparseCodes(OuterCodec):
+    inner: CodecSpec = _INT8
     stored: int = 0
 
     name = "sparse_codes"
@@ -43,6 +45,10 @@ class SparseCodes(OuterCodec):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_integers(self, "stored", most=2**63 - 1)
+
+    @property
+    def value_dtype(self) -> DType | None:
+        return self.inner_codec.value_dtype
 
     # Layout
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from flyweight.containers.container import Arrangement, Chunks, Container, Finding, Placement
+from flyweight.containers.container import Arrangement, Chunks, Container, Finding, Placement, Use
 from flyweight.containers.named_quantizations import Preset
 from flyweight.foundation.accuracy_gate import Verdict
 from flyweight.foundation.manifest import Entry, Extent, Manifest, Typed
@@ -66,16 +66,6 @@ class Restates(Protocol):
 
     def restated(self, bundle: Bundle) -> Iterable[str]:
         """What of that there is, for the report of a conversion."""
-
-
-class Use(NamedTuple):
-    """An operation of a program that has a weight as its operand. Axes are those of the picture, not of batch and channels."""
-
-    operation: str
-    """As the program calls it: conv, conv_transpose, linear, matmul, gather …"""
-    strides: tuple[int, ...] = ()
-    dilations: tuple[int, ...] = ()
-    groups: int = 1
 
 
 @runtime_checkable

@@ -96,6 +96,16 @@ class Arrangement(NamedTuple):
     """Element types that tensors have if they are plain, where no value changes by that."""
 
 
+class Use(NamedTuple):
+    """An operation of a program that has a weight as its operand. Axes are those of the picture, not of batch and channels."""
+
+    operation: str
+    """As the program calls it: conv, conv_transpose, linear, matmul, gather …"""
+    strides: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    groups: int = 1
+
+
 class Container(ABC):
     """A file format. What only some formats can do beside this is an ability: see `abilities`."""
 

@@ -27,6 +27,8 @@ from flyweight.sources import Bundle, JoinedSource, MemorySource, Piece, Source
 
 NAME = "model.mlpackage.zip"
 """The side file of a model that is a Core ML model of the same weights."""
+PART = "coreml"
+"""What it is called where a part of a file is asked for."""
 MANIFEST = "Manifest.json"
 MAX_MEMBERS = 10_000
 MAX_TOTAL_BYTES = 1 << 38

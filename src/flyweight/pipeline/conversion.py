@@ -28,8 +28,9 @@ from flyweight.pipeline.plans.plan import Plan
 from flyweight.pipeline.plans.planning import job_of_plan, make_job
 from flyweight.pipeline.plans.quantization_names import recipe_for
 from flyweight.pipeline.plans.recipe import Recipe, load_recipe
-from flyweight.pipeline.plans.target_forms import AUTO, recipe_for_target, target_notes
 
+_AUTO = "auto"
+"""The quantization that is the best form of each weight for a target."""
 _EXTENSION = re.compile(r"\.[a-z][a-z0-9]{1,11}")
 
 
@@ -102,6 +103,8 @@ def plan_conversion(
         made=extras.made if extras else None,
     )
     if (wish := _target_wish(extras)) is not None:
+        from flyweight.pipeline.plans.target_forms import target_notes  # which knows chips: few conversions ask for one
+
         job = replace(job, notes=job.notes + target_notes(checkpoint, job.placement.manifest.entries, wish))
     return job
 
@@ -111,7 +114,9 @@ def _target_wish(extras: object) -> NamesTarget | None:
 
 
 def _by_name(checkpoint: Checkpoint, container: Container, quant: str | None, extras: Extras | None) -> Recipe:
-    if (wish := _target_wish(extras)) is not None and quant in (None, AUTO):
+    if (wish := _target_wish(extras)) is not None and quant in (None, _AUTO):
+        from flyweight.pipeline.plans.target_forms import recipe_for_target
+
         return recipe_for_target(checkpoint, wish)
     return recipe_for(container, quant or "keep", extras)
 

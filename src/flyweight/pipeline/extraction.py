@@ -70,7 +70,7 @@ def list_parts(source: Path | str) -> list[Part]:
             found.append(Part("draft", "draft head", len(head), sum(entry.nbytes for entry in head.values())))
         if mlpackage.NAME in files:
             members = _members(checkpoint)
-            found.append(Part("coreml", "Core ML package", len(members), sum(member.file_size for member in members)))
+            found.append(Part(mlpackage.PART, "Core ML package", len(members), sum(member.file_size for member in members)))
         plain = {name: _nbytes(content) for name, content in files.items() if name != mlpackage.NAME}
         if plain:
             found.append(Part("files", "side files", len(plain), sum(plain.values())))
@@ -88,7 +88,7 @@ def extract(
 ) -> ExtractReport:
     """Write `part` of a model to `destination`. `archived`: a Core ML package as the archive it is."""
     destination = Path(os.path.abspath(as_path("destination", destination)))
-    if archived and part != "coreml":
+    if archived and part != mlpackage.PART:
         raise ValueError("only a Core ML package is stored as an archive")
     if force:
         require_apart(destination, [source])
@@ -98,7 +98,7 @@ def extract(
             if tensors:
                 nbytes = _write_tensors(checkpoint, tensors, destination, force, progress)
                 return ExtractReport(str(source), part, str(destination), tuple(tensors), nbytes)
-            is_directory = part == "files" or (part == "coreml" and not archived)
+            is_directory = part == "files" or (part == mlpackage.PART and not archived)
             contents = _contents(checkpoint, part, destination.name, archived)
             _write(contents, destination, is_directory, force, progress)
         except FlyweightError as error:
@@ -151,11 +151,11 @@ def _contents(checkpoint: Checkpoint, part: str, name: str, archived: bool) -> d
     if part == "files":
         plain = {file: content for file, content in files.items() if file != mlpackage.NAME}
         return {file: _pieces(checkpoint, content) for file, content in plain.items()} or _nothing("there are no side files")
-    if part == "coreml" and mlpackage.NAME not in files:
+    if part == mlpackage.PART and mlpackage.NAME not in files:
         return _nothing("there is no Core ML package")
-    if part == "coreml" and not archived:
+    if part == mlpackage.PART and not archived:
         return {member.filename: _inflated(checkpoint, member) for member in _members(checkpoint)}
-    file = mlpackage.NAME if part == "coreml" else part
+    file = mlpackage.NAME if part == mlpackage.PART else part
     return {name: _pieces(checkpoint, files[file])} if file in files else _nothing(f"there is no '{part}'")
 
 

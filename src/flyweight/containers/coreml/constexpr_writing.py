@@ -44,9 +44,7 @@ def value_type(entry: Entry) -> ElementType:
     codec = entry.codec
     if codec == RAW or codec.params.get("inner") == RAW:
         return PLAIN[entry.spec.dtype]
-    if codec.name == "sparse_codes":
-        inner = codec.params["inner"]
-        assert isinstance(inner, CodecSpec)
+    if isinstance(inner := codec.params.get("inner"), CodecSpec) and "scale" not in codec.params:
         codec = inner
     return TYPES[str(codec.params.get("scale") or codec.params["table"])]
 
@@ -94,9 +92,10 @@ def write(weight: Weight) -> list[Pieces]:
     if weight.generation < IOS16:
         raise weight.unsupported("needs a program of iOS 16 or later")
     writers = _IOS16 if weight.generation < IOS18 else _IOS18
-    if codec.name not in writers:
+    write_form = writers.get(codec.name)
+    if write_form is None:
         raise weight.unsupported("needs a program of iOS 18 or later")
-    return writers[codec.name](weight)
+    return write_form(weight)
 
 
 # iOS 16 -------------------------------------------------------------------------------------------
@@ -172,9 +171,11 @@ def _table(weight: Weight, codec: CodecSpec, prefix: str) -> tuple[list[Pieces],
     before = []
     if codec.params.get("scale"):
         name, kind = weight.output + "_lut", TYPES[str(codec.params["scale"])]
-        scale = weight.array(kind, weight.entry.parts[prefix + "scale"].shape, prefix + "scale")
-        made = {name: tensor_type(kind, table.shape)}
-        before = [operation("constexpr_blockwise_shift_scale", made, inputs={"data": stored, "scale": scale})]
+        scales = weight.entry.parts[prefix + "scale"].shape
+        shift: dict[str, str | Pieces] = {"data": stored, "scale": weight.array(kind, scales, prefix + "scale")}
+        if codec.params.get("offset"):
+            shift["offset"] = weight.array(TYPES[table.dtype.label], scales, prefix + "offset")
+        before = [operation("constexpr_blockwise_shift_scale", {name: tensor_type(kind, table.shape)}, inputs=shift)]
         arguments["lut"] = name
     if table.shape[-1] > 1:
         axis = codec.integer("vector_axis")
@@ -234,7 +235,7 @@ def _sparse_codes(weight: Weight) -> list[Pieces]:
     assert isinstance(codec, CodecSpec)
     prefix, before, places = "inner.", list[Pieces](), weight.shape
     names = f"{weight.output}_mask", f"{weight.output}_nonzero_data"
-    if codec.name == "palette":
+    if "bits" in codec.params:  # a palette
         places, kind, given = _places(weight, codec), "constexpr_lut_to_sparse", ("indices_mask", "indices_nonzero_data")
         before, arguments = _table(weight, codec, prefix)
         data, part = TYPES[f"u{codec.integer('bits')}"], "indices"

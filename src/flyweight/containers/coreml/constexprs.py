@@ -241,7 +241,7 @@ def _scaled(operation: Operation, inner: Form, scale: Value, offset: Value | Non
     if offset is not None:
         raise operation.unsupported("an offset of values that are compressed already")
     _check_blocks(operation, inner.shape, scale.shape, "scale")
-    if scale.kind != inner.kind or scale.kind.label not in FLOATS:
+    if scale.kind.label not in FLOATS or inner.kind.label not in ("i8", "u8", scale.kind.label):
         raise operation.unsupported(f"a scale of {scale.kind.label} for values of {inner.kind.label}")
     params: dict[str, Param] = {"block": block_text(inner.shape, scale.shape), "scale": scale.kind.label, "inner": inner.codec}
     return Form(
@@ -269,7 +269,7 @@ def _lut_to_dense(reader: Reader, operation: Operation) -> Form:
     if indices.kind.label != "u8" or indices.size != (count * bits + 7) // 8:
         raise operation.malformed(f"{indices.size} bytes of indices, of {bits} bits, for {count} values", "E_SIZE")
     parts = {"indices": as_bytes(indices, operation), "tables": as_array(table, (*(1 for _ in shape), 1 << bits, 1), operation)}
-    return Form(shape, _float(operation, table), _palette_codec(bits, table=table.kind.label), parts)
+    return Form(shape, _table_kind(operation, table), _palette_codec(bits, table=table.kind.label), parts)
 
 
 def _bits_of(operation: Operation, entries: int) -> int:
@@ -279,26 +279,24 @@ def _bits_of(operation: Operation, entries: int) -> int:
     return bits
 
 
-def _float(operation: Operation, value: Value) -> ElementType:
-    if value.kind.label not in FLOATS:
-        raise operation.unsupported(f"a table of {value.kind.label} without a scale")
-    return value.kind
+def _table_kind(operation: Operation, table: Value) -> ElementType:
+    if table.kind.label not in (*FLOATS, "i8", "u8"):
+        raise operation.unsupported(f"a table of {table.kind.label}")
+    return table.kind
 
 
 def _palette_codec(bits: int, **params: int | str) -> CodecSpec:
-    defaults: dict[str, int | str] = {"group": 0, "axis": 0, "vector": 1, "vector_axis": -1, "table": "f16", "scale": ""}
-    return CodecSpec("palette", {"bits": bits, **defaults, **params})
+    defaults: dict[str, int | str] = {"group": 0, "axis": 0, "vector": 1, "vector_axis": -1, "table": "f16"}
+    return CodecSpec("palette", {"bits": bits, **defaults, "scale": "", "offset": "", "scale_per": "table", **params})
 
 
 def _palette(reader: Reader, operation: Operation, indices: Value, places: tuple[int, ...]) -> Form:
     """`places`: the shape of the indices, or of the mask that says where they belong."""
-    scale, table = None, None
+    scale, offset = None, None
     if (made := reader.computed(operation, "lut")) is not None:
         if made.kind != "constexpr_blockwise_shift_scale":
             raise operation.unsupported(f"a table that is the result of {made.kind}")
-        table, scale = reader.array(made, "data"), reader.array(made, "scale")
-        if reader.optional(made, "offset") is not None:
-            raise operation.unsupported("a table with an offset")
+        table, scale, offset = reader.array(made, "data"), reader.array(made, "scale"), reader.optional(made, "offset")
     else:
         table = reader.array(operation, "lut")
     if len(table.shape) != len(places) + 2:
@@ -321,13 +319,25 @@ def _palette(reader: Reader, operation: Operation, indices: Value, places: tuple
         params |= {"axis": grouped[0], "group": shape[grouped[0]] // tables[grouped[0]]}
     parts = {"indices": as_bytes(indices, operation), "tables": as_array(table, table.shape, operation)}
     if scale is None:
-        return Form(shape, _float(operation, table), _palette_codec(bits, **params), parts)
-    if scale.shape != (*tables, 1, 1) or scale.kind.label not in FLOATS:
-        raise operation.unsupported(f"a scale{list(scale.shape)} of {scale.kind.label} for tables{list(table.shape)}")
-    if table.kind.label not in ("i8", "u8", scale.kind.label):
+        return Form(shape, _table_kind(operation, table), _palette_codec(bits, **params), parts)
+    if scale.shape == (*tables, 1, 1):
+        params["scale_per"] = "table"
+    elif scale.size == 1 and len(scale.shape) == len(table.shape):
+        params["scale_per"] = "tensor"
+    else:
+        raise operation.unsupported(f"a scale{list(scale.shape)} for tables{list(table.shape)}")
+    if scale.kind.label not in FLOATS or table.kind.label not in ("i8", "u8", scale.kind.label):
         raise operation.unsupported(f"a scale of {scale.kind.label} for tables of {table.kind.label}")
+    params["scale"] = scale.kind.label
     parts["scale"] = as_array(scale, scale.shape, operation)
-    return Form(shape, scale.kind, _palette_codec(bits, scale=scale.kind.label, **params), parts)
+    if offset is not None:
+        if offset.kind != table.kind or offset.shape != scale.shape or table.kind.label not in ("i8", "u8"):
+            raise operation.unsupported(
+                f"an offset{list(offset.shape)} of {offset.kind.label} for tables of {table.kind.label}"
+            )
+        params["offset"] = offset.kind.label
+        parts["offset"] = as_array(offset, offset.shape, operation)
+    return Form(shape, scale.kind, _palette_codec(bits, **params), parts)
 
 
 def _sparse_to_dense(reader: Reader, operation: Operation) -> Form:

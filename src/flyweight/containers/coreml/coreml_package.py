@@ -12,18 +12,14 @@ too: its blobs are vectors without names.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from flyweight.containers.abilities import Use
-from flyweight.containers.carried import Carried
-from flyweight.containers.container import Container, DenseTypes, Image, Placement, require_carried
+from flyweight.containers.container import Container, DenseTypes, Image, Placement, Use, require_carried
 from flyweight.containers.coreml import coreml_presets
-from flyweight.containers.coreml.constexprs import FLOATS, INTEGERS, block_text
+from flyweight.containers.coreml.carried_forms import CODECS, adapted, canonical, holds
 from flyweight.containers.coreml.coreml_options import QUANTS
-from flyweight.containers.coreml.element_types import PLAIN
 from flyweight.containers.coreml.linear_program import MADE_HERE, NAMES, linear_program, names_in
 from flyweight.containers.coreml.program import FOLDER, MODEL, WEIGHTS, Program
 from flyweight.containers.coreml.program_rewriting import rewritten
@@ -37,7 +33,7 @@ from flyweight.foundation import strict_json
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
 from flyweight.foundation.manifest import Entry, Extent, Manifest, Typed
-from flyweight.foundation.tensor import RAW, CodecSpec, Param, TensorSpec
+from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.sources import Bundle
 
 MANIFEST = "Manifest.json"
@@ -45,18 +41,6 @@ DIALECT = "coreml"
 MAX_WEIGHT_BYTES = 1 << 31
 """Of the weight file of a model that the Neural Engine takes; larger ones run elsewhere."""
 _VERSION = "1.0.0"
-_LENGTHS = re.compile(r"([0-9]+(x[0-9]+)*)?")
-_MANY = Carried("blockwise", {"data": (*INTEGERS, *FLOATS), "scale": FLOATS, "offset": ("", "data", *FLOATS)})
-_PALETTE = Carried("palette", {"table": (*FLOATS, "i8"), "scale": ("", *FLOATS)})
-_SPARSE = Carried("sparse", {"form": ("stream",), "inner": (Carried("raw"),)})
-CODECS = (
-    Carried("raw", dtypes=tuple(dtype for dtype in DType if dtype in PLAIN and dtype is not DType.BF16)),
-    _MANY,
-    _PALETTE,
-    _SPARSE,
-    Carried("scaled", {"scale": FLOATS, "inner": (_PALETTE, _SPARSE)}),
-    Carried("sparse_codes", {"inner": (_MANY, _PALETTE)}),
-)
 
 
 class CoreML(Container):
@@ -103,17 +87,10 @@ class CoreML(Container):
         return Manifest(self.name, entries, metadata, files, dialect)
 
     def carries(self, spec: TensorSpec, codec: CodecSpec) -> bool:
-        return _holds(spec, codec)
+        return holds(spec, codec)
 
     def adapt(self, codec: CodecSpec, name: str = "") -> CodecSpec:
-        """Scales and tables are f16 or f32."""
-        params: dict[str, Param] = {key: "f16" for key in ("scale", "table") if codec.params.get(key) == "bf16"}
-        if codec.name in ("sparse",) and codec.params.get("form") == "mask":
-            params["form"] = "stream"
-        inner = codec.params.get("inner")
-        if isinstance(inner, CodecSpec) and (own := self.adapt(inner)) is not inner:
-            params["inner"] = own
-        return codec.with_params(**params) if params else codec
+        return adapted(codec)
 
     def preset(self, quant: str, extras: Any) -> Preset | None:
         return coreml_presets.preset(quant)
@@ -137,7 +114,7 @@ class CoreML(Container):
                 yield "E_LARGE", f"{name} has {bundle[name].size} bytes; the Neural Engine takes models of at most 2 GiB"
 
     def place(self, manifest: Manifest, name: str, shard_bytes: int | None = None) -> Placement:
-        entries = {name: replace(entry, codec=_canonical(entry)) for name, entry in manifest.entries.items()}
+        entries = {name: replace(entry, codec=canonical(entry)) for name, entry in manifest.entries.items()}
         manifest = replace(manifest, entries=entries)
         require_carried(self, manifest)
         files = dict(manifest.files)
@@ -243,58 +220,3 @@ def _blobs(bundle: Bundle, file: str) -> Manifest:
         entries[f"blob_{offset}"] = Entry(f"blob_{offset}", spec, RAW, {"data": spec}, {"data": blob.extent})
     weights.check_overlaps()
     return Manifest("coreml", entries, dialect=DIALECT)
-
-
-# Codecs -------------------------------------------------------------------------------------------
-
-
-def _holds(spec: TensorSpec, codec: CodecSpec) -> bool:
-    """Whether a tensor can be stored so, in a program of iOS 18."""
-    if codec == RAW:
-        return spec.dtype in CODECS[0].dtypes
-    if not any(carried.matches(codec) for carried in CODECS) or not spec.shape or 0 in spec.shape:
-        return False
-    match codec.name:
-        case "sparse":
-            return spec.dtype in (DType.F32, DType.F16, DType.I8, DType.U8)
-        case "sparse_codes" | "scaled":
-            inner = codec.params["inner"]
-            assert isinstance(inner, CodecSpec)
-            return spec.dtype is DType.F32 and _holds(spec, inner)
-        case "palette":
-            return spec.dtype is DType.F32 and _divides(spec.shape, codec)
-    return spec.dtype is DType.F32
-
-
-def _divides(shape: tuple[int, ...], codec: CodecSpec) -> bool:
-    """Whether vectors and groups of a palette are whole ones."""
-    vector, group = codec.integer("vector", 1), codec.integer("group", 0)
-    axis, vector_axis = codec.integer("axis", 0), codec.integer("vector_axis", -1)
-    if max(axis, vector_axis) >= len(shape) or shape[vector_axis] % vector:
-        return False
-    return not group or (shape[axis] % group == 0 and (axis % len(shape) != vector_axis % len(shape) or group % vector == 0))
-
-
-def _canonical(entry: Entry) -> CodecSpec:
-    """The codec as reading finds it: of several parameters that mean the same for a tensor, one."""
-    return _canonical_for(entry.codec, entry.spec.shape, entry.parts)
-
-
-def _canonical_for(codec: CodecSpec, shape: tuple[int, ...], parts: Mapping[str, TensorSpec]) -> CodecSpec:
-    inner = codec.params.get("inner")
-    if isinstance(inner, CodecSpec) and inner != RAW:
-        within = {name.removeprefix("inner."): part for name, part in parts.items() if name.startswith("inner.")}
-        codec = codec.with_params(inner=_canonical_for(inner, shape, within))
-    if codec.name in ("blockwise", "scaled") and _LENGTHS.fullmatch(str(codec.params.get("block", "1"))):
-        blocks = parts["scale"].shape
-        if len(blocks) == len(shape):
-            codec = codec.with_params(block=block_text(shape, blocks))
-    if codec.name == "palette" and "tables" in parts:
-        *tables, _, vector = parts["tables"].shape
-        grouped = next((axis for axis, count in enumerate(tables) if count > 1), None)
-        axis = codec.integer("vector_axis", -1) % max(len(shape), 1)
-        codec = codec.with_params(vector_axis=axis if vector > 1 else -1)
-        codec = codec.with_params(axis=0, group=0) if grouped is None else codec.with_params(axis=grouped)
-    if codec.name == "sparse":
-        codec = codec.with_params(index="u32")
-    return codec

@@ -29,8 +29,7 @@ def preset(quant: str) -> Preset | None:
     codec = codec_named(quant.lower().replace("_", "-"))
     if codec is None:
         return None
-    linear = codec.name == "blockwise"
-    return Preset((PresetRule(("*",), codec, quantizer=_EXACT if linear else ""),), protect=True)
+    return Preset((PresetRule(("*",), codec, quantizer=_EXACT if "data" in codec.params else ""),), protect=True)
 
 
 def codec_named(name: str) -> CodecSpec | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flyweight.containers.abilities import Use
+from flyweight.containers.container import Use
 from flyweight.containers.coreml.program import CONST, CONSTEXPR, Program
 from flyweight.containers.coreml.weights import find_weights
 from flyweight.foundation.protobuf import Message

@@ -20,8 +20,6 @@ from flyweight.targets.ane.gates import Outcome
 from flyweight.targets.ane.model_uses import model_uses
 from flyweight.targets.ane.weight_plan import plan_weights
 
-AUTO = "auto"
-"""The name of the quantization that is a form for each weight."""
 _OF_THE_WEIGHT = ("scale", "table")
 _SHOWN = {Outcome.STREAMS: "stream", Outcome.FOLDS: "fold to dense fp16", Outcome.DENSE: "are dense"}
 
@@ -40,7 +38,7 @@ def recipe_for_target(checkpoint: Checkpoint, wish: NamesTarget) -> ByName:
         for name, form in chosen.items()
         if form.codec != RAW
     }
-    return ByName(f"{AUTO} for {engine.target}", choices=choices)
+    return ByName(f"auto for {engine.target}", choices=choices)
 
 
 def _typed(codec: CodecSpec) -> CodecSpec:

@@ -101,12 +101,13 @@ class EngineForm:
 
 def engine_form(spec: TensorSpec, codec: CodecSpec, channel_axis: int = 0) -> EngineForm | None:
     """The form of a tensor of this shape in this codec; None where the engine has none."""
-    if codec.name not in _READERS or not known(codec) or not spec.shape or not spec.size:
+    read = _READERS.get(codec.name)
+    if read is None or not known(codec) or not spec.shape or not spec.size:
         return None
     try:
         complete = codec_for(codec)
         layout = complete.layout(TensorSpec(spec.shape, complete.decoded_dtype(spec.dtype)))
-        return _READERS[codec.name](_Stored(spec, complete.spec, layout, spec.shape[channel_axis]))
+        return read(_Stored(spec, complete.spec, layout, spec.shape[channel_axis]))
     except FlyweightError:
         return None
 

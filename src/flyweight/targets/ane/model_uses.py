@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from flyweight.checkpoint import Checkpoint
-from flyweight.containers.abilities import KnowsUses, Use
+from flyweight.containers.abilities import KnowsUses
+from flyweight.containers.container import Use
 from flyweight.foundation.manifest import Entry
 from flyweight.targets.ane.weight_use import CONVOLUTIONS, KERNEL_OPS, WeightUse
 

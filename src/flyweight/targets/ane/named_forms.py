@@ -41,7 +41,8 @@ def quantizer_of_form(name: str) -> str:
 
 def counts_zeros(codec: CodecSpec) -> bool:
     """Whether the size of a form depends on how many weights are not zero."""
-    return known(codec) and "stored" in CODECS[codec.name].per_tensor
+    kind = CODECS[codec.name] if known(codec) else None
+    return kind is not None and "stored" in kind.per_tensor
 
 
 def _in_f16(codec: CodecSpec) -> CodecSpec:
