@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import NamedTuple
 
+from flyweight.containers.coreml.constexprs import CAST
 from flyweight.containers.coreml.element_types import PLAIN, TYPES, ElementType
 from flyweight.containers.coreml.program_writing import (
     WeightsOfProgram,
@@ -19,6 +20,7 @@ from flyweight.containers.coreml.program_writing import (
     integer_value,
     operation,
     tensor_type,
+    text_value,
     zero_value,
 )
 from flyweight.foundation.errors import UnsupportedError
@@ -96,6 +98,20 @@ def write(weight: Weight) -> list[Pieces]:
     if write_form is None:
         raise weight.unsupported("needs a program of iOS 18 or later")
     return write_form(weight)
+
+
+def write_cast(weight: Weight) -> list[Pieces]:
+    """f16 for a program that computes in f32."""
+    if weight.generation < IOS16:
+        raise weight.unsupported("needs a program of iOS 16 or later")
+    arguments = {
+        "source_val": weight.weights.blob(weight.kind, weight.shape, (weight.entry.name, "data")),
+        "output_dtype": text_value("fp32"),
+    }
+    made = {weight.output: tensor_type(TYPES["f32"], weight.shape)}
+    if weight.generation < IOS18:
+        return [operation(CAST, made, attributes=arguments)]
+    return [operation(CAST, made, inputs=arguments)]
 
 
 # iOS 16 -------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The `constexpr` operations of Core ML as codecs, read.
 
     constexpr_affine_dequantize, constexpr_blockwise_shift_scale        blockwise; of another one's values: scaled
+    constexpr_cast                                                      plain f16 of which f32 is made
     constexpr_lut_to_dense                                              palette; its table may be a blockwise_shift_scale
     constexpr_sparse_to_dense                                           sparse, of plain values
       of constexpr_lut_to_sparse                                        sparse_codes of a palette
@@ -26,6 +27,7 @@ from flyweight.foundation.tensor import RAW, CodecSpec, Param, TensorSpec, code_
 
 FLOATS = ("f16", "f32")
 INTEGERS = ("i4", "u4", "i8", "u8")
+CAST = "constexpr_cast"
 _MAX_DEPTH = 4
 
 
@@ -131,6 +133,8 @@ class Reader:
         if len(operation.outputs) != 1:
             raise operation.malformed(f"it has {len(operation.outputs)} outputs")
         said = typed(operation.outputs[0][1])
+        if operation.kind == CAST and said is not None:
+            said = made.kind, said[1]  # what is stored is the weight
         if said != (made.kind, made.shape):
             shown = f"{said[0].label}{list(said[1])}" if said else "no tensor of a fixed shape"
             raise operation.malformed(f"its output is {shown}, but it makes {made.kind.label}{list(made.shape)}", "E_SHAPE")
@@ -190,6 +194,13 @@ class Reader:
 
 
 # Forms --------------------------------------------------------------------------------------------
+
+
+def _cast(reader: Reader, operation: Operation) -> Form:
+    value = reader.array(operation, "source_val")
+    if value.kind.label != "f16":
+        raise operation.unsupported(f"values of {value.kind.label}")
+    return plain(value, operation)
 
 
 def _affine_dequantize(reader: Reader, operation: Operation) -> Form:
@@ -395,6 +406,7 @@ def _around(operation: Operation, mask: Value, kept: Value, inner: Form) -> Form
 
 
 _FORMS: dict[str, Callable[[Reader, Operation], Form]] = {
+    CAST: _cast,
     "constexpr_affine_dequantize": _affine_dequantize,
     "constexpr_blockwise_shift_scale": _blockwise_shift_scale,
     "constexpr_lut_to_dense": _lut_to_dense,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from flyweight.containers.coreml import constexpr_writing
-from flyweight.containers.coreml.element_types import ElementType
+from flyweight.containers.coreml.element_types import TYPES, ElementType
 from flyweight.containers.coreml.program import MODEL, PROGRAM, WEIGHTS, Operation, Program, typed
 from flyweight.containers.coreml.program_writing import WeightsOfProgram
 from flyweight.containers.coreml.weights import ProgramWeights, find_weights
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.manifest import Entry
 from flyweight.foundation.protobuf import BYTES, Field, Message, Pieces, field
+from flyweight.foundation.tensor import RAW
 from flyweight.sources import MemoryBundle
 
 _Change = Callable[[Message, Field], list[Pieces]]
@@ -86,13 +87,16 @@ class _Rewriter:
         entry = self.entries[name]
         known = typed(operation.outputs[0][1])
         made = constexpr_writing.value_type(entry), entry.spec.shape
+        generation = constexpr_writing.generation(opset)
+        weight = constexpr_writing.Weight(entry, operation.name, generation, self.weights)
+        if entry.codec == RAW and made == (TYPES["f16"], entry.spec.shape) and known == (TYPES["f32"], entry.spec.shape):
+            return constexpr_writing.write_cast(weight)
         if known != made:
             raise UnsupportedError(
                 f"the program wants {_shown(known)}, and this would be {_shown(made)}", code="E_PROGRAM_TYPE", tensor=name,
                 hint="give --dtype, or a recipe, with the element type that the program has",
             )  # fmt: skip
-        generation = constexpr_writing.generation(opset)
-        return constexpr_writing.write(constexpr_writing.Weight(entry, operation.name, generation, self.weights))
+        return constexpr_writing.write(weight)
 
 
 def _shown(known: tuple[ElementType, tuple[int, ...]] | None) -> str:
