@@ -7,13 +7,15 @@
     sparse(form=mask|stream) of f16   a channel's mask, its values
 
 Axis 0 of a tensor is its output channels. Each begins on a byte, and the channels of an engine lie one after the other
-(`channel_groups`). There is no section for offsets, and no known type number for indices of other widths.
+(`channel_groups`). There is no section for offsets, so they must all be 0, and no known type number for indices of other
+widths.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
@@ -24,7 +26,7 @@ from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import EncodedTensor
 from flyweight.targets.ane.facts.kernel_format import ENTRY_BYTES, TYPE_NUMBERS
 from flyweight.targets.ane.records.activation_record import RECORD_BYTES, ActivationRecord
-from flyweight.targets.ane.records.channel_groups import ChannelTable, channel_table
+from flyweight.targets.ane.records.channel_groups import ChannelTable, channel_table, channels_per_group
 from flyweight.targets.ane.records.engine_numbers import Array
 from flyweight.targets.ane.records.kernel_unit import Descriptor, KernelUnit, Lut, Ocgs, Pal, Vector, Weights
 
@@ -53,6 +55,8 @@ class StoredWeights:
     scale: Array | None = None
     """(channels,) f16."""
     sparse: bool = False
+    kernel_elements: int = 1
+    """Width × height × depth of a convolution's kernel."""
 
 
 def stored_weights(tensor: EncodedTensor) -> StoredWeights:
@@ -67,14 +71,24 @@ def stored_weights(tensor: EncodedTensor) -> StoredWeights:
     stored = {name: (part.shape, part.dtype) for name, part in tensor.parts.items()}
     if stored != {name: (part.shape, part.dtype.storage) for name, part in layout.items()}:
         raise MalformedError(f"the parts are not those of {tensor.codec} for {tensor.spec}", code="E_PART_SHAPE")
-    return reader(EncodedTensor(tensor.spec, codec.spec, tensor.parts))
+    weights = reader(EncodedTensor(tensor.spec, codec.spec, tensor.parts))
+    return replace(weights, kernel_elements=prod(tensor.spec.shape[2:]))
 
 
 def describe(
-    stored: StoredWeights, engines: int, *, unit: int = 1, per_group: int = 8, activation: bool = False, bias: bool = False
+    stored: StoredWeights,
+    engines: int,
+    *,
+    unit: int = 1,
+    per_group: int | None = None,
+    activation: bool = False,
+    bias: bool = False,
 ) -> tuple[Descriptor, ChannelTable]:
-    """The descriptor and the channel groups of weights; no weight is copied."""
-    groups, nbytes = channel_table(stored.channel_nbytes, engines, per_group)
+    """The descriptor and the channel groups of weights; no weight is copied.
+
+    Without `per_group`, a group has as many channels as the kernel's size lets it have.
+    """
+    groups, nbytes = channel_table(stored.channel_nbytes, engines, per_group or channels_per_group(stored.kernel_elements))
     channels = len(stored.channel_nbytes)
     half = Vector(TYPE_NUMBERS["fp16"], channels)
     descriptor = Descriptor(
@@ -90,7 +104,7 @@ def describe(
 
 
 def build_unit(
-    tensor: EncodedTensor, engines: int, *, unit: int = 1, per_group: int = 8,
+    tensor: EncodedTensor, engines: int, *, unit: int = 1, per_group: int | None = None,
     activation: ActivationRecord | None = None, bias: Array | None = None,
 ) -> KernelUnit:  # fmt: skip
     """The unit of one tensor, its weights in the order of engines and groups."""
@@ -131,7 +145,7 @@ def _raw(tensor: EncodedTensor) -> StoredWeights:
 
 def _blockwise(tensor: EncodedTensor) -> StoredWeights:
     element = {"i8": "int8", "u8": "uint8"}.get(str(tensor.codec.params["data"]))
-    if element is None or "offset" in tensor.parts:
+    if element is None or ("offset" in tensor.parts and np.any(tensor.parts["offset"])):
         raise UnsupportedError(
             f"{tensor.codec}: the engine's affine weights are bytes without offsets", code="E_FORM", hint=_HINT
         )

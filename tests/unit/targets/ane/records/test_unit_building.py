@@ -124,6 +124,16 @@ def test_bytes_with_scales(block: str, data: str) -> None:
     assert np.array_equal(assembled(unit, decode, (8, 6)).astype(np.float32), wanted)
 
 
+def test_offsets_of_zero_are_none() -> None:
+    """Core ML's older operation always has them."""
+    tensor = encoded("blockwise", draw((8, 6)).astype(np.float32))
+    zeros = np.zeros_like(tensor.parts["scale"], np.int8)
+    codec = tensor.codec.with_params(offset="data")
+    zeros = zeros.reshape(codec_for(codec).layout(tensor.spec)["offset"].shape)
+    with_offsets = EncodedTensor(tensor.spec, codec, {**tensor.parts, "offset": zeros})
+    assert b"".join(build_unit(with_offsets, 4).pieces()) == b"".join(build_unit(tensor, 4).pieces())
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("form", ["mask", "stream"])
 def test_sparse_f16(shape: tuple[int, ...], form: str) -> None:
@@ -164,6 +174,13 @@ def test_describing_needs_no_copy_of_the_weights() -> None:
     assert describe(stored_weights(tensor), 4) == (build_unit(tensor, 4).descriptor, build_unit(tensor, 4).groups)
 
 
+def test_larger_kernels_have_smaller_groups() -> None:
+    sizes = {
+        shape: build_unit(encoded("raw", draw(shape), DType.F16), 1).groups for shape in ((16, 4), (16, 4, 2, 2), (16, 4, 3, 3))
+    }
+    assert [{group.channels for group in groups} for groups in sizes.values()] == [{8}, {2}, {1}]
+
+
 def refused(tensor: EncodedTensor, match: str) -> None:
     with pytest.raises(UnsupportedError, match=match):
         build_unit(tensor, 4)
@@ -180,7 +197,7 @@ def test_what_has_no_form_is_refused() -> None:
     refused(encoded("palette", weights, bits=4, group=8, axis=1), "output channels")
     refused(encoded("sparse", draw((16, 32), 0.5), DType.F16, form="indices"), "mask")
     refused(encoded("blockwise", weights, data="i4"), "bytes without offsets")
-    refused(encoded("blockwise", weights, offset="data"), "bytes without offsets")
+    refused(encoded("blockwise", np.abs(weights), offset="data"), "bytes without offsets")
     refused(encoded("blockwise", weights, block="1x8"), "one for each output channel")
     refused(encoded("blockwise", weights, scale="f32"), "f16")
 
