@@ -151,7 +151,7 @@ def record(
     from flyweight.targets.ane.facts.engine_targets import ENGINES, target_named
     from flyweight.targets.ane.facts.fact import Profile
     from flyweight.targets.ane.records.activation_functions import build
-    from flyweight.targets.ane.records.unit_building import build_unit, describe, stored_weights
+    from flyweight.targets.ane.records.unit_building import describe, stored_weights, unit_pieces
 
     aim = target_named(target)
     engines = ENGINES.of(aim).under(Profile(profile))
@@ -170,7 +170,7 @@ def record(
             if out is not None:
                 from flyweight.writing import write_new
 
-                write_new(out, build_unit(encoded, engines.value, activation=lookup).pieces())
+                write_new(out, unit_pieces(stored, engines.value, activation=lookup))
         except FlyweightError as error:
             raise error.at(file=str(model), tensor=tensor) from None
         word = _kernel_word(aim, stored.element, stored.bits if stored.tables is not None else 0, stored.sparse)

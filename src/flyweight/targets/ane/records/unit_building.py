@@ -13,7 +13,7 @@ widths.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -28,7 +28,7 @@ from flyweight.targets.ane.facts.kernel_format import ENTRY_BYTES, TYPE_NUMBERS
 from flyweight.targets.ane.records.activation_record import RECORD_BYTES, ActivationRecord
 from flyweight.targets.ane.records.channel_groups import ChannelTable, channel_table, channels_per_group
 from flyweight.targets.ane.records.engine_numbers import Array
-from flyweight.targets.ane.records.kernel_unit import Descriptor, KernelUnit, Lut, Ocgs, Pal, Vector, Weights
+from flyweight.targets.ane.records.kernel_unit import Descriptor, Lut, Ocgs, Pal, Vector, Weights, placed
 
 _F16 = DType.F16.numpy
 _INDEX_TYPES = {4: "uint4", 8: "uint8"}
@@ -103,28 +103,34 @@ def describe(
     return descriptor, groups
 
 
-def build_unit(
-    tensor: EncodedTensor, engines: int, *, unit: int = 1, per_group: int | None = None,
+def unit_pieces(
+    stored: StoredWeights, engines: int, *, unit: int = 1, per_group: int | None = None,
     activation: ActivationRecord | None = None, bias: Array | None = None,
-) -> KernelUnit:  # fmt: skip
-    """The unit of one tensor, its weights in the order of engines and groups."""
-    stored = stored_weights(tensor)
+) -> Iterator[bytes | memoryview]:  # fmt: skip
+    """The bytes of the unit, a channel of weights at a time; `KernelUnit.read` is the inverse."""
     channels = len(stored.channel_nbytes)
     if bias is not None and bias.shape != (channels,):
         raise UnsupportedError(f"a bias has one number for each of {channels} channels, not {bias.shape}", code="E_FORM")
     descriptor, groups = describe(
         stored, engines, unit=unit, per_group=per_group, activation=activation is not None, bias=bias is not None
     )
-    weights = np.zeros(descriptor.weights.nbytes, np.uint8)
-    for engine in range(engines):
-        for group, own in zip(groups.engines[engine], groups.channels_of(engine), strict=True):
-            at = group.offset
-            for channel in own:
-                nbytes = int(stored.channel_nbytes[channel])
-                weights[at : at + nbytes] = stored.channel(channel)
-                at += nbytes
-    optional = (stored.tables, stored.scale, None if bias is None else astype(bias, _F16))
-    return KernelUnit(descriptor, groups, weights, activation, *(None if each is None else _bytes(each) for each in optional))
+    contents: dict[str, Iterable[bytes | memoryview]] = {"ocgs": [groups.to_bytes()], "weights": _weights(stored, groups)}
+    if activation is not None:
+        contents["lut"] = [activation.to_bytes()]
+    for name, array in (("pal", stored.tables), ("scale", stored.scale), ("bias", bias)):
+        if array is not None:
+            contents[name] = [_bytes(array if name == "pal" else astype(array, _F16)).data]
+    return placed(descriptor, contents)
+
+
+def _weights(stored: StoredWeights, groups: ChannelTable) -> Iterator[bytes | memoryview]:
+    """The channels in the order of engines and groups, with the gaps before an engine's first."""
+    end = 0
+    for engine, own in enumerate(groups.engines):
+        for group, channels in zip(own, groups.channels_of(engine), strict=True):
+            yield bytes(group.offset - end)
+            yield from (stored.channel(channel).data for channel in channels)
+            end = group.offset + int(stored.channel_nbytes[channels.start : channels.stop : channels.step].sum())
 
 
 def _pal(stored: StoredWeights) -> Pal | None:

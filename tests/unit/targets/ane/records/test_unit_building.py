@@ -17,7 +17,7 @@ from flyweight.foundation.tensor import CodecSpec, EncodedTensor, TensorSpec
 from flyweight.sources import MemorySource
 from flyweight.targets.ane.records.activation_functions import build
 from flyweight.targets.ane.records.kernel_unit import KernelUnit, Pal, Vector, Weights
-from flyweight.targets.ane.records.unit_building import build_unit, describe, stored_weights
+from flyweight.targets.ane.records.unit_building import describe, stored_weights, unit_pieces
 from support import GOLDEN
 
 Array = np.ndarray[Any, Any]
@@ -38,9 +38,13 @@ def draw(shape: tuple[int, ...], zeros: float = 0.0) -> Array:
     return np.where(rng.random(shape) < zeros, 0, rng.normal(0, 0.05, shape)).astype(np.float16)
 
 
+def build_unit(tensor: EncodedTensor, engines: int, **options: Any) -> KernelUnit:
+    """The unit of a tensor, read from the bytes that are written."""
+    return KernelUnit.read(MemorySource(b"".join(unit_pieces(stored_weights(tensor), engines, **options))))
+
+
 def values_of(unit: KernelUnit, shape: tuple[int, ...], *, sparse: bool = False) -> Array:
-    """The weights of a unit, written and read again, found as an engine would: through the records of its groups."""
-    unit = KernelUnit.read(MemorySource(b"".join(unit.pieces())))
+    """The weights of a unit, found as an engine would: through the records of its groups."""
     values = np.empty((shape[0], prod(shape[1:])), np.float32)
     for engine, groups in enumerate(unit.groups.engines):
         for group, numbers in zip(groups, unit.groups.channels_of(engine), strict=True):
@@ -195,7 +199,6 @@ def test_sparse_streams_at_one_sixteenth_plus_density() -> None:
 def test_activation_and_bias_have_sections_of_their_own() -> None:
     bias = np.linspace(-1, 1, 16)
     unit = build_unit(encoded("raw", draw((16, 32)), DType.F16), 4, activation=build("tanh"), bias=bias)
-    unit = KernelUnit.read(MemorySource(b"".join(unit.pieces())))
     assert unit.activation == build("tanh")
     assert unit.bias is not None
     assert np.array_equal(unit.bias.view(np.float16), bias.astype(np.float16))
