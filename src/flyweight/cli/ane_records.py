@@ -15,24 +15,33 @@ if TYPE_CHECKING:
     from flyweight.targets.ane.facts.engine_targets import Target
     from flyweight.targets.ane.facts.fact import Fact
     from flyweight.targets.ane.records.activation_functions import Activation
+    from flyweight.targets.ane.records.activation_record import Reading
     from flyweight.targets.ane.records.channel_groups import ChannelTable
 
 _SHOWN = 16
 _KNOTS_PER_ROW = 11
+_profile = click.option(
+    "--profile",
+    type=click.Choice(["seed", "disputed"]),
+    default="seed",
+    show_default=True,
+    help="Whose reading of disputed facts to take.",
+)
 
 
 @click.command(name="lut", short_help="Build the lookup record of an activation function, and measure its error.")
 @click.argument("function", required=False)
 @click.option("--all", "every", is_flag=True, help="The errors of all functions that have a record.")
-@click.option("--disputed", is_flag=True, help="Read slots 2 and 3 as the outputs at the clamps, not as mode and scale.")
+@_profile
 @click.option("--deltas", is_flag=True, help="The record of 150 bytes from before generation A13 (inferred).")
 @click.option("-o", "--out", type=LocalPath(dir_okay=False), metavar="FILE", help="Write the record.")
 @json_option
-def lut(function: str | None, every: bool, disputed: bool, deltas: bool, out: Path | None, as_json: bool) -> None:
+def lut(function: str | None, every: bool, profile: Reading, deltas: bool, out: Path | None, as_json: bool) -> None:
     """Build the record from which the engine computes FUNCTION: 33 knots, clamps and tails.
 
     The error is that of the record evaluated as the engine does, over every f16 of the range that was measured on a device. The
-    knots of gelu, silu and softplus are not published; these are fitted here.
+    knots of gelu, silu and softplus are not published; these are fitted here. --profile disputed has the outputs at the clamps
+    where the guide has mode and scale.
 
     \b
     Examples:
@@ -54,7 +63,7 @@ def lut(function: str | None, every: bool, disputed: bool, deltas: bool, out: Pa
         return
     activation = activation_named(str(function))
     record = build(activation.name)
-    data = record.to_bytes(reading="disputed" if disputed else "seed", deltas=deltas)
+    data = record.to_bytes(reading=profile, deltas=deltas)
     if out is not None:
         from flyweight.writing import write_new
 
@@ -97,16 +106,16 @@ def _function(activation: Activation) -> dict[str, Any]:
 
 
 def _print_errors(documents: list[dict[str, Any]]) -> None:
-    columns = ["function", "knots", "compared over", ">greatest error", ">at", ">f16 steps", ">at", ">device", ""]
+    columns = ["function", "knots", "compared over", ">max error", ">at", ">ulps", ">at", ">device", ""]
     rows = [
         (
             document["function"],
             "fitted here" if document["fitted_here"] else "sampled",
             "{:g} … {:g}".format(*document["compared"]),
-            f"{document['error']['greatest']:.3e}",
-            f"{document['error']['greatest_at']:.5g}",
-            f"{document['error']['steps']:.1f}",
-            f"{document['error']['steps_at']:.5g}",
+            f"{document['error']['max_error']:.3e}",
+            f"{document['error']['max_error_at']:.5g}",
+            f"{document['error']['max_ulps']:.1f}",
+            f"{document['error']['max_ulps_at']:.5g}",
             "" if document["device_error"]["value"] is None else f"{document['device_error']['value']:.3e}",
             document["device_error"].get("note", ""),
         )
@@ -121,13 +130,7 @@ def _print_errors(documents: list[dict[str, Any]]) -> None:
 @click.option(
     "--target", metavar="NAME", required=True, help="A chip or a compiler target: M1, M2 Pro, H17s; see `ane targets`."
 )
-@click.option(
-    "--profile",
-    type=click.Choice(["seed", "disputed"]),
-    default="seed",
-    show_default=True,
-    help="Whose reading of disputed facts to take.",
-)
+@_profile
 @click.option("--activation", metavar="FUNCTION", help="Include the lookup record of this function; see `ane lut --all`.")
 @click.option("--all", "every", is_flag=True, help=f"All channel groups, not the first {_SHOWN}.")
 @click.option("-o", "--out", type=LocalPath(dir_okay=False), metavar="FILE", help="Write the kernel unit, weights included.")

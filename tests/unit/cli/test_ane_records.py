@@ -46,7 +46,7 @@ def test_lut_as_json_and_as_a_file(tmp_path: Path) -> None:
     assert "E_EXISTS" in again.said
 
 
-@pytest.mark.parametrize(("options", "size"), [((), 86), (("--deltas",), 150), (("--disputed",), 86)])
+@pytest.mark.parametrize(("options", "size"), [((), 86), (("--deltas",), 150), (("--profile", "disputed"), 86)])
 def test_lut_readings(options: tuple[str, ...], size: int) -> None:
     document = flyweight("ane", "lut", "log", "--json", *options).json()
     assert len(document["record"]) == 2 * size
