@@ -4,6 +4,7 @@
     raw of f16                        f16 numbers
     blockwise(data=i8|u8)             bytes                                              a channel's, or the tensor's for all
     palette(bits=4|8)                 indices                       tables along axis 0  a table's, for each of its channels
+    scaled(inner=palette)             as the palette                as the palette       a channel's, or the tensor's for all
     sparse(form=mask|stream) of f16   a channel's mask, its values
 
 Axis 0 of a tensor is its output channels. Each begins on a byte, and the channels of an engine lie one after the other
@@ -23,7 +24,7 @@ from flyweight.codecs import codec_for, packing
 from flyweight.codecs.casts import astype
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
-from flyweight.foundation.tensor import EncodedTensor
+from flyweight.foundation.tensor import CodecSpec, EncodedTensor
 from flyweight.targets.ane.facts.kernel_format import ENTRY_BYTES, TYPE_NUMBERS
 from flyweight.targets.ane.records.activation_record import RECORD_BYTES, ActivationRecord
 from flyweight.targets.ane.records.channel_groups import ChannelTable, channel_table, channels_per_group
@@ -151,10 +152,9 @@ def _raw(tensor: EncodedTensor) -> StoredWeights:
 
 def _blockwise(tensor: EncodedTensor) -> StoredWeights:
     element = {"i8": "int8", "u8": "uint8"}.get(str(tensor.codec.params["data"]))
-    if element is None or ("offset" in tensor.parts and np.any(tensor.parts["offset"])):
-        raise UnsupportedError(
-            f"{tensor.codec}: the engine's affine weights are bytes without offsets", code="E_FORM", hint=_HINT
-        )
+    if element is None:
+        raise UnsupportedError(f"{tensor.codec}: the engine's affine weights are bytes", code="E_FORM", hint=_HINT)
+    _require_no_offset(tensor)
     rows = _bytes(tensor.parts["codes"]).reshape(tensor.spec.shape[0], -1)
     scale = _scale_of_channels(tensor.parts["scale"], len(rows))
     return StoredWeights(element, TYPE_NUMBERS[element], 8, _sizes(rows), rows.__getitem__, scale=scale)
@@ -169,14 +169,16 @@ def _palette(tensor: EncodedTensor) -> StoredWeights:
             code="E_FORM",
             hint="how vectors of channels are dealt to engines is not known",
         )
+    _require_no_offset(tensor)
     shape, channels = tensor.parts["tables"].shape, tensor.spec.shape[0]
     tables = tensor.parts["tables"].reshape(-1, shape[-2])
     if len(tables) != shape[0]:
         raise UnsupportedError(f"{tensor.codec}: tables of a unit belong to output channels", code="E_FORM")
     scale = None
     if "scale" in tensor.parts:
+        stored = tensor.parts["scale"].reshape(-1)
         of_channel = np.arange(channels) // (codec.integer("group") or channels)
-        scale = _scale_of_channels(tensor.parts["scale"].reshape(-1)[of_channel], channels)
+        scale = _scale_of_channels(stored[of_channel] if len(stored) > 1 else stored, channels)
     count = tensor.spec.size // channels
     indices = tensor.parts["indices"]
 
@@ -192,6 +194,15 @@ def _palette(tensor: EncodedTensor) -> StoredWeights:
 
     sizes = np.full(channels, packing.packed_width("little", bits, count))
     return StoredWeights(element, TYPE_NUMBERS[_INDEX_TYPES[bits]], bits, sizes, channel, tables, scale)
+
+
+def _scaled(tensor: EncodedTensor) -> StoredWeights:
+    parts = {name.removeprefix("inner."): part for name, part in tensor.parts.items() if name != "scale"}
+    inner = tensor.codec.params["inner"]
+    if not isinstance(inner, CodecSpec) or _READERS.get(inner.name) is not _palette or "scale" in parts:
+        raise UnsupportedError(f"{tensor.codec}: units hold one scale, of a palette or of bytes", code="E_FORM", hint=_HINT)
+    stored = _palette(EncodedTensor(tensor.spec, inner, parts))
+    return replace(stored, scale=_scale_of_channels(tensor.parts["scale"], tensor.spec.shape[0]))
 
 
 def _sparse(tensor: EncodedTensor) -> StoredWeights:
@@ -233,6 +244,7 @@ _READERS: Mapping[str, Callable[[EncodedTensor], StoredWeights]] = {
     "raw": _raw,
     "blockwise": _blockwise,
     "palette": _palette,
+    "scaled": _scaled,
     "sparse": _sparse,
 }
 
@@ -244,6 +256,11 @@ def _require_f16(tensor: EncodedTensor) -> None:
             code="E_FORM",
             hint="convert with --dtype f16 first",
         )
+
+
+def _require_no_offset(tensor: EncodedTensor) -> None:
+    if "offset" in tensor.parts and np.any(tensor.parts["offset"]):
+        raise UnsupportedError(f"{tensor.codec}: there is no section for offsets", code="E_FORM", hint=_HINT)
 
 
 def _scale_of_channels(scale: Array, channels: int) -> Array:

@@ -114,6 +114,20 @@ def test_palettes(shape: tuple[int, ...], bits: int, group: int, table: str, sca
     assert np.array_equal(values_of(unit, shape), decoded(tensor))
 
 
+@pytest.mark.parametrize("block", ["1", ""])
+def test_palettes_with_a_scale_for_each_channel(block: str) -> None:
+    inner = CodecSpec("palette", {"bits": 4})
+    tensor = encoded("scaled", draw((16, 32)).astype(np.float32), inner=inner, block=block)
+    unit = build_unit(tensor, 4)
+    assert unit.descriptor.scale == Vector(5, 16)
+    assert np.array_equal(values_of(unit, (16, 32)), decoded(tensor))
+
+
+def test_one_scale_for_all_tables() -> None:
+    tensor = encoded("palette", draw((16, 32)).astype(np.float32), group=4, table="i8", scale="f16", scale_per="tensor")
+    assert np.array_equal(values_of(build_unit(tensor, 4), (16, 32)), decoded(tensor))
+
+
 def test_codebooks_take_32_and_512_bytes() -> None:
     tensors = (encoded("palette", draw((16, 32)).astype(np.float32), bits=bits) for bits in (4, 8))
     sizes = [unit.tables.nbytes for tensor in tensors if (unit := build_unit(tensor, 4)).tables is not None]
@@ -229,10 +243,16 @@ def test_what_has_no_form_is_refused() -> None:
     refused(encoded("palette", weights, bits=2), "4 or 8 bits")
     refused(encoded("palette", weights, bits=4, vector=2, vector_axis=0), "4 or 8 bits")
     refused(encoded("palette", weights, bits=4, table="f32"), "4 or 8 bits")
+    offsets = encoded("palette", weights, table="u8", scale="f16", offset="u8")
+    offsets.parts["offset"][...] = 3
+    refused(offsets, "no section for offsets")
+    refused(encoded("scaled", weights, inner=CodecSpec("raw")), "one scale")
+    refused(encoded("scaled", weights, inner=CodecSpec("palette", {"table": "i8", "scale": "f16"})), "one scale")
+    refused(encoded("scaled", weights, inner=CodecSpec("palette"), block="1x8"), "one for each output channel")
     refused(encoded("palette", weights, bits=4, group=8, axis=1), "output channels")
     refused(encoded("sparse", draw((16, 32), 0.5), DType.F16, form="indices"), "mask")
-    refused(encoded("blockwise", weights, data="i4"), "bytes without offsets")
-    refused(encoded("blockwise", np.abs(weights), offset="data"), "bytes without offsets")
+    refused(encoded("blockwise", weights, data="i4"), "are bytes")
+    refused(encoded("blockwise", np.abs(weights), offset="data"), "no section for offsets")
     refused(encoded("blockwise", weights, block="1x8"), "one for each output channel")
     refused(encoded("blockwise", weights, scale="f32"), "f16")
 
