@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flyweight.cli import Verbs
+from flyweight.cli import Verbs, ane_records
 from flyweight.cli.output import human_bytes, json_option, print_json, print_table, progress_bar, say
 from flyweight.cli.paths import LocalPath, delta_option
 
@@ -39,7 +38,13 @@ def command() -> None:
       flyweight ane compare model-hf --form int8
       flyweight ane targets
       flyweight ane facts --target M1
+      flyweight ane lut sigmoid
+      flyweight ane record model-hf model.embed_tokens.weight --target M1
     """
+
+
+for each in ane_records.commands:
+    command.add_command(each)
 
 
 _profile = click.option(
@@ -96,12 +101,13 @@ def plan(
       flyweight ane plan model-hf --target M1 --form auto --html plan.html
     """
     from flyweight.targets.ane import plan_picture
+    from flyweight.writing import write_new
 
     engine = _engine(target, profile)
     planned, chosen = _planned(model, [engine], form, budget, tokens, deltas, quiet=as_json)[0]
     for path, draw in ((svg, plan_picture.svg), (html, plan_picture.html)):
         if path is not None:
-            _write(path, draw(planned, model.name, each=each))
+            write_new(path, [draw(planned, model.name, each=each).encode()])
     if as_json:
         choices = {"forms": {name: choice.as_json() for name, choice in chosen.items()}} if chosen else {}
         print_json({"model": str(model), **planned.as_json(), **choices})
@@ -243,17 +249,6 @@ def _planned(
             wanted = uses if form is None else list(uses_in_form(checkpoint, uses, form, chosen))
             results.append((plan_weights(wanted, engine), chosen))
     return results
-
-
-def _write(path: Path, text: str) -> None:
-    from flyweight.foundation.errors import OutputError
-    from flyweight.writing import Folder
-
-    path = Path(os.path.abspath(path))
-    with Folder(path.parent) as folder:
-        if folder.status(path.name) is not None:
-            raise OutputError("already exists", code="E_EXISTS", file=str(path), hint="remove it, or choose another name")
-        folder.replace(path.name, text.encode())
 
 
 # Printing -------------------------------------------------------------------------------------------

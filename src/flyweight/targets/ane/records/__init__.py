@@ -7,6 +7,7 @@
     dma_streams           the registers of the four coefficient streams, and relocations
     activation_record     33 knots of an activation function, and their evaluation
     activation_functions  the functions, and how far each record is from the truth
+    activation_fit        knots and tails that no source gives
     engine_numbers        rounding to f16, and the two 8-bit floats
 
 docs/formats/ane-records.md says of every field whether it is stated, measured, inferred or ours. Nothing here claims to be

@@ -1,9 +1,8 @@
-"""Knots and tails of functions whose tables are not published: fitted here, for the least greatest error.
+"""Knots and tails of functions whose tables are not published: minimax fits.
 
 The compiler fits the knots of gelu and silu too, by a rule nobody has published, so these records differ from its own.
-`fit_knots` finds the 33 knots of the least greatest error by Lawson's iteration: least squares, weights multiplied by the
-error, until the greatest errors are alike. `polish` then moves f16 knots by single steps as long as that lowers the error of
-what is evaluated.
+`fit_knots` finds the 33 knots of the least maximum error by Lawson's iteration: least squares, weights multiplied by the error,
+again and again. `polish` then moves f16 knots by single ulps as long as that lowers the maximum error of what is evaluated.
 `fit_tail` finds the line beside the last knot, ending where it reaches the function's limit.
 """
 
@@ -26,7 +25,7 @@ _SLOPES = 201
 
 
 def fit_knots(exact: Function, places: Array) -> Array:
-    """The values at `places`, evenly spaced, whose interpolation is nearest to the function where it is farthest."""
+    """The values at `places`, evenly spaced, whose interpolation has the least maximum error."""
     positions = np.linspace(0, SEGMENTS, SEGMENTS * _PER_SEGMENT + 1)
     wanted = exact(np.interp(positions, np.arange(KNOTS), places))
     hats = np.maximum(0, 1 - np.abs(positions[:, None] - np.arange(KNOTS)))  # row: the shares of the knots in a value
@@ -44,7 +43,7 @@ def fit_knots(exact: Function, places: Array) -> Array:
 
 
 def polish(record: ActivationRecord, exact: Function, inputs: Array) -> ActivationRecord:
-    """The record after single steps of f16, each of a knot beside the greatest error, until none lowers that error."""
+    """The record after moves by one ulp, each of a knot beside the maximum error, until none lowers that error."""
     wanted = exact(inputs)
 
     def worst(candidate: ActivationRecord) -> tuple[float, int]:
@@ -70,8 +69,8 @@ def _moved(record: ActivationRecord, knot: int, way: int) -> ActivationRecord:
 def fit_tail(exact: Function, edge: float, step: float, limit: float) -> tuple[float, float]:
     """Clamp and slope of the line beside the knot at `edge`. A negative step goes left.
 
-    The line ends at the clamp with the value `limit`; of all such lines it is nearest to the function where it is farthest,
-    from the knot to where the function is at its limit.
+    The line ends at the clamp with the value `limit`; of such lines it has the least maximum error, from the knot to where the
+    function is at its limit.
     """
     clamps = edge + step / 8 * np.arange(1, _CLAMPS + 1)
     x = edge + step / 8 * np.linspace(0, _CLAMPS, 8 * _CLAMPS + 1)

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from flyweight.foundation.errors import ArgumentError, nearest
-from flyweight.targets.ane.facts.fact import Fact, measured, unknown
+from flyweight.targets.ane.facts.fact import Fact, inferred, measured, unknown
 from flyweight.targets.ane.records.activation_fit import Function, fit_knots, fit_tail, polish
 from flyweight.targets.ane.records.activation_record import KNOTS, ActivationRecord, Map, Tails
-from flyweight.targets.ane.records.engine_numbers import Array, Ties, f16_step, round_f16
+from flyweight.targets.ane.records.engine_numbers import Array, Ties, f16_ulp, round_f16
 
 _M6 = "M6 study"
 _FITTED = "fitted by the compiler"
@@ -55,7 +55,7 @@ class Activation:
     """Where errors are measured."""
     knots: Fact[str]
     device_error: Fact[float]
-    """The greatest absolute error that was measured on a device, over the same range."""
+    """The maximum absolute error that was measured on a device, over the same range."""
 
     @property
     def fitted(self) -> bool:
@@ -115,13 +115,14 @@ def _rsqrt(x: Array) -> Array:
 
 
 def _device(error: float, note: str = "") -> Fact[float]:
-    return measured(error, _M6, note).named("greatest error on an M6")
+    return measured(error, _M6, note).named("maximum error on an M6")
 
 
 _SAMPLED = measured("samples of the function", _M6, "read in programs compiled for h18g")
-_ITS_FIT = measured(_FITTED, _M6, "by a rule that is not published; ours has the least greatest error")
+_WITHOUT_LN_2 = inferred("samples of the function", _M6, "the record of log, without its factor ln 2")
+_ITS_FIT = measured(_FITTED, _M6, "by a rule that is not published; ours is minimax")
 _NOTHING = unknown("no source describes it")
-_NOT_MEASURED = unknown("not measured").named("greatest error on an M6")
+_NOT_MEASURED = unknown("not measured").named("maximum error on an M6")
 _AT_ZERO = Side(clamp=0.0)
 _AS_INPUT = Side(slope=1.0)
 
@@ -133,7 +134,7 @@ _TABLE = (
     Activation("sin", np.sin, Map.QUARTER_WAVE, 6, _AT_ZERO, Side(), (-8, 8), _SAMPLED, _device(6.329e-4)),
     Activation("exp", np.exp, Map.EXP, 5, Side(clamp=-math.inf), Side(), (-12, 10), _SAMPLED, _device(100.8)),
     Activation("log", np.log, Map.LOG, 6, Side(0, -math.inf, 0), Side(), (2**-10, 1000), _SAMPLED, _device(6.638e-3)),
-    Activation("log2", np.log2, Map.LOG2, 6, Side(0, -math.inf, 0), Side(), (2**-10, 1000), _SAMPLED, _NOT_MEASURED),
+    Activation("log2", np.log2, Map.LOG2, 6, Side(0, -math.inf, 0), Side(), (2**-10, 1000), _WITHOUT_LN_2, _NOT_MEASURED),
     Activation("sqrt", np.sqrt, Map.SQRT, 4, _AT_ZERO, Side(intercept=math.inf), (2**-10, 1000), _SAMPLED, _device(1.810e-2)),
     Activation("rsqrt", _rsqrt, Map.RSQRT, 4, Side(0, math.inf, 0), Side(), (2**-6, 1000), _SAMPLED, _device(8.139e-3)),
     Activation("inverse", np.reciprocal, Map.INVERSE, 6, Side(0, math.inf, 0), Side(), (2**-6, 1000), _SAMPLED,
@@ -190,22 +191,22 @@ def _line(activation: Activation, side: Side | ToLimit, edge: float, knot: float
 class ActivationError:
     """How far a record is from its function."""
 
-    greatest: float
-    greatest_at: float
-    steps: float
-    """The greatest error in steps of f16 at the true value."""
-    steps_at: float
+    max_error: float
+    max_error_at: float
+    max_ulps: float
+    """The maximum error in units of the last place of an f16 at the true value."""
+    max_ulps_at: float
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def error_of(name: str, ties: Ties = "away") -> ActivationError:
-    """The greatest errors over every f16 of the range that was measured on the device."""
+    """The maximum errors over every f16 of the range that was measured on the device."""
     activation = activation_named(name)
     inputs = activation.inputs()
     exact = activation.exact(inputs)
     error = np.abs(build(name).evaluate(inputs, ties) - exact)
-    steps = error / f16_step(exact)
-    at, steps_at = int(error.argmax()), int(steps.argmax())
-    return ActivationError(float(error[at]), float(inputs[at]), float(steps[steps_at]), float(inputs[steps_at]))
+    ulps = error / f16_ulp(exact)
+    at, ulps_at = int(error.argmax()), int(ulps.argmax())
+    return ActivationError(float(error[at]), float(inputs[at]), float(ulps[ulps_at]), float(inputs[ulps_at]))

@@ -12,7 +12,7 @@
 Before generation A13 the record has 150 bytes: 32 differences between neighbouring knots follow the knots (inferred).
 
 An input becomes a position among the 32 segments by the map. Its integer part selects a segment, its fraction f interpolates:
-k + fl(f · fl(k' − k)), each fl and the sum a rounding to f16. In this arithmetic a record gives, digit for digit, the greatest
+k + fl(f · fl(k' − k)), each fl and the sum a rounding to f16. In this arithmetic a record gives, digit for digit, the maximum
 errors that were measured on an M6 (docs/formats/ane-records.md).
 """
 

@@ -32,16 +32,16 @@ def round_f16(values: Array | float, ties: Ties = "away") -> Array:
     if ties == "even":
         with np.errstate(over="ignore"):
             return np.asarray(wide.astype(np.float16), np.float64)
-    step = f16_step(wide)
+    step = f16_ulp(wide)
     rounded = np.copysign(np.floor(np.abs(wide) / step + 0.5) * step, wide)
     bounded: Array = np.where(np.abs(rounded) >= _LIMIT, np.copysign(np.inf, rounded), rounded)
     return bounded
 
 
-def f16_step(values: Array) -> Array:
-    """The distance between neighbouring f16 numbers at each value."""
-    step: Array = np.ldexp(1.0, np.maximum(np.frexp(values)[1] - 1, _LEAST_EXPONENT) - _MANTISSA)
-    return step
+def f16_ulp(values: Array) -> Array:
+    """The unit in the last place: the distance between neighbouring f16 numbers at each value."""
+    ulp: Array = np.ldexp(1.0, np.maximum(np.frexp(values)[1] - 1, _LEAST_EXPONENT) - _MANTISSA)
+    return ulp
 
 
 def as_engine_reads(values: Array) -> Array:

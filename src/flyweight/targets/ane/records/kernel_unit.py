@@ -20,7 +20,7 @@ other tuples are ours, and so is the binary form: a header of 256 bytes, then ea
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -226,10 +226,10 @@ class KernelUnit:
     scale: Array | None = None
     bias: Array | None = None
 
-    def contents(self) -> dict[str, bytes | Array]:
+    def contents(self) -> dict[str, bytes | memoryview]:
         """The bytes of the sections that are there, in order."""
         deltas = self.descriptor.lut is not None and self.descriptor.lut.lut_bytes != RECORD_BYTES
-        held: dict[str, bytes | Array | None] = {
+        held = {
             "lut": None if self.activation is None else self.activation.to_bytes(deltas=deltas),
             "pal": self.tables,
             "ocgs": self.groups.to_bytes(),
@@ -237,17 +237,11 @@ class KernelUnit:
             "bias": self.bias,
             "weights": self.weights,
         }
-        return {name: content for name, content in held.items() if content is not None}
+        return {name: part if isinstance(part, bytes) else part.data for name, part in held.items() if part is not None}
 
     def pieces(self) -> Iterator[bytes | memoryview]:
         """The unit's bytes in order."""
-        yield self.descriptor.header()
-        end, offsets = HEADER_BYTES, self.descriptor.offsets()
-        for name, content in self.contents().items():
-            yield bytes(offsets[name] - end)
-            piece = memoryview(content if isinstance(content, bytes) else content.data)
-            yield piece
-            end = offsets[name] + len(piece)
+        return placed(self.descriptor, {name: [content] for name, content in self.contents().items()})
 
     @classmethod
     def read(cls, source: Readable) -> KernelUnit:
@@ -273,6 +267,16 @@ class KernelUnit:
         activation = None if lut is None else ActivationRecord.read(MemorySource(lut, source.name))
         arrays = {name: np.frombuffer(view, np.uint8) for name, view in content.items()}
         return cls(descriptor, groups, arrays["weights"], activation, *(arrays.get(name) for name in ("pal", "scale", "bias")))
+
+
+def placed(descriptor: Descriptor, contents: Mapping[str, Iterable[bytes | memoryview]]) -> Iterator[bytes | memoryview]:
+    """The bytes of a unit: its header, and sections that come in pieces, each at its offset."""
+    yield descriptor.header()
+    end = HEADER_BYTES
+    for name, offset in descriptor.offsets().items():
+        yield bytes(offset - end)
+        yield from contents[name]
+        end = offset + getattr(descriptor, name).nbytes
 
 
 _MOST_TEXT = 1 << 16

@@ -4,16 +4,19 @@
     raw of f16                        f16 numbers
     blockwise(data=i8|u8)             bytes                                              a channel's, or the tensor's for all
     palette(bits=4|8)                 indices                       tables along axis 0  a table's, for each of its channels
+    scaled(inner=palette)             as the palette                as the palette       a channel's, or the tensor's for all
     sparse(form=mask|stream) of f16   a channel's mask, its values
 
 Axis 0 of a tensor is its output channels. Each begins on a byte, and the channels of an engine lie one after the other
-(`channel_groups`). There is no section for offsets, and no known type number for indices of other widths.
+(`channel_groups`). There is no section for offsets, so they must all be 0, and no known type number for indices of other
+widths.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
@@ -21,12 +24,12 @@ from flyweight.codecs import codec_for, packing
 from flyweight.codecs.casts import astype
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
-from flyweight.foundation.tensor import EncodedTensor
+from flyweight.foundation.tensor import CodecSpec, EncodedTensor
 from flyweight.targets.ane.facts.kernel_format import ENTRY_BYTES, TYPE_NUMBERS
 from flyweight.targets.ane.records.activation_record import RECORD_BYTES, ActivationRecord
-from flyweight.targets.ane.records.channel_groups import ChannelTable, channel_table
+from flyweight.targets.ane.records.channel_groups import ChannelTable, channel_table, channels_per_group
 from flyweight.targets.ane.records.engine_numbers import Array
-from flyweight.targets.ane.records.kernel_unit import Descriptor, KernelUnit, Lut, Ocgs, Pal, Vector, Weights
+from flyweight.targets.ane.records.kernel_unit import Descriptor, Lut, Ocgs, Pal, Vector, Weights, placed
 
 _F16 = DType.F16.numpy
 _INDEX_TYPES = {4: "uint4", 8: "uint8"}
@@ -53,6 +56,8 @@ class StoredWeights:
     scale: Array | None = None
     """(channels,) f16."""
     sparse: bool = False
+    kernel_elements: int = 1
+    """Width × height × depth of a convolution's kernel."""
 
 
 def stored_weights(tensor: EncodedTensor) -> StoredWeights:
@@ -67,14 +72,24 @@ def stored_weights(tensor: EncodedTensor) -> StoredWeights:
     stored = {name: (part.shape, part.dtype) for name, part in tensor.parts.items()}
     if stored != {name: (part.shape, part.dtype.storage) for name, part in layout.items()}:
         raise MalformedError(f"the parts are not those of {tensor.codec} for {tensor.spec}", code="E_PART_SHAPE")
-    return reader(EncodedTensor(tensor.spec, codec.spec, tensor.parts))
+    weights = reader(EncodedTensor(tensor.spec, codec.spec, tensor.parts))
+    return replace(weights, kernel_elements=prod(tensor.spec.shape[2:]))
 
 
 def describe(
-    stored: StoredWeights, engines: int, *, unit: int = 1, per_group: int = 8, activation: bool = False, bias: bool = False
+    stored: StoredWeights,
+    engines: int,
+    *,
+    unit: int = 1,
+    per_group: int | None = None,
+    activation: bool = False,
+    bias: bool = False,
 ) -> tuple[Descriptor, ChannelTable]:
-    """The descriptor and the channel groups of weights; no weight is copied."""
-    groups, nbytes = channel_table(stored.channel_nbytes, engines, per_group)
+    """The descriptor and the channel groups of weights; no weight is copied.
+
+    Without `per_group`, a group has as many channels as the kernel's size lets it have.
+    """
+    groups, nbytes = channel_table(stored.channel_nbytes, engines, per_group or channels_per_group(stored.kernel_elements))
     channels = len(stored.channel_nbytes)
     half = Vector(TYPE_NUMBERS["fp16"], channels)
     descriptor = Descriptor(
@@ -89,28 +104,34 @@ def describe(
     return descriptor, groups
 
 
-def build_unit(
-    tensor: EncodedTensor, engines: int, *, unit: int = 1, per_group: int = 8,
+def unit_pieces(
+    stored: StoredWeights, engines: int, *, unit: int = 1, per_group: int | None = None,
     activation: ActivationRecord | None = None, bias: Array | None = None,
-) -> KernelUnit:  # fmt: skip
-    """The unit of one tensor, its weights in the order of engines and groups."""
-    stored = stored_weights(tensor)
+) -> Iterator[bytes | memoryview]:  # fmt: skip
+    """The bytes of the unit, a channel of weights at a time; `KernelUnit.read` is the inverse."""
     channels = len(stored.channel_nbytes)
     if bias is not None and bias.shape != (channels,):
         raise UnsupportedError(f"a bias has one number for each of {channels} channels, not {bias.shape}", code="E_FORM")
     descriptor, groups = describe(
         stored, engines, unit=unit, per_group=per_group, activation=activation is not None, bias=bias is not None
     )
-    weights = np.zeros(descriptor.weights.nbytes, np.uint8)
-    for engine in range(engines):
-        for group, own in zip(groups.engines[engine], groups.channels_of(engine), strict=True):
-            at = group.offset
-            for channel in own:
-                nbytes = int(stored.channel_nbytes[channel])
-                weights[at : at + nbytes] = stored.channel(channel)
-                at += nbytes
-    optional = (stored.tables, stored.scale, None if bias is None else astype(bias, _F16))
-    return KernelUnit(descriptor, groups, weights, activation, *(None if each is None else _bytes(each) for each in optional))
+    contents: dict[str, Iterable[bytes | memoryview]] = {"ocgs": [groups.to_bytes()], "weights": _weights(stored, groups)}
+    if activation is not None:
+        contents["lut"] = [activation.to_bytes()]
+    for name, array in (("pal", stored.tables), ("scale", stored.scale), ("bias", bias)):
+        if array is not None:
+            contents[name] = [_bytes(array if name == "pal" else astype(array, _F16)).data]
+    return placed(descriptor, contents)
+
+
+def _weights(stored: StoredWeights, groups: ChannelTable) -> Iterator[bytes | memoryview]:
+    """The channels in the order of engines and groups, with the gaps before an engine's first."""
+    end = 0
+    for engine, own in enumerate(groups.engines):
+        for group, channels in zip(own, groups.channels_of(engine), strict=True):
+            yield bytes(group.offset - end)
+            yield from (stored.channel(channel).data for channel in channels)
+            end = group.offset + int(stored.channel_nbytes[channels.start : channels.stop : channels.step].sum())
 
 
 def _pal(stored: StoredWeights) -> Pal | None:
@@ -131,10 +152,9 @@ def _raw(tensor: EncodedTensor) -> StoredWeights:
 
 def _blockwise(tensor: EncodedTensor) -> StoredWeights:
     element = {"i8": "int8", "u8": "uint8"}.get(str(tensor.codec.params["data"]))
-    if element is None or "offset" in tensor.parts:
-        raise UnsupportedError(
-            f"{tensor.codec}: the engine's affine weights are bytes without offsets", code="E_FORM", hint=_HINT
-        )
+    if element is None:
+        raise UnsupportedError(f"{tensor.codec}: the engine's affine weights are bytes", code="E_FORM", hint=_HINT)
+    _require_no_offset(tensor)
     rows = _bytes(tensor.parts["codes"]).reshape(tensor.spec.shape[0], -1)
     scale = _scale_of_channels(tensor.parts["scale"], len(rows))
     return StoredWeights(element, TYPE_NUMBERS[element], 8, _sizes(rows), rows.__getitem__, scale=scale)
@@ -149,14 +169,16 @@ def _palette(tensor: EncodedTensor) -> StoredWeights:
             code="E_FORM",
             hint="how vectors of channels are dealt to engines is not known",
         )
+    _require_no_offset(tensor)
     shape, channels = tensor.parts["tables"].shape, tensor.spec.shape[0]
     tables = tensor.parts["tables"].reshape(-1, shape[-2])
     if len(tables) != shape[0]:
         raise UnsupportedError(f"{tensor.codec}: tables of a unit belong to output channels", code="E_FORM")
     scale = None
     if "scale" in tensor.parts:
+        stored = tensor.parts["scale"].reshape(-1)
         of_channel = np.arange(channels) // (codec.integer("group") or channels)
-        scale = _scale_of_channels(tensor.parts["scale"].reshape(-1)[of_channel], channels)
+        scale = _scale_of_channels(stored[of_channel] if len(stored) > 1 else stored, channels)
     count = tensor.spec.size // channels
     indices = tensor.parts["indices"]
 
@@ -172,6 +194,15 @@ def _palette(tensor: EncodedTensor) -> StoredWeights:
 
     sizes = np.full(channels, packing.packed_width("little", bits, count))
     return StoredWeights(element, TYPE_NUMBERS[_INDEX_TYPES[bits]], bits, sizes, channel, tables, scale)
+
+
+def _scaled(tensor: EncodedTensor) -> StoredWeights:
+    parts = {name.removeprefix("inner."): part for name, part in tensor.parts.items() if name != "scale"}
+    inner = tensor.codec.params["inner"]
+    if not isinstance(inner, CodecSpec) or _READERS.get(inner.name) is not _palette or "scale" in parts:
+        raise UnsupportedError(f"{tensor.codec}: units hold one scale, of a palette or of bytes", code="E_FORM", hint=_HINT)
+    stored = _palette(EncodedTensor(tensor.spec, inner, parts))
+    return replace(stored, scale=_scale_of_channels(tensor.parts["scale"], tensor.spec.shape[0]))
 
 
 def _sparse(tensor: EncodedTensor) -> StoredWeights:
@@ -213,6 +244,7 @@ _READERS: Mapping[str, Callable[[EncodedTensor], StoredWeights]] = {
     "raw": _raw,
     "blockwise": _blockwise,
     "palette": _palette,
+    "scaled": _scaled,
     "sparse": _sparse,
 }
 
@@ -224,6 +256,11 @@ def _require_f16(tensor: EncodedTensor) -> None:
             code="E_FORM",
             hint="convert with --dtype f16 first",
         )
+
+
+def _require_no_offset(tensor: EncodedTensor) -> None:
+    if "offset" in tensor.parts and np.any(tensor.parts["offset"]):
+        raise UnsupportedError(f"{tensor.codec}: there is no section for offsets", code="E_FORM", hint=_HINT)
 
 
 def _scale_of_channels(scale: Array, channels: int) -> Array:

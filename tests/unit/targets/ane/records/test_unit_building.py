@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
 
+from flyweight.checkpoint import open_checkpoint
 from flyweight.codecs import codec_for, packing
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
@@ -15,7 +17,8 @@ from flyweight.foundation.tensor import CodecSpec, EncodedTensor, TensorSpec
 from flyweight.sources import MemorySource
 from flyweight.targets.ane.records.activation_functions import build
 from flyweight.targets.ane.records.kernel_unit import KernelUnit, Pal, Vector, Weights
-from flyweight.targets.ane.records.unit_building import build_unit, describe, stored_weights
+from flyweight.targets.ane.records.unit_building import describe, stored_weights, unit_pieces
+from support import GOLDEN
 
 Array = np.ndarray[Any, Any]
 
@@ -26,30 +29,64 @@ def encoded(codec: str, array: Array, dtype: DType = DType.F32, **params: Any) -
     return EncodedTensor(spec, fitted.spec, dict(fitted.encode(spec, array)))
 
 
+def decoded(tensor: EncodedTensor) -> Array:
+    return codec_for(tensor.codec).decode(tensor.spec, tensor.parts)
+
+
 def draw(shape: tuple[int, ...], zeros: float = 0.0) -> Array:
     rng = np.random.default_rng(5)
     return np.where(rng.random(shape) < zeros, 0, rng.normal(0, 0.05, shape)).astype(np.float16)
 
 
-def channels(unit: KernelUnit, decode: Callable[[int, Array], tuple[Array, int]]) -> dict[int, Array]:
-    """Every output channel, found as an engine would: through the records of its groups."""
-    found = {}
+def build_unit(tensor: EncodedTensor, engines: int, **options: Any) -> KernelUnit:
+    """The unit of a tensor, read from the bytes that are written."""
+    return KernelUnit.read(MemorySource(b"".join(unit_pieces(stored_weights(tensor), engines, **options))))
+
+
+def values_of(unit: KernelUnit, shape: tuple[int, ...], *, sparse: bool = False) -> Array:
+    """The weights of a unit, found as an engine would: through the records of its groups."""
+    values = np.empty((shape[0], prod(shape[1:])), np.float32)
     for engine, groups in enumerate(unit.groups.engines):
         for group, numbers in zip(groups, unit.groups.channels_of(engine), strict=True):
             at = group.offset
             for channel in numbers:
-                found[channel], nbytes = decode(channel, unit.weights[at:])
-                at += nbytes
-    return found
+                taken = (_sparse if sparse else _dense)(unit, channel, unit.weights[at:], values[channel])
+                at += taken
+    return values.reshape(shape)
 
 
-def reread(unit: KernelUnit) -> KernelUnit:
-    return KernelUnit.read(MemorySource(b"".join(unit.pieces())))
+def _sparse(_: KernelUnit, channel: int, data: Array, out: Array) -> int:
+    width = -(-out.size // 8)
+    kept = np.unpackbits(data[:width], bitorder="little")[: out.size].astype(bool)
+    nbytes = width + 2 * int(kept.sum())
+    out[:] = 0
+    out[kept] = np.frombuffer(bytes(data[width:nbytes]), np.float16)
+    return nbytes
 
 
-def assembled(unit: KernelUnit, decode: Callable[[int, Array], tuple[Array, int]], shape: tuple[int, ...]) -> Array:
-    found = channels(reread(unit), decode)
-    return np.stack([found[number] for number in range(len(found))]).reshape(shape)
+def _dense(unit: KernelUnit, channel: int, data: Array, out: Array) -> int:
+    descriptor, kinds = unit.descriptor, {1: np.int8, 2: np.uint8, 4: np.float16}
+    bits, typeno = descriptor.weights.bitdepth, descriptor.weights.typeno
+    nbytes = packing.packed_width("little", bits, out.size) if bits < 8 else out.size * bits // 8
+    own = np.ascontiguousarray(data[:nbytes])
+    if descriptor.pal is not None:
+        assert unit.tables is not None
+        pal = descriptor.pal
+        tables = unit.tables.view(kinds[pal.palette_format]).reshape(pal.num_luts, -1)
+        codes = packing.unpack("little", own[None], bits, out.size)[0] if bits < 8 else own
+        numbers = tables[channel // -(-len(unit_channels(unit)) // pal.num_luts)][codes]
+    else:
+        numbers = own.view({2: np.int8, 3: np.uint8, 5: np.float16}[typeno])
+    if unit.scale is None:
+        out[:] = numbers
+    else:  # the product of two narrow numbers is exact in f32 before its one rounding
+        scale = unit.scale.view(np.float16)[channel].astype(np.float32)
+        out[:] = (scale * numbers.astype(np.float32)).astype(np.float16)
+    return nbytes
+
+
+def unit_channels(unit: KernelUnit) -> list[int]:
+    return [c for engine in range(len(unit.groups.engines)) for own in unit.groups.channels_of(engine) for c in own]
 
 
 SHAPES = [(16, 32), (13, 7), (6, 3, 3, 5), (3, 8)]
@@ -60,32 +97,41 @@ SHAPES = [(16, 32), (13, 7), (6, 3, 3, 5), (3, 8)]
 def test_dense_f16(shape: tuple[int, ...], engines: int) -> None:
     array = draw(shape)
     unit = build_unit(encoded("raw", array, DType.F16), engines)
-    count = array[0].size
-    values = assembled(unit, lambda _, data: (data[: 2 * count].view(np.float16), 2 * count), shape)
-    assert np.array_equal(values, array)
+    assert np.array_equal(values_of(unit, shape), array.astype(np.float32))
     assert unit.descriptor.weights == Weights(5, 16, unit.weights.size)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("group", [0, 2])
-def test_palettes(shape: tuple[int, ...], bits: int, group: int) -> None:
-    tensor = encoded("palette", draw(shape).astype(np.float32), bits=bits, group=group)
+@pytest.mark.parametrize(("table", "scale"), [("f16", ""), ("f16", "f16"), ("i8", "f16")])
+def test_palettes(shape: tuple[int, ...], bits: int, group: int, table: str, scale: str) -> None:
+    tensor = encoded("palette", draw(shape).astype(np.float32), bits=bits, group=group, table=table, scale=scale)
     unit = build_unit(tensor, 4)
-    tables = -(-shape[0] // group) if group else 1
-    assert unit.descriptor.pal == Pal(4, bits, tables, 32 if bits == 4 else 512)
+    entry = 1 if table == "i8" else 2
+    assert unit.descriptor.pal == Pal(1 if table == "i8" else 4, bits, -(-shape[0] // group) if group else 1, entry << bits)
     assert unit.descriptor.weights.typeno == {4: 9, 8: 3}[bits]
-    assert unit.tables is not None
-    lookup = unit.tables.view(np.float16).reshape(tables, -1)
-    count = int(np.prod(shape[1:]))
+    assert np.array_equal(values_of(unit, shape), decoded(tensor))
 
-    def decode(channel: int, data: Array) -> tuple[Array, int]:
-        width = packing.packed_width("little", bits, count)
-        codes = packing.unpack("little", np.ascontiguousarray(data[None, :width]), bits, count)[0]
-        return lookup[channel // group if group else 0][codes], width
 
-    wanted = codec_for(tensor.codec).decode(tensor.spec, tensor.parts)
-    assert np.array_equal(assembled(unit, decode, shape).astype(np.float32), wanted)
+@pytest.mark.parametrize("block", ["1", ""])
+def test_palettes_with_a_scale_for_each_channel(block: str) -> None:
+    inner = CodecSpec("palette", {"bits": 4})
+    tensor = encoded("scaled", draw((16, 32)).astype(np.float32), inner=inner, block=block)
+    unit = build_unit(tensor, 4)
+    assert unit.descriptor.scale == Vector(5, 16)
+    assert np.array_equal(values_of(unit, (16, 32)), decoded(tensor))
+
+
+def test_one_scale_for_all_tables() -> None:
+    tensor = encoded("palette", draw((16, 32)).astype(np.float32), group=4, table="i8", scale="f16", scale_per="tensor")
+    assert np.array_equal(values_of(build_unit(tensor, 4), (16, 32)), decoded(tensor))
+
+
+def test_codebooks_take_32_and_512_bytes() -> None:
+    tensors = (encoded("palette", draw((16, 32)).astype(np.float32), bits=bits) for bits in (4, 8))
+    sizes = [unit.tables.nbytes for tensor in tensors if (unit := build_unit(tensor, 4)).tables is not None]
+    assert sizes == [32, 512]
 
 
 def test_the_worked_example() -> None:
@@ -112,16 +158,19 @@ def test_bytes_with_scales(block: str, data: str) -> None:
     else:
         tensor = encoded("blockwise", draw((8, 6)).astype(np.float32), data="i8", block=block)
     unit = build_unit(tensor, 4)
-    assert unit.scale is not None
-    scales = unit.scale.view(np.float16)
     assert unit.descriptor.scale == Vector(5, 8)
-    kind = np.int8 if data == "i8" else np.uint8
+    assert unit.descriptor.weights.typeno == {"i8": 2, "u8": 3}[data]
+    assert np.array_equal(values_of(unit, (8, 6)), decoded(tensor))
 
-    def decode(channel: int, data: Array) -> tuple[Array, int]:
-        return (scales[channel].astype(np.float32) * data[:6].view(kind)).astype(np.float16), 6
 
-    wanted = codec_for(tensor.codec).decode(tensor.spec, tensor.parts)
-    assert np.array_equal(assembled(unit, decode, (8, 6)).astype(np.float32), wanted)
+def test_offsets_of_zero_are_none() -> None:
+    """Core ML's older operation always has them."""
+    tensor = encoded("blockwise", draw((8, 6)).astype(np.float32))
+    zeros = np.zeros_like(tensor.parts["scale"], np.int8)
+    codec = tensor.codec.with_params(offset="data")
+    zeros = zeros.reshape(codec_for(codec).layout(tensor.spec)["offset"].shape)
+    with_offsets = EncodedTensor(tensor.spec, codec, {**tensor.parts, "offset": zeros})
+    assert b"".join(build_unit(with_offsets, 4).pieces()) == b"".join(build_unit(tensor, 4).pieces())
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -129,17 +178,27 @@ def test_bytes_with_scales(block: str, data: str) -> None:
 def test_sparse_f16(shape: tuple[int, ...], form: str) -> None:
     array = draw(shape, zeros=0.63)
     unit = build_unit(encoded("sparse", array, DType.F16, form=form), 4)
-    count = array[0].size
+    assert np.array_equal(values_of(unit, shape, sparse=True), array.astype(np.float32))
 
-    def decode(_: int, data: Array) -> tuple[Array, int]:
-        width = -(-count // 8)
-        kept = np.unpackbits(data[:width], bitorder="little")[:count].astype(bool)
-        nbytes = width + 2 * int(kept.sum())
-        values = np.zeros(count, np.float16)
-        values[kept] = np.frombuffer(bytes(data[width:nbytes]), np.float16)
-        return values, nbytes
 
-    assert np.array_equal(assembled(unit, decode, shape), array)
+def test_weights_that_coremltools_compressed() -> None:
+    """Every weight that has a form here comes back; the others are refused."""
+    built, refusals = Counter[str](), 0
+    for package in ("affine", "blockwise", "packed_lut", "sparse", "packed_sparse", "layers", "ios16_int8"):
+        with open_checkpoint(GOLDEN / "coreml" / f"{package}.mlpackage") as checkpoint:
+            for name in checkpoint:
+                tensor = checkpoint.encoded(name)
+                try:
+                    unit = build_unit(tensor, 4)
+                except UnsupportedError:
+                    refusals += 1
+                    continue
+                values = values_of(unit, tensor.spec.shape, sparse=stored_weights(tensor).sparse)
+                assert np.array_equal(values, checkpoint[name].astype(np.float32)), (package, name)
+                built[tensor.codec.name] += 1
+    assert built.keys() == {"raw", "blockwise", "palette", "sparse"}
+    assert built.total() >= 20
+    assert refusals
 
 
 def test_sparse_streams_at_one_sixteenth_plus_density() -> None:
@@ -153,7 +212,7 @@ def test_sparse_streams_at_one_sixteenth_plus_density() -> None:
 
 def test_activation_and_bias_have_sections_of_their_own() -> None:
     bias = np.linspace(-1, 1, 16)
-    unit = reread(build_unit(encoded("raw", draw((16, 32)), DType.F16), 4, activation=build("tanh"), bias=bias))
+    unit = build_unit(encoded("raw", draw((16, 32)), DType.F16), 4, activation=build("tanh"), bias=bias)
     assert unit.activation == build("tanh")
     assert unit.bias is not None
     assert np.array_equal(unit.bias.view(np.float16), bias.astype(np.float16))
@@ -162,6 +221,13 @@ def test_activation_and_bias_have_sections_of_their_own() -> None:
 def test_describing_needs_no_copy_of_the_weights() -> None:
     tensor = encoded("raw", draw((16, 32)), DType.F16)
     assert describe(stored_weights(tensor), 4) == (build_unit(tensor, 4).descriptor, build_unit(tensor, 4).groups)
+
+
+def test_larger_kernels_have_smaller_groups() -> None:
+    sizes = {
+        shape: build_unit(encoded("raw", draw(shape), DType.F16), 1).groups for shape in ((16, 4), (16, 4, 2, 2), (16, 4, 3, 3))
+    }
+    assert [{group.channels for group in groups} for groups in sizes.values()] == [{8}, {2}, {1}]
 
 
 def refused(tensor: EncodedTensor, match: str) -> None:
@@ -177,10 +243,16 @@ def test_what_has_no_form_is_refused() -> None:
     refused(encoded("palette", weights, bits=2), "4 or 8 bits")
     refused(encoded("palette", weights, bits=4, vector=2, vector_axis=0), "4 or 8 bits")
     refused(encoded("palette", weights, bits=4, table="f32"), "4 or 8 bits")
+    offsets = encoded("palette", weights, table="u8", scale="f16", offset="u8")
+    offsets.parts["offset"][...] = 3
+    refused(offsets, "no section for offsets")
+    refused(encoded("scaled", weights, inner=CodecSpec("raw")), "one scale")
+    refused(encoded("scaled", weights, inner=CodecSpec("palette", {"table": "i8", "scale": "f16"})), "one scale")
+    refused(encoded("scaled", weights, inner=CodecSpec("palette"), block="1x8"), "one for each output channel")
     refused(encoded("palette", weights, bits=4, group=8, axis=1), "output channels")
     refused(encoded("sparse", draw((16, 32), 0.5), DType.F16, form="indices"), "mask")
-    refused(encoded("blockwise", weights, data="i4"), "bytes without offsets")
-    refused(encoded("blockwise", weights, offset="data"), "bytes without offsets")
+    refused(encoded("blockwise", weights, data="i4"), "are bytes")
+    refused(encoded("blockwise", np.abs(weights), offset="data"), "no section for offsets")
     refused(encoded("blockwise", weights, block="1x8"), "one for each output channel")
     refused(encoded("blockwise", weights, scale="f32"), "f16")
 
