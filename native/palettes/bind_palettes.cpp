@@ -1,6 +1,7 @@
 // The bindings of palettes.
 #include "binding.hpp"
 #include "palettes/palettes.hpp"
+#include "parallel.hpp"
 
 namespace flyweight {
 namespace {
@@ -12,6 +13,34 @@ void require_table(size_t entries) {
 // Element i of `count` has table i % cycle / run; there are none that lack one.
 void require_tables(size_t count, size_t run, size_t cycle, size_t tables) {
     require(!count || (run >= 1 && cycle >= 1 && divided_up(cycle, run) <= tables), "elements without a table");
+}
+
+constexpr size_t chunk = size_t(1) << 14;  // CLUSTER_CHUNK of kernels/palettes/clusters.py
+
+struct Clusters {
+    const float *points, *weights;
+    size_t count, vector;
+    const float* table;
+    size_t entries;
+    uint8_t* codes;
+    double* sums;
+};
+
+struct Centres {
+    const float *values, *weights;
+    size_t count;
+    uint64_t* order;
+    double* workspace;
+    int32_t* cuts;
+    size_t clusters;
+    double* out;
+};
+
+void require_points(const Floats& points, const Floats& table, size_t threads) {
+    const size_t vector = points.shape(1);
+    require(vector >= 1 && vector <= 16 && table.shape(1) == vector, "points and entries have the same 1 to 16 coordinates");
+    require(table.shape(0) >= 1 && table.shape(0) <= 256, "a table of vectors has 1 to 256 entries");
+    require(threads >= 1 && threads <= 256, "threads must be 1 to 256");
 }
 
 }  // namespace
@@ -37,13 +66,38 @@ void bind_palettes(nb::module_& module) {
         run(&Palettes::palette_nearest, values.data(), count, midpoints.data(), steps, run_length, cycle, start, out.data());
     }, "values", "midpoints", "run", "cycle", "start", "out");
 
-    define(module, "palette_nearest_vector", +[](Floats points, Floats table, BytesOut out) {
-        const size_t count = points.shape(0), vector = points.shape(1), entries = table.shape(0);
-        require(vector >= 1 && vector <= 16 && table.shape(1) == vector, "points and entries have the same 1 to 16 coordinates");
-        require_table(entries);
-        require_shape(out, count, 1, "a point has one code");
-        run(&Palettes::palette_nearest_vector, points.data(), count, vector, table.data(), entries, out.data());
-    }, "points", "table", "out");
+    define(module, "palette_nearest_vector", +[](Floats points, Floats table, size_t threads, BytesOut out) {
+        require_points(points, table, threads);
+        require_shape(out, points.shape(0), 1, "a point has one code");
+        const Clusters all{points.data(), nullptr, points.shape(0), points.shape(1), table.data(), table.shape(0), out.data(), nullptr};
+        const nb::gil_scoped_release release;
+        over_rows(all.count, chunk, unsigned(threads), [](const void* what, size_t first, size_t last, unsigned) noexcept {
+            const Clusters& own = *static_cast<const Clusters*>(what);
+            active<Palettes>().palette_nearest_vector(own.points + first * own.vector, last - first, own.vector, own.table, own.entries,
+                                                      own.codes + first);
+        }, &all);
+    }, "points", "table", "threads", "out");
+
+    define(module, "palette_cluster_sums", +[](Floats points, Floats weights, Floats table, size_t threads, DoublesOut out) {
+        require_points(points, table, threads);
+        const size_t count = points.shape(0), blocks = divided_up(count, chunk);
+        const bool weighted = weights.shape(1) != 0;
+        require_shape(weights, 1, weighted ? count : 0, "a point has one weight");
+        require_shape(out, blocks * table.shape(0), points.shape(1) + 2, "a block of sums belongs to each chunk of points");
+        const Clusters all{points.data(), weighted ? weights.data() : nullptr, count, points.shape(1), table.data(), table.shape(0),
+                           nullptr, out.data()};
+        const nb::gil_scoped_release release;
+        over_rows(blocks, 1, unsigned(threads), [](const void* what, size_t first, size_t last, unsigned) noexcept {
+            const Clusters& own = *static_cast<const Clusters*>(what);
+            for (size_t block = first; block < last; ++block) {
+                const size_t start = block * chunk;
+                active<Palettes>().palette_cluster_sums(
+                    own.points + start * own.vector, own.weights ? own.weights + start : nullptr,
+                    own.count - start < chunk ? own.count - start : chunk, own.vector, own.table, own.entries,
+                    own.sums + block * own.entries * (own.vector + 2));
+            }
+        }, &all);
+    }, "points", "weights", "table", "threads", "out");
 
     define(module, "palette_histogram", +[](Floats values, Floats weights, DoublesOut out) {
         const size_t count = values.shape(1);
@@ -66,16 +120,25 @@ void bind_palettes(nb::module_& module) {
 
     define(module, "palette_centres", +[](Floats values, Floats weights, Matrix<uint64_t> order, DoublesOut workspace,
                                           Matrix<int32_t> cuts, DoublesOut out) {
-        const size_t tables = values.shape(0), count = values.shape(1), clusters = out.shape(1);
+        const size_t tables = values.shape(0), count = values.shape(1), clusters = out.shape(1), threads = order.shape(0);
         const bool weighted = weights.shape(0) != 0;
+        require(clusters >= 1 && clusters <= 256 && count < size_t(1) << 31, "there are clusters, and points below 2^31");
+        require(threads >= 1 && threads <= 256, "threads must be 1 to 256");
         require_shape(weights, weighted ? tables : 0, count);
-        require_shape(order, 2, count);
-        require_shape(workspace, 6, count + 1);
-        require_shape(cuts, clusters, count + 1);
+        require_shape(order, threads, 2 * count);
+        require_shape(workspace, threads, 6 * (count + 1));
+        require_shape(cuts, threads, clusters * (count + 1));
         require_shape(out, tables, clusters);
-        require(clusters >= 1 && count < size_t(1) << 31, "there are clusters, and points below 2^31");
-        run(&Palettes::palette_centres, values.data(), weighted ? weights.data() : nullptr, tables, count, order.data(),
-            workspace.data(), cuts.data(), clusters, out.data());
+        const Centres all{values.data(), weighted ? weights.data() : nullptr, count, order.data(), workspace.data(), cuts.data(),
+                          clusters, out.data()};
+        const nb::gil_scoped_release release;
+        over_rows(tables, 1, unsigned(threads), [](const void* what, size_t first, size_t last, unsigned worker) noexcept {
+            const Centres& own = *static_cast<const Centres*>(what);
+            active<Palettes>().palette_centres(
+                own.values + first * own.count, own.weights ? own.weights + first * own.count : nullptr, last - first, own.count,
+                own.order + worker * 2 * own.count, own.workspace + worker * 6 * (own.count + 1),
+                own.cuts + worker * own.clusters * (own.count + 1), own.clusters, own.out + first * own.clusters);
+        }, &all);
     }, "values", "weights", "order", "workspace", "cuts", "out");
 }
 

@@ -1,7 +1,8 @@
-// Palettes: look-up, nearest entry and histogram. kmeans_1d.hpp finds the best ones.
+// Palettes: look-up, nearest entry and histogram. kmeans_1d.hpp finds the best tables of scalars, clusters.hpp serves those of vectors.
 #pragma once
 
 #include "kernel.hpp"
+#include "palettes/clusters.hpp"
 #include "palettes/kmeans_1d.hpp"
 #include "simd/f16.hpp"
 
@@ -99,39 +100,6 @@ void palette_nearest(const float* values, size_t count, const float* midpoints, 
     });
 }
 
-// Sixteen points at a time, coordinate by coordinate.
-template <size_t Lanes>
-inline void nearest_entries(const float* __restrict points, size_t vector, const float* __restrict table, size_t entries,
-                            uint8_t* __restrict out) {
-    float least[Lanes];
-    int32_t code[Lanes] = {};
-    for (size_t i = 0; i < Lanes; ++i) least[i] = float_of(0x7f800000);
-    float coordinate[16][Lanes];
-    for (size_t v = 0; v < vector; ++v)
-        for (size_t i = 0; i < Lanes; ++i) coordinate[v][i] = points[i * vector + v];
-    for (size_t entry = 0; entry < entries; ++entry) {
-        float distance[Lanes] = {};
-        for (size_t v = 0; v < vector; ++v) {
-            const float centre = table[entry * vector + v];
-            for (size_t i = 0; i < Lanes; ++i) {
-                const float apart = coordinate[v][i] - centre;
-                distance[i] = v ? distance[i] + apart * apart : apart * apart;
-            }
-        }
-        for (size_t i = 0; i < Lanes; ++i) {
-            code[i] = distance[i] < least[i] ? int32_t(entry) : code[i];
-            least[i] = distance[i] < least[i] ? distance[i] : least[i];
-        }
-    }
-    for (size_t i = 0; i < Lanes; ++i) out[i] = uint8_t(code[i]);
-}
-
-void palette_nearest_vector(const float* points, size_t count, size_t vector, const float* table, size_t entries, uint8_t* out) {
-    size_t at = 0;
-    for (; at + 16 <= count; at += 16) nearest_entries<16>(points + at * vector, vector, table, entries, out + at);
-    for (; at < count; ++at) nearest_entries<1>(points + at * vector, vector, table, entries, out + at);
-}
-
 // Histogram --------------------------------------------------------------------------------------
 
 void palette_histogram(const float* values, const float* weights, size_t count, double* out) {
@@ -152,6 +120,7 @@ void palette_histogram(const float* values, const float* weights, size_t count, 
     X(palette_decode, palette_decode)                 \
     X(palette_nearest, palette_nearest)               \
     X(palette_nearest_vector, palette_nearest_vector) \
+    X(palette_cluster_sums, palette_cluster_sums)     \
     X(palette_histogram, palette_histogram)           \
     X(palette_cuts, palette_cuts)                     \
     X(palette_centres, palette_centres)

@@ -138,9 +138,9 @@ def test_centres(isa: str, fenced, clusters: int, count: int) -> None:
     heavy = rng.random((6, count)).astype(np.float32) * (rng.random((6, count)) < 0.8)
     for weights in (np.empty((0, count), np.float32), fenced((6, count), np.float32, heavy)):
         room = (
-            fenced((2, count), np.uint64),
-            fenced((6, count + 1), np.float64),
-            fenced((clusters, count + 1), np.int32),
+            fenced((3, 2 * count), np.uint64),
+            fenced((3, 6 * (count + 1)), np.float64),
+            fenced((3, clusters * (count + 1)), np.int32),
         )
         out, expected = fenced((6, clusters), np.float64), np.zeros((6, clusters))
         kernels.palette_centres(values, weights, *room, out)

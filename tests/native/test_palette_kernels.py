@@ -57,19 +57,58 @@ def test_nearest(isa: str, fenced: Fenced, entries: int) -> None:
             assert same_bits(out, expected)
 
 
-@pytest.mark.parametrize("vector", [1, 2, 3, 4, 16])
-@pytest.mark.parametrize("entries", [2, 16, 256])
+@pytest.mark.parametrize("vector", [1, 2, 3, 4, 5, 16])
+@pytest.mark.parametrize("entries", [1, 2, 16, 256])
 def test_nearest_vector(isa: str, fenced: Fenced, vector: int, entries: int) -> None:
     """Equal distances go to the first entry; where no distance is finite the code is 0."""
     rng = np.random.default_rng(vector)
-    for count in (0, 1, 15, 16, 17, 65):
+    for count in (0, 1, 15, 16, 17, 65, 129):
         points = fenced((count, vector), np.float32, np.round(rng.standard_normal((count, vector)) * 4) / 4)
         points[::7] = rng.choice(SPECIAL, points[::7].shape)
         table = fenced((entries, vector), np.float32, np.round(rng.standard_normal((entries, vector)) * 4) / 4)
         out, expected = fenced((count, 1), np.uint8), np.empty((count, 1), np.uint8)
-        kernels.palette_nearest_vector(points, table, out)
-        defined("palette_nearest_vector", points, table, expected)
+        kernels.palette_nearest_vector(points, table, 2, out)
+        defined("palette_nearest_vector", points, table, 1, expected)
         assert same_bits(out, expected)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("vector", [1, 2, 4, 5])
+def test_cluster_sums(isa: str, fenced: Fenced, vector: int, weighted: bool) -> None:
+    """More points than one block of sums has, shared between threads: the sums are in the order of the points all the same."""
+    rng = np.random.default_rng(vector)
+    for count in (0, 1, 63, 64, 65, kernels.CLUSTER_CHUNK + 77):
+        points = fenced((count, vector), np.float32, rng.standard_normal((count, vector)))
+        points[::97] = rng.choice(SPECIAL, points[::97].shape)
+        weights = fenced((1, count if weighted else 0), np.float32, rng.uniform(0, 2, (1, count if weighted else 0)))
+        table = fenced((16, vector), np.float32, rng.standard_normal((16, vector)))
+        shape = (-(-count // kernels.CLUSTER_CHUNK) * 16, vector + 2)
+        out, expected = fenced(shape, np.float64), np.empty(shape)
+        kernels.palette_cluster_sums(points, weights, table, 3, out)
+        defined("palette_cluster_sums", points, weights, table, 1, expected)
+        assert np.array_equal(np.isnan(out), np.isnan(expected))
+        assert same_bits(np.nan_to_num(out), np.nan_to_num(expected))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_threads_do_not_change_the_results(isa: str, threads: int) -> None:
+    rng = np.random.default_rng(1)
+    points = rng.standard_normal((5 * kernels.CLUSTER_CHUNK + 3, 2)).astype(np.float32)
+    table, none = rng.standard_normal((16, 2)).astype(np.float32), np.empty((1, 0), np.float32)
+    codes, sums = np.empty((len(points), 1), np.uint8), np.empty((6 * 16, 4))
+    kernels.palette_nearest_vector(points, table, threads, codes)
+    kernels.palette_cluster_sums(points, none, table, threads, sums)
+    expected = np.empty_like(codes), np.empty_like(sums)
+    defined("palette_nearest_vector", points, table, 1, expected[0])
+    defined("palette_cluster_sums", points, none, table, 1, expected[1])
+    assert same_bits(codes, expected[0])
+    assert same_bits(sums, expected[1])
+    values = rng.standard_normal((40, 300)).astype(np.float32)
+    means = np.empty((40, 16)), np.empty((40, 16))
+    for rows, out in zip((threads, 1), means, strict=True):
+        scratch = np.empty((rows, 600), np.uint64), np.empty((rows, 6 * 301)), np.empty((rows, 16 * 301), np.int32)
+        kernels.palette_centres(values, np.empty((0, 300), np.float32), *scratch, out)
+    assert same_bits(*means)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -25,9 +25,10 @@ def test_the_kernel_its_definition_and_its_checked_function_have_the_same_argume
 
 
 def test_kernels_that_take_threads_are_those_held_to_the_law_of_threads() -> None:
-    """test_matvec.py and test_attention.py run these with 1, 2 and 8: a kernel of another kind needs such a test first."""
+    """test_matvec.py, test_attention.py and test_palette_kernels.py run these with 1, 2 and 8: a kernel of another kind needs
+    such a test first."""
     takers = {name for name in kernels.KERNELS if "threads" in inspect.signature(getattr(kernels, name)).parameters}
-    assert takers == {*kernels.PRODUCTS, "attend"}
+    assert takers == {*kernels.PRODUCTS, "attend", "palette_nearest_vector", "palette_cluster_sums"}
 
 
 @pytest.mark.skipif(kernels._native is None, reason="the native kernels were not built")

@@ -214,7 +214,7 @@ class Palette(Codec):
             per_table = len(points) // (piece.tables.stop - piece.tables.start)
             for at, table in enumerate(tables[piece.tables]):
                 own = slice(at * per_table, (at + 1) * per_table)
-                kernels.palette_nearest_vector(points[own], table, some[own])
+                kernels.palette_nearest_vector(points[own], table, kernels.PALETTE_THREADS, some[own])
             frame.put(codes, piece.positions, some)
         return packing.pack("little", codes[None], self.bits).reshape(-1)
 

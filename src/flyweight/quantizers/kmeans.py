@@ -7,12 +7,10 @@ Scalar tables are optimal, by dynamic programming over the sorted distinct value
   weights came from f16 or bf16; otherwise clusters are cut between bins. More than 65,536 bins are joined in
   neighbouring pairs.
 
-Vector tables are not: k-means++ seeding, then Lloyd's iteration, on at most 65,536 vectors of a table, evenly spaced. The
-draws of the seeding are the golden-ratio sequence, so that nothing here is random. The weight of a vector is the mean of
-its elements' weights.
+Vector tables are not, see `kmeans_vectors`. The weight of a vector is the mean of its elements' weights.
 
-Entries are then rounded to their stored type, and codes chosen anew against them. All sums run in order, so the bytes are
-the same on every machine.
+Weights are read a piece at a time and widened no sooner. Entries are then rounded to their stored type, and codes chosen anew
+against them. Nothing is random and all sums run in one order, so the bytes are the same on every machine.
 """
 
 from __future__ import annotations
@@ -31,11 +29,10 @@ from flyweight.codecs.palette_frame import Frame
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.kernels.palettes.kmeans_1d import centres
+from flyweight.quantizers.kmeans_vectors import MOST_VECTORS, spread, vector_centres
 from flyweight.quantizers.quantizer import Quantizer
 
 _MOST_POINTS = 1 << 16
-_ROUNDS = 40
-_GOLDEN = (5**0.5 - 1) / 2
 
 
 def _fill(array: Array, codec: Palette, spec: TensorSpec, importance: Array | None) -> Parts:
@@ -105,8 +102,10 @@ def optimal_centres(values: Array, weights: Array | None, clusters: int) -> Arra
     else:
         pull = np.where(weights.any(axis=1, keepdims=True), weights, np.float32(1))
     if count <= _MOST_POINTS:
-        workspace = np.empty((2, count), np.uint64), np.empty((6, count + 1)), np.empty((clusters, count + 1), np.int32)
-        kernels.palette_centres(np.ascontiguousarray(values), pull, *workspace, out)
+        threads = min(kernels.PALETTE_THREADS, tables) or 1
+        order, workspace = np.empty((threads, 2 * count), np.uint64), np.empty((threads, 6 * (count + 1)))
+        cuts = np.empty((threads, clusters * (count + 1)), np.int32)
+        kernels.palette_centres(np.ascontiguousarray(values), pull, order, workspace, cuts, out)
         return out
     for table, row in enumerate(values):
         out[table] = _binned_centres(_histogram([(row, pull[table] if len(pull) else None)]), clusters)
@@ -134,68 +133,27 @@ def _binned_centres(sums: Array, clusters: int) -> Array:
 
 
 def _vector_tables(points: _Points, places: list[slice], tables: int, entries: int) -> Array:
-    """(tables, entries, vector) float64"""
+    """The same of vectors. (tables, entries, vector) float64"""
+    if len(places) > 1:
+        return vector_centres(*_sample(points, places), entries)[None]
+    vectors, weights = points.read(places[0])
     out = np.zeros((tables, entries, points.codec.vector))
-    if len(places) == 1:
-        vectors, weights = points.read(places[0])
-        size = len(vectors) // tables
-        for table in range(tables):
-            own = slice(table * size, (table + 1) * size)
-            out[table] = vector_centres(vectors[own], None if weights is None else weights[own], entries)
-    else:
-        out[0] = vector_centres(*_sample(points, places), entries)
+    for table, own in enumerate(np.split(np.arange(len(vectors)), tables)):
+        part = slice(own[0], own[-1] + 1)
+        out[table] = vector_centres(vectors[part], None if weights is None else weights[part], entries)
     return out
 
 
 def _sample(points: _Points, places: list[slice]) -> tuple[Array, Array | None]:
-    """Of the points of one table in several pieces, _MOST_POINTS at equal distances."""
-    per_position = points.frame.per_position
-    count = (places[-1].stop - places[0].start) * per_position
-    chosen = np.arange(_MOST_POINTS) * count // _MOST_POINTS
+    """Of the points of one table in several pieces, as many as are worth looking at."""
+    per_position, first = points.frame.per_position, places[0].start
+    chosen = spread((places[-1].stop - first) * per_position, MOST_VECTORS)
     vectors, weights = [], []
     for place in places:
-        start, stop = ((position - places[0].start) * per_position for position in (place.start, place.stop))
-        own = chosen[(start <= chosen) & (chosen < stop)] - start
+        start, stop = ((position - first) * per_position for position in (place.start, place.stop))
+        own = chosen[np.searchsorted(chosen, start) : np.searchsorted(chosen, stop)] - start
         some, pull = points.read(place)
         vectors.append(some[own])
         if pull is not None:
             weights.append(pull[own])
     return np.concatenate(vectors), np.concatenate(weights) if weights else None
-
-
-def vector_centres(points: Array, weights: Array | None, clusters: int) -> Array:
-    """Good, not optimal, centres of vectors. (clusters, vector) float64"""
-    if len(points) > _MOST_POINTS:
-        chosen = np.arange(_MOST_POINTS) * len(points) // _MOST_POINTS
-        points, weights = points[chosen], None if weights is None else weights[chosen]
-    if not len(points):
-        return np.zeros((clusters, points.shape[1]))
-    points = np.ascontiguousarray(points)
-    mass = np.ones(len(points)) if weights is None or not weights.any() else weights.astype(np.float64)
-    centres = _seeds(points.astype(np.float64), mass, clusters)
-    codes = np.zeros((len(points), 1), np.uint8)
-    for _ in range(_ROUNDS):
-        before = codes.copy()
-        kernels.palette_nearest_vector(points, np.ascontiguousarray(centres, np.float32), codes)
-        owner = codes[:, 0]
-        total = np.bincount(owner, mass, clusters)
-        for axis in range(points.shape[1]):
-            pull = np.bincount(owner, mass * points[:, axis], clusters)
-            np.divide(pull, total, out=centres[:, axis], where=total > 0)  # a centre without points stays
-        if np.array_equal(codes, before):
-            break
-    return centres
-
-
-def _seeds(points: Array, mass: Array, clusters: int) -> Array:
-    """k-means++: each next seed falls on a point with a chance proportional to its error so far."""
-    centres = np.empty((clusters, points.shape[1]))
-    error = mass.copy()
-    for seed in range(clusters):
-        reach = np.cumsum(error)
-        draw = (seed + 1) * _GOLDEN % 1 * reach[-1]
-        centres[seed] = points[min(int(np.searchsorted(reach, draw, side="right")), len(points) - 1)]
-        apart = points - centres[seed]
-        distance = mass * sum(apart[:, axis] ** 2 for axis in range(points.shape[1]))
-        error = distance if seed == 0 else np.minimum(error, distance)
-    return centres

@@ -17,7 +17,7 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers import QUANTIZERS
-from flyweight.quantizers.kmeans import optimal_centres, vector_centres
+from flyweight.quantizers.kmeans import optimal_centres
 
 kmeans = QUANTIZERS["kmeans"]
 
@@ -185,8 +185,29 @@ def test_threads_do_not_change_the_bytes(threads: int) -> None:
         assert all(np.array_equal(a[part], b[part]) for a, b in zip(alone, together, strict=True) for part in a)
 
 
-def test_a_large_set_of_vectors_is_sampled() -> None:
-    points = np.random.default_rng(12).standard_normal((70_000, 2)).astype(np.float32)
-    centres = vector_centres(points, None, 16)
-    error = ((points[:, None] - centres) ** 2).sum(axis=2).min(axis=1).mean()
-    assert error < 0.26  # 16 points for a plane of unit variance: the best known quantizer has 0.218
+def test_a_table_in_several_pieces() -> None:
+    """More than 2^20 weights of a table are read piece by piece: it is that of all of them, with importance and without; zeros
+    throughout count as none."""
+    rng = np.random.default_rng(12)
+    values = rng.standard_normal((1200, 1000)).astype(np.float16)
+    spec, importance = f32(1200, 1000), rng.uniform(0.5, 2, 1000)
+    assert len([*Palette(4).frame(spec).pieces()]) == 2
+    whole = optimal_centres(values.astype(np.float32).reshape(1, -1), None, 16).astype(np.float16)
+    assert np.array_equal(kmeans(values, Palette(4), spec)["tables"].reshape(1, -1), whole)
+    pull = np.broadcast_to(importance.astype(np.float32), values.shape).reshape(1, -1)
+    weighted = optimal_centres(values.astype(np.float32).reshape(1, -1), pull, 16).astype(np.float16)
+    assert np.array_equal(kmeans(values, Palette(4), spec, importance)["tables"].reshape(1, -1), weighted)
+    assert np.array_equal(kmeans(values, Palette(4), spec, np.zeros(1000))["tables"].reshape(1, -1), whole)
+
+
+def test_groups_whose_last_is_short() -> None:
+    """23 rows or columns in groups of 4: each table is that of its own weights alone."""
+    values = np.random.default_rng(14).standard_normal((23, 23)).astype(np.float16)
+    for axis in (0, 1):
+        codec = Palette(3, 4, axis, table="f32")
+        decoded = codec.decode(f32(23, 23), kmeans(values, codec, f32(23, 23)))
+        for start in range(0, 23, 4):
+            own = values[start : start + 4] if axis == 0 else values[:, start : start + 4]
+            alone, single = Palette(3, table="f32"), f32(*own.shape)
+            expected = alone.decode(single, kmeans(own, alone, single))
+            assert np.array_equal(decoded[start : start + 4] if axis == 0 else decoded[:, start : start + 4], expected)

@@ -115,16 +115,16 @@ def palette_cuts(mass: Array, moment: Array, best: Array, out: Array) -> None:
 def palette_centres(values: Array, weights: Array, order: Array, workspace: Array, cuts: Array, out: Array) -> None:
     """The means of the best clusters of each row of values, ascending; the last repeats where there are fewer values.
 
-    values: f32 (tables, n), weights: f32 (tables or 0, n), 0 or more, out: f64 (tables, k); scratch: order: u64 (2, n),
-    workspace: f64 (6, n + 1), cuts: i32 (k, n + 1).
+    values: f32 (tables, n), weights: f32 (tables or 0, n), 0 or more, out: f64 (tables, k). Scratch, a row for each thread that
+    may work: order: u64 (threads, 2 n), workspace: f64 (threads, 6 (n + 1)), cuts: i32 (threads, k (n + 1)).
     """
     check("values", values, F32, (None, None))
     tables, count = values.shape
     check("weights", weights, F32, (0 if isinstance(weights, np.ndarray) and not len(weights) else tables, count))
-    check("order", order, U64, (2, count), written=True)
-    check("workspace", workspace, F64, (6, count + 1), written=True)
+    check("order", order, U64, (None, 2 * count), written=True)
+    check("workspace", workspace, F64, (len(order), 6 * (count + 1)), written=True)
     check("out", out, F64, (tables, None), written=True)
-    check("cuts", cuts, I32, (out.shape[1], count + 1), written=True)
-    if not out.shape[1] or count >= 1 << 31:
+    check("cuts", cuts, I32, (len(order), out.shape[1] * (count + 1)), written=True)
+    if not 1 <= out.shape[1] <= 256 or count >= 1 << 31 or not 1 <= len(order) <= 256:
         raise ValueError(f"{count} values cannot be cut into {out.shape[1]} clusters")
     _palette_centres.run(values, weights, order, workspace, cuts, out)

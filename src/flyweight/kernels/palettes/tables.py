@@ -36,21 +36,6 @@ def _palette_nearest(values: Array, midpoints: Array, run: int, cycle: int, star
 
 
 @kernel
-def _palette_nearest_vector(points: Array, table: Array, out: Array) -> None:
-    """The first entry at the least squared distance; the squares are summed in order, rounded to f32 one by one."""
-    least = np.full(len(points), np.inf, np.float32)
-    out[...] = 0
-    for code, entry in enumerate(table):
-        apart = points - entry
-        distance = apart[:, 0] * apart[:, 0]
-        for axis in range(1, points.shape[1]):
-            distance += apart[:, axis] * apart[:, axis]
-        nearer = distance < least
-        least[nearer] = distance[nearer]
-        out[nearer] = code
-
-
-@kernel
 def _palette_histogram(values: Array, weights: Array, out: Array) -> None:
     """Adds each value's weight and weight · value (f64, in order) to its bin; without weights each counts one.
 
@@ -102,17 +87,6 @@ def palette_nearest(values: Array, midpoints: Array, run: int, cycle: int, start
     _check_tables(values.shape[1], run, cycle, start, len(midpoints))
     check("out", out, U8, values.shape, written=True)
     _palette_nearest.run(values, midpoints, run, cycle, start, out)
-
-
-def palette_nearest_vector(points: Array, table: Array, out: Array) -> None:
-    """The code of the nearest entry. points: f32 (n, vector), table: f32 (entries, vector), out: u8 (n, 1)."""
-    check("points", points, F32, (None, None))
-    if not 1 <= points.shape[1] <= 16:
-        raise ValueError(f"points have 1 to 16 coordinates, not {points.shape[1]}")
-    check("table", table, F32, (None, points.shape[1]))
-    _check_entries(len(table))
-    check("out", out, U8, (len(points), 1), written=True)
-    _palette_nearest_vector.run(points, table, out)
 
 
 def palette_histogram(values: Array, weights: Array, out: Array) -> None:
