@@ -51,7 +51,7 @@ _form = click.option(
 )  # fmt: skip
 _budget = click.option(
     "--budget", type=click.FloatRange(0, min_open=True), metavar="ERROR",
-    help="For --form auto: the relative RMS error a weight may have.  [default: 0.16]",
+    help="For --form auto: the relative RMS error a weight may have.  [default: 0.17]",
 )  # fmt: skip
 _tokens = click.option(
     "--tokens",
@@ -298,15 +298,19 @@ def _print_plan(model: Path, planned: Plan, chosen: dict[str, FormChoice], *, ea
     ]
     print_table(f"{model} on {planned.engine}", columns, rows)
     for found in findings(planned):
-        gate = f" by {found.gate.about} [{found.gate.provenance.value}: {found.gate.source or 'nobody'}]" if found.gate else ""
+        gate = (
+            f" by {found.gate.about} [{found.gate.provenance.value}: {found.gate.source}]"
+            if found.gate and found.gate.known
+            else ""
+        )
         advice = f". {found.change[0].upper()}{found.change[1:]}" if found.change else ""
         say(f"{found.tensors} × {found.outcome.value}{gate}: {found.reason}{advice}.")
     for note, count in Counter(note.text for weight in planned.weights for note in weight.notes).items():
         say(f"{count} × {note}.")
-    for difference in differences(planned, each=each):
-        other = "disputed" if planned.engine.profile.value == "seed" else "seed"
+    other = next(name for name in PROFILES if name != planned.engine.profile.value)
+    for difference in differences(planned):
         why = f" ({difference.fact.about})" if difference.fact else ""
-        say(f"{difference.name}: {difference.outcome.value} here, {difference.other.value} with --profile {other}{why}.")
+        say(f"{difference.tensors} × {difference.outcome.value} here, {difference.other.value} with --profile {other}{why}.")
     _print_totals(planned)
     rests_on = facts_of(planned)
     kinds = Counter(fact.provenance.value for fact in rests_on)
@@ -323,7 +327,8 @@ def _print_totals(planned: Plan) -> None:
     print_table("", ["", ">tensors", ">weights", ">as fp16", ">moved"], rows)
     time = "cannot tell the time: a rate is unknown" if planned.seconds is None else f"about {_duration(planned.seconds)}"
     share = planned.moved / planned.dense if planned.dense else 0.0
-    say(f"{human_bytes(planned.moved)} cross the stream in a pass, {share:.3f} of fp16; {time}")
+    left_out = f"; {planned.left_out} weights are left out" if planned.left_out else ""
+    say(f"{human_bytes(planned.moved)} cross the stream in a pass, {share:.3f} of fp16; {time}{left_out}")
 
 
 def _print_comparison(model: Path, names: Sequence[str], plans: Sequence[Plan], *, each: bool) -> None:
@@ -358,15 +363,19 @@ def _print_facts(found: Sequence[Fact[Any]]) -> None:
     rows = [
         (
             fact.about,
-            "unknown" if fact.value is None else fact.value,
+            _shown(fact.value),
             fact.provenance.value,
             fact.source,
-            "" if fact.counter is None else f"{fact.counter.value}: {fact.counter.source}",
+            "" if fact.counter is None else f"{_shown(fact.counter.value)}: {fact.counter.source}",
             fact.note,
         )
         for fact in found
     ]
     print_table("", ["fact", "value", "provenance", "source", "but", "note"], rows)
+
+
+def _shown(value: object) -> str:
+    return "unknown" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _both(fact: Fact[Any]) -> str:

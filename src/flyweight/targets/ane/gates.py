@@ -74,10 +74,10 @@ def decide(use: WeightUse, form: EngineForm | None, engine: Engine) -> Decision:
         return Decision(Outcome.DENSE, "a mask that keeps every weight is compiled dense", _KEPT_ALL, _COMPRESS, (_KEPT_ALL,))
     legal = [*_legality(use, form, engine)]
     if (deciding := _deciding(legal)) is not None:
-        return _closed(deciding, Outcome.REFUSED, legal)
+        return _closed(deciding, Outcome.REFUSED, [])
     gates = [*_streaming(use, form, engine)]
     if (deciding := _deciding(gates)) is not None:
-        return _closed(deciding, Outcome.FOLDS, [*legal, *gates])
+        return _closed(deciding, Outcome.FOLDS, legal)
     return Decision(Outcome.STREAMS, "every gate is open", facts=_facts([*legal, *gates]))
 
 
@@ -87,10 +87,12 @@ def _deciding(gates: Sequence[Gate]) -> Gate | None:
     return next(closed, next((gate for gate in gates if gate.is_open is None), None))
 
 
-def _closed(gate: Gate, outcome: Outcome, gates: Sequence[Gate]) -> Decision:
+def _closed(gate: Gate, outcome: Outcome, before: Sequence[Gate]) -> Decision:
+    """What one gate decides alone, after those `before` it were open."""
+    facts = _facts([*before, gate])
     if gate.is_open is None:
-        return Decision(Outcome.CANNOT_TELL, f"{gate.fact.about} is unknown", gate.fact, gate.change, _facts(gates))
-    return Decision(outcome, gate.reason, gate.fact, gate.change, _facts(gates))
+        return Decision(Outcome.CANNOT_TELL, f"no source gives {gate.fact.about}", gate.fact, gate.change, facts)
+    return Decision(outcome, gate.reason, gate.fact, gate.change, facts)
 
 
 def _facts(gates: Sequence[Gate]) -> tuple[Fact[Any], ...]:

@@ -95,11 +95,17 @@ class Plan:
 
     @property
     def dense(self) -> int:
-        return sum(total.dense for total in self.totals.values())
+        """The same weights as fp16."""
+        return sum(plan.dense for plan in self.weights if plan.moved is not None)
+
+    @property
+    def left_out(self) -> int:
+        """Weights that no bytes are counted for: refused, undecided, or not of a kernel."""
+        return sum(plan.moved is None for plan in self.weights)
 
     @property
     def seconds(self) -> float | None:
-        """One pass over the weights the engine runs, with one dispatch; None where a rate is unknown."""
+        """One pass over the weights whose bytes are counted, with one dispatch; None where a rate is unknown."""
         times = [plan.time.seconds for plan in self.weights if plan.moved is not None]
         known = [time for time in times if time is not None]
         if not known or len(known) < len(times):

@@ -129,7 +129,7 @@ INT4_SCALAR: Fact[bool] = disputed(
 ).named("4-bit scalar weights")
 
 BLOCKWISE_TAKEN: PerTarget[bool] = PerTarget(
-    "blockwise scales taken by the compiler",
+    "blockwise weights",
     every(
         disputed(
             True,
@@ -142,7 +142,7 @@ BLOCKWISE_TAKEN: PerTarget[bool] = PerTarget(
     ),
 )
 INT8_MOVES_LESS: PerTarget[bool] = PerTarget(
-    "int8 moves as bytes where its gates are open",
+    "streamed int8 weights",
     {
         **every(seed(True), (*_MIDDLE, _G.A18)),
         _G.A17: disputed(
