@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flyweight.codecs import codec_for, known
+from flyweight.foundation.tensor import TensorSpec
 from flyweight.targets.ane.consequences import Budget, Note, budget, winograd, zero_skip
 from flyweight.targets.ane.engine_form import EngineForm, engine_form
 from flyweight.targets.ane.facts.engine import Engine
@@ -180,7 +181,8 @@ def _stored_bits(use: WeightUse) -> float:
     """Bits a weight as stored; 16 in a codec that is not known here."""
     if not known(use.codec):
         return 16.0
-    layout = codec_for(use.codec).layout(use.spec)
+    codec = codec_for(use.codec)
+    layout = codec.layout(TensorSpec(use.spec.shape, codec.decoded_dtype(use.spec.dtype)))
     return 8 * sum(part.nbytes for part in layout.values()) / use.spec.size
 
 
