@@ -325,9 +325,12 @@ def _print_totals(planned: Plan) -> None:
         for outcome, total in planned.totals.items()
     ]
     print_table("", ["", ">tensors", ">weights", ">as fp16", ">moved"], rows)
-    time = "cannot tell the time: a rate is unknown" if planned.seconds is None else f"about {_duration(planned.seconds)}"
-    share = planned.moved / planned.dense if planned.dense else 0.0
     left_out = f"; {planned.left_out} weights are left out" if planned.left_out else ""
+    if not planned.moved:
+        say(f"nothing crosses the stream{left_out}")
+        return
+    time = "cannot tell the time: a rate is unknown" if planned.seconds is None else f"about {_duration(planned.seconds)}"
+    share = planned.moved / planned.dense
     say(f"{human_bytes(planned.moved)} cross the stream in a pass, {share:.3f} of fp16; {time}{left_out}")
 
 

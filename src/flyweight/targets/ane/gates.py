@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from flyweight.targets.ane.engine_form import EngineForm
+from flyweight.targets.ane.engine_form import EngineForm, is_engine_codec
 from flyweight.targets.ane.facts import codegen, hal
 from flyweight.targets.ane.facts.engine import Engine
 from flyweight.targets.ane.facts.fact import Fact, inferred, measured, seed, unknown
@@ -67,7 +67,8 @@ def decide(use: WeightUse, form: EngineForm | None, engine: Engine) -> Decision:
     if not use.is_kernel:
         return Decision(Outcome.NO_KERNEL, f"the operand of {use.op} is data, not a kernel")
     if form is None:
-        return Decision(Outcome.NO_FORM, "not a form of the engine", change="convert it")
+        reason = "its shape does not fit the form" if is_engine_codec(use.codec) else "not a form of the engine"
+        return Decision(Outcome.NO_FORM, reason, change="convert it")
     if form.is_dense:
         return Decision(Outcome.DENSE, "fp16 moves at full width", change=_COMPRESS)
     if form.is_sparse and form.stored == form.weights:

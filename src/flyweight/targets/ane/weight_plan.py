@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flyweight.codecs import codec_for, known
+from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.targets.ane.consequences import Budget, Note, budget, winograd, zero_skip
 from flyweight.targets.ane.engine_form import EngineForm, engine_form
@@ -178,11 +179,14 @@ def _nearest_form(use: WeightUse, engine: Engine) -> str:
 
 
 def _stored_bits(use: WeightUse) -> float:
-    """Bits a weight as stored; 16 in a codec that is not known here."""
+    """Bits a weight as stored; 16 where the codec is not known here or does not fit."""
     if not known(use.codec):
         return 16.0
     codec = codec_for(use.codec)
-    layout = codec.layout(TensorSpec(use.spec.shape, codec.decoded_dtype(use.spec.dtype)))
+    try:
+        layout = codec.layout(TensorSpec(use.spec.shape, codec.decoded_dtype(use.spec.dtype)))
+    except UnsupportedError:
+        return 16.0
     return 8 * sum(part.nbytes for part in layout.values()) / use.spec.size
 
 

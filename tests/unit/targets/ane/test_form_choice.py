@@ -111,7 +111,7 @@ def test_runs_are_bounded_ascending_and_apart(channels: int, width: int, most: i
     assert runs == sorted(runs)
     assert all(start < stop <= channels for start, stop in runs)
     assert all(a[1] <= b[0] for a, b in pairwise(runs))
-    assert sum(stop - start for start, stop in runs) * width <= max(most, weight_samples.RUN * width)
+    assert sum(stop - start for start, stop in runs) * width <= max(most, width)
     if len(runs) > 1:
         assert (runs[0][0], channels - runs[-1][1] < weight_samples.RUN) == (0, True)
 
