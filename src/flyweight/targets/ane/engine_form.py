@@ -111,7 +111,7 @@ def engine_form(spec: TensorSpec, codec: CodecSpec, channel_axis: int = 0) -> En
     try:
         complete = codec_for(codec)
         layout = complete.layout(TensorSpec(spec.shape, complete.decoded_dtype(spec.dtype)))
-        return read(_Stored(spec, complete.spec, layout, spec.shape[channel_axis]))
+        return _READERS[codec.name](_Stored(spec, complete.spec, layout, spec.shape[channel_axis]))
     except FlyweightError:
         return None
 

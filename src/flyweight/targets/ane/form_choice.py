@@ -131,8 +131,6 @@ def _streaming(use: WeightUse, engine: Engine, stored: int) -> list[tuple[int, s
     found = []
     for form in CANDIDATES:
         codec = codec_of_form(form)
-        if not known(codec):
-            continue
         if counts_zeros(codec):
             codec = codec.with_params(stored=stored)
         plan = plan_weight(replace(use, codec=codec, spec=TensorSpec(use.spec.shape, DType.F16)), engine)

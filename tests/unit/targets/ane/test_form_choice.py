@@ -20,7 +20,7 @@ from flyweight.targets.ane.facts.fact import Profile
 from flyweight.targets.ane.form_choice import ERROR_BUDGET, choose_form, choose_forms, uses_in_form
 from flyweight.targets.ane.gates import Outcome
 from flyweight.targets.ane.model_uses import model_uses
-from flyweight.targets.ane.named_forms import CANDIDATES, FORMS, codec_of_form
+from flyweight.targets.ane.named_forms import CANDIDATES, codec_of_form, forms
 from flyweight.targets.ane.weight_plan import plan_weight, plan_weights
 from flyweight.targets.ane.weight_samples import chosen_runs, relative_error, sampled
 from support.engine_weights import engine, use_of
@@ -189,7 +189,7 @@ def test_a_convolution_of_a_checkpoint(model: Path) -> None:
 
 
 def test_names_of_forms() -> None:
-    assert set(CANDIDATES) < set(FORMS)
+    assert set(CANDIDATES) < set(forms())
     assert str(codec_of_form("lut4-g32")) == "palette(bits=4, table=f16, group=32, axis=0)"
     assert codec_of_form("int8-b64").params["block"] == "1x64"
     with pytest.raises(ArgumentError, match="did you mean lut") as refused:

@@ -40,6 +40,8 @@ def decided(form: str | CodecSpec, target: str, profile: Profile = Profile.SEED,
         ("lut4-g16",    (C, R, R, R, R, S, S, C, C)),
         ("lut4-v2",     (C, S, S, S, S, S, S, C, C)),
         ("fp8",         (R, R, R, R, R, R, S, R, R)),
+        ("sparse-lut4 0.5", (C, R, S, S, S, S, S, C, C)),
+        ("sparse-int8 0.5", (F, F, C, C, C, C, C, C, C)),
     ],
 )  # fmt: skip
 def test_the_guides_readings(form: str, outcomes: tuple[Outcome, ...]) -> None:
@@ -60,6 +62,7 @@ def test_the_guides_readings(form: str, outcomes: tuple[Outcome, ...]) -> None:
         ("lut6",        (C, S, S, S, S, S, S, C, C)),
         ("lut4-g16",    (C, R, R, R, R, R, S, C, C)),
         ("lut4-v2",     (C, R, R, R, R, S, S, C, C)),
+        ("sparse-lut4 0.5", (C, S, S, S, S, S, S, C, C)),
     ],
 )  # fmt: skip
 def test_the_readings_of_its_opponents(form: str, outcomes: tuple[Outcome, ...]) -> None:

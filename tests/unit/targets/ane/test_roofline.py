@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flyweight.codecs import known
 from flyweight.targets.ane.facts import rates
-from flyweight.targets.ane.named_forms import codec_of_form
 from flyweight.targets.ane.roofline import dispatch_time, layer_time, speed_up
 from flyweight.targets.ane.stream_size import dense_bytes, streamed_bytes
 from support.engine_weights import MEASUREMENTS, engine, form_of
@@ -22,8 +20,6 @@ def byte_share(form: str) -> float:
 @pytest.mark.parametrize("form", MEASUREMENTS["layer_microseconds"]["M4"])
 def test_layers_of_the_m4_take_what_the_stream_allows(form: str) -> None:
     """Within 2.5 %: the rate is given to two digits, 67 ± 0.5, and zeros were drawn, not counted."""
-    if not known(codec_of_form(form.partition(" ")[0])):
-        pytest.skip("the codec is not here")
     estimate = layer_time(engine("M4"), 2 * N * PIXELS, streamed_bytes(form_of(form)))
     assert estimate.limit == "weights"
     assert (estimate.seconds or 0) * 1e6 == pytest.approx(MEASUREMENTS["layer_microseconds"]["M4"][form], rel=0.025)
