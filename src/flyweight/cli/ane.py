@@ -49,8 +49,8 @@ _form = click.option(
     "--form", metavar="FORM",
     help="Plan as if the weights had this form: auto, fp16, int8, lut4, lut4-g16, int4-b32, sparse …  [default: as stored]",
 )  # fmt: skip
-_budget = click.option(
-    "--budget", type=click.FloatRange(0, min_open=True), metavar="ERROR",
+_max_error = click.option(
+    "--max-error", type=click.FloatRange(0, 1, min_open=True, max_open=True), metavar="ERROR",
     help="For --form auto: the relative RMS error a weight may have.  [default: 0.17]",
 )  # fmt: skip
 _tokens = click.option(
@@ -70,7 +70,7 @@ _all = click.option("--all", "each", is_flag=True, help="A line for every weight
 )
 @_profile
 @_form
-@_budget
+@_max_error
 @_tokens
 @_all
 @click.option("--facts", is_flag=True, help="List the facts that the plan rests on.")
@@ -79,7 +79,7 @@ _all = click.option("--all", "each", is_flag=True, help="A line for every weight
 @delta_option
 @json_option
 def plan(
-    model: Path, target: str, profile: str, form: str | None, budget: float | None, tokens: int, each: bool, facts: bool,
+    model: Path, target: str, profile: str, form: str | None, max_error: float | None, tokens: int, each: bool, facts: bool,
     svg: Path | None, html: Path | None, deltas: tuple[Path, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Say what TARGET does with every weight of MODEL: which kernel format it is, whether it streams, and by which gate not.
@@ -91,14 +91,14 @@ def plan(
     Examples:
       flyweight ane plan model.mlpackage --target M1
       flyweight ane plan model-hf --target M1 --form lut4
-      flyweight ane plan model-hf --target M2 --form auto --budget 0.05 --json
+      flyweight ane plan model-hf --target M2 --form auto --max-error 0.05 --json
       flyweight ane plan model.gguf --target H18 --profile disputed --facts
       flyweight ane plan model-hf --target M1 --form auto --html plan.html
     """
     from flyweight.targets.ane import plan_picture
 
     engine = _engine(target, profile)
-    planned, chosen = _planned(model, [engine], form, budget, tokens, deltas, quiet=as_json)[0]
+    planned, chosen = _planned(model, [engine], form, max_error, tokens, deltas, quiet=as_json)[0]
     for path, draw in ((svg, plan_picture.svg), (html, plan_picture.html)):
         if path is not None:
             _write(path, draw(planned, model.name, each=each))
@@ -114,13 +114,13 @@ def plan(
 @click.option("--target", "targets", metavar="NAME", multiple=True, help="May be repeated.  [default: M1 to M5]")
 @_profile
 @_form
-@_budget
+@_max_error
 @_tokens
 @_all
 @delta_option
 @json_option
 def compare(
-    model: Path, targets: tuple[str, ...], profile: str, form: str | None, budget: float | None, tokens: int, each: bool,
+    model: Path, targets: tuple[str, ...], profile: str, form: str | None, max_error: float | None, tokens: int, each: bool,
     deltas: tuple[Path, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Show side by side what several targets do with the weights of MODEL.
@@ -135,7 +135,7 @@ def compare(
 
     names = targets or M_CHIPS
     engines = [_engine(name, profile) for name in names]
-    plans = [planned for planned, _ in _planned(model, engines, form, budget, tokens, deltas, quiet=as_json)]
+    plans = [planned for planned, _ in _planned(model, engines, form, max_error, tokens, deltas, quiet=as_json)]
     if as_json:
         print_json({"model": str(model), "plans": [planned.as_json() for planned in plans]})
         return
@@ -218,7 +218,7 @@ def _engine(target: str, profile: str) -> Engine:
 
 
 def _planned(
-    model: Path, engines: Sequence[Engine], form: str | None, budget: float | None, tokens: int, deltas: tuple[Path, ...],
+    model: Path, engines: Sequence[Engine], form: str | None, max_error: float | None, tokens: int, deltas: tuple[Path, ...],
     *, quiet: bool,
 ) -> list[tuple[Plan, dict[str, FormChoice]]]:  # fmt: skip
     """The plan of each engine, and the forms chosen for it."""
@@ -228,8 +228,8 @@ def _planned(
     from flyweight.targets.ane.named_forms import AUTO, codec_of_form
     from flyweight.targets.ane.weight_plan import plan_weights
 
-    if budget is not None and form != AUTO:
-        raise click.UsageError("--budget goes with --form auto")
+    if max_error is not None and form != AUTO:
+        raise click.UsageError("--max-error goes with --form auto")
     if form not in (None, AUTO):
         codec_of_form(form or "")  # refused before the model is read
     results: list[tuple[Plan, dict[str, FormChoice]]] = []
@@ -239,7 +239,7 @@ def _planned(
             chosen: dict[str, FormChoice] = {}
             if form == AUTO:
                 with progress_bar(f"measuring forms for {engine.target}", quiet=quiet) as advance:
-                    chosen = choose_forms(checkpoint, engine.target, engine.profile, budget or ERROR_BUDGET, advance)
+                    chosen = choose_forms(checkpoint, engine.target, engine.profile, max_error or ERROR_BUDGET, advance)
             wanted = uses if form is None else list(uses_in_form(checkpoint, uses, form, chosen))
             results.append((plan_weights(wanted, engine), chosen))
     return results

@@ -38,7 +38,7 @@ def test_plan_in_a_form(toy: Path, target: str, outcome: str) -> None:
 
 
 def test_auto_chooses_what_streams(toy: Path) -> None:
-    document = flyweight("ane", "plan", toy, "--target", "M1", "--form", "auto", "--budget", "0.1", "--json").json()
+    document = flyweight("ane", "plan", toy, "--target", "M1", "--form", "auto", "--max-error", "0.1", "--json").json()
     assert document["forms"]
     assert all(choice["error"] <= 0.1 for choice in document["forms"].values())
     streams = {weight["name"] for weight in document["weights"] if weight["outcome"] == "streams"}
@@ -123,8 +123,8 @@ def test_pictures(toy: Path, tmp_path: Path) -> None:
         (("--target", "M99"), 2, "E_TARGET"),
         (("--target", "M1", "--form", "lut5"), 2, "E_FORM"),
         (("--target", "M1", "--profile", "mine"), 2, "E_USAGE"),
-        (("--target", "M1", "--budget", "0.1"), 2, "--budget goes with --form auto"),
-        (("--target", "M1", "--form", "auto", "--budget", "0"), 2, "E_USAGE"),
+        (("--target", "M1", "--max-error", "0.1"), 2, "--max-error goes with --form auto"),
+        (("--target", "M1", "--form", "auto", "--max-error", "0"), 2, "E_USAGE"),
         ((), 2, "--target"),
     ],
 )

@@ -116,7 +116,6 @@ _KEPT_ALL: Fact[str] = measured("dense", "M6 study", "constexpr_sparse without z
 _NO_VARIABLE_CODES: Fact[bool] = inferred(
     True, "palette note", "from messages of the compiler: neither vector palettes nor quantized kernels"
 ).named("variable weights are not compressed")
-_E4M3_SYMMETRIC: Fact[bool] = seed(True, "guide ch.36").named("e4m3 is symmetric")
 
 
 def _legality(use: WeightUse, form: EngineForm, engine: Engine) -> Iterator[Gate]:
@@ -132,6 +131,7 @@ def _legality(use: WeightUse, form: EngineForm, engine: Engine) -> Iterator[Gate
         yield _byte(points, "zero points have no encoder", "quantize symmetrically, with zero points of 0")
     if form.element == "e4m3":
         yield _byte(engine.gate(hal.FP8), "e4m3 has no codepoint here: compiling stops", "use int8 or a palette")
+        yield _byte(engine.read(codegen.FP8_ENCODER), "e4m3 has no encoder here", "use int8 or a palette")
     if form.is_palette:
         yield from _palette_legality(form, engine)
 

@@ -23,8 +23,9 @@ _OWN = {DENSE: RAW, "fp8": CodecSpec("fp8", {"format": "e4m3", "rows": 1, "colum
 def forms() -> tuple[str, ...]:
     """Names of forms; the numbers in one may be others: lut4-g32, int8-b64."""
     from flyweight.containers.coreml.coreml_options import QUANTS
+    from flyweight.containers.coreml.coreml_presets import codec_named
 
-    return AUTO, *_OWN, *(name for name in QUANTS if name != AUTO)
+    return AUTO, *_OWN, *filter(codec_named, QUANTS)
 
 
 def codec_of_form(name: str) -> CodecSpec:

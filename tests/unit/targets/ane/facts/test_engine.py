@@ -54,6 +54,7 @@ GIVEN: list[tuple[PerTarget[object], set[str]]] = [
     (hal.ACTIVATION_LUT_BYTES, LATER | of(G.PRE_A13)),
     (hal.PALETTE_LUT_BYTES, set()),
     *((table, LATER) for table in codegen.CAPABILITIES.values()),
+    (codegen.FP8_ENCODER, LATER),
     (codegen.PALETTE_WIDTHS[1], LATER),
     (codegen.PALETTE_WIDTHS[3], of(G.A13, G.A17, G.A18)),
     (codegen.PALETTE_WIDTHS[4], LATER | of(G.PRE_A13)),
@@ -111,4 +112,5 @@ def test_where_the_profiles_differ_on_the_m1() -> None:
         "blockwise weights of H13",
         "legal vector sizes",
         "4-bit scalar weights",
+        "accumulator",
     }

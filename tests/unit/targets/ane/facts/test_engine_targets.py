@@ -66,6 +66,7 @@ def test_engines() -> None:
     assert [counts[name] for name in ("H13", "H13g", "H14c", "H16s", "H17d", "H18", "M11", "M9")] == [4, 8, 32, 16, 64, 4, 1, 1]
     assert counts["H12"] is counts["T0"] is None
     other = {name: ENGINES.of(target).under(Profile.DISPUTED).value for name, target in TARGETS.items()}
+    assert ENGINES.of(TARGETS["H17s"]).counter is None, "both say 16"
     assert {other[name] for name in TARGETS if name.startswith(("H13", "H14", "H15", "H16", "H17", "H18"))} == {16}
     assert (other["H11"], other["M9"], other["U1"]) == (8, 2, 4)
 
