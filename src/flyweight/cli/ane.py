@@ -54,9 +54,9 @@ _form = click.option(
     "--form", metavar="FORM",
     help="Plan as if the weights had this form: auto, fp16, int8, lut4, lut4-g16, int4-b32, sparse …  [default: as stored]",
 )  # fmt: skip
-_budget = click.option(
-    "--budget", type=click.FloatRange(0, min_open=True), metavar="ERROR",
-    help="For --form auto: the relative RMS error a weight may have.  [default: 0.16]",
+_max_error = click.option(
+    "--max-error", type=click.FloatRange(0, 1, min_open=True, max_open=True), metavar="ERROR",
+    help="For --form auto: the relative RMS error a weight may have.  [default: 0.17]",
 )  # fmt: skip
 _tokens = click.option(
     "--tokens",
@@ -75,7 +75,7 @@ _all = click.option("--all", "each", is_flag=True, help="A line for every weight
 )
 @_profile
 @_form
-@_budget
+@_max_error
 @_tokens
 @_all
 @click.option("--facts", is_flag=True, help="List the facts that the plan rests on.")
@@ -84,7 +84,7 @@ _all = click.option("--all", "each", is_flag=True, help="A line for every weight
 @delta_option
 @json_option
 def plan(
-    model: Path, target: str, profile: str, form: str | None, budget: float | None, tokens: int, each: bool, facts: bool,
+    model: Path, target: str, profile: str, form: str | None, max_error: float | None, tokens: int, each: bool, facts: bool,
     svg: Path | None, html: Path | None, deltas: tuple[Path, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Say what TARGET does with every weight of MODEL: which kernel format it is, whether it streams, and by which gate not.
@@ -96,7 +96,7 @@ def plan(
     Examples:
       flyweight ane plan model.mlpackage --target M1
       flyweight ane plan model-hf --target M1 --form lut4
-      flyweight ane plan model-hf --target M2 --form auto --budget 0.05 --json
+      flyweight ane plan model-hf --target M2 --form auto --max-error 0.05 --json
       flyweight ane plan model.gguf --target H18 --profile disputed --facts
       flyweight ane plan model-hf --target M1 --form auto --html plan.html
     """
@@ -104,7 +104,7 @@ def plan(
     from flyweight.writing import write_new
 
     engine = _engine(target, profile)
-    planned, chosen = _planned(model, [engine], form, budget, tokens, deltas, quiet=as_json)[0]
+    planned, chosen = _planned(model, [engine], form, max_error, tokens, deltas, quiet=as_json)[0]
     for path, draw in ((svg, plan_picture.svg), (html, plan_picture.html)):
         if path is not None:
             write_new(path, [draw(planned, model.name, each=each).encode()])
@@ -120,13 +120,13 @@ def plan(
 @click.option("--target", "targets", metavar="NAME", multiple=True, help="May be repeated.  [default: M1 to M5]")
 @_profile
 @_form
-@_budget
+@_max_error
 @_tokens
 @_all
 @delta_option
 @json_option
 def compare(
-    model: Path, targets: tuple[str, ...], profile: str, form: str | None, budget: float | None, tokens: int, each: bool,
+    model: Path, targets: tuple[str, ...], profile: str, form: str | None, max_error: float | None, tokens: int, each: bool,
     deltas: tuple[Path, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Show side by side what several targets do with the weights of MODEL.
@@ -141,7 +141,7 @@ def compare(
 
     names = targets or M_CHIPS
     engines = [_engine(name, profile) for name in names]
-    plans = [planned for planned, _ in _planned(model, engines, form, budget, tokens, deltas, quiet=as_json)]
+    plans = [planned for planned, _ in _planned(model, engines, form, max_error, tokens, deltas, quiet=as_json)]
     if as_json:
         print_json({"model": str(model), "plans": [planned.as_json() for planned in plans]})
         return
@@ -224,7 +224,7 @@ def _engine(target: str, profile: str) -> Engine:
 
 
 def _planned(
-    model: Path, engines: Sequence[Engine], form: str | None, budget: float | None, tokens: int, deltas: tuple[Path, ...],
+    model: Path, engines: Sequence[Engine], form: str | None, max_error: float | None, tokens: int, deltas: tuple[Path, ...],
     *, quiet: bool,
 ) -> list[tuple[Plan, dict[str, FormChoice]]]:  # fmt: skip
     """The plan of each engine, and the forms chosen for it."""
@@ -234,8 +234,8 @@ def _planned(
     from flyweight.targets.ane.named_forms import AUTO, codec_of_form
     from flyweight.targets.ane.weight_plan import plan_weights
 
-    if budget is not None and form != AUTO:
-        raise click.UsageError("--budget goes with --form auto")
+    if max_error is not None and form != AUTO:
+        raise click.UsageError("--max-error goes with --form auto")
     if form not in (None, AUTO):
         codec_of_form(form or "")  # refused before the model is read
     results: list[tuple[Plan, dict[str, FormChoice]]] = []
@@ -245,7 +245,7 @@ def _planned(
             chosen: dict[str, FormChoice] = {}
             if form == AUTO:
                 with progress_bar(f"measuring forms for {engine.target}", quiet=quiet) as advance:
-                    chosen = choose_forms(checkpoint, engine.target, engine.profile, budget or ERROR_BUDGET, advance)
+                    chosen = choose_forms(checkpoint, engine.target, engine.profile, max_error or ERROR_BUDGET, advance)
             wanted = uses if form is None else list(uses_in_form(checkpoint, uses, form, chosen))
             results.append((plan_weights(wanted, engine), chosen))
     return results
@@ -293,15 +293,19 @@ def _print_plan(model: Path, planned: Plan, chosen: dict[str, FormChoice], *, ea
     ]
     print_table(f"{model} on {planned.engine}", columns, rows)
     for found in findings(planned):
-        gate = f" by {found.gate.about} [{found.gate.provenance.value}: {found.gate.source or 'nobody'}]" if found.gate else ""
+        gate = (
+            f" by {found.gate.about} [{found.gate.provenance.value}: {found.gate.source}]"
+            if found.gate and found.gate.known
+            else ""
+        )
         advice = f". {found.change[0].upper()}{found.change[1:]}" if found.change else ""
         say(f"{found.tensors} × {found.outcome.value}{gate}: {found.reason}{advice}.")
     for note, count in Counter(note.text for weight in planned.weights for note in weight.notes).items():
         say(f"{count} × {note}.")
-    for difference in differences(planned, each=each):
-        other = "disputed" if planned.engine.profile.value == "seed" else "seed"
+    other = next(name for name in PROFILES if name != planned.engine.profile.value)
+    for difference in differences(planned):
         why = f" ({difference.fact.about})" if difference.fact else ""
-        say(f"{difference.name}: {difference.outcome.value} here, {difference.other.value} with --profile {other}{why}.")
+        say(f"{difference.tensors} × {difference.outcome.value} here, {difference.other.value} with --profile {other}{why}.")
     _print_totals(planned)
     rests_on = facts_of(planned)
     kinds = Counter(fact.provenance.value for fact in rests_on)
@@ -316,9 +320,13 @@ def _print_totals(planned: Plan) -> None:
         for outcome, total in planned.totals.items()
     ]
     print_table("", ["", ">tensors", ">weights", ">as fp16", ">moved"], rows)
+    left_out = f"; {planned.left_out} weights are left out" if planned.left_out else ""
+    if not planned.moved:
+        say(f"nothing crosses the stream{left_out}")
+        return
     time = "cannot tell the time: a rate is unknown" if planned.seconds is None else f"about {_duration(planned.seconds)}"
-    share = planned.moved / planned.dense if planned.dense else 0.0
-    say(f"{human_bytes(planned.moved)} cross the stream in a pass, {share:.3f} of fp16; {time}")
+    share = planned.moved / planned.dense
+    say(f"{human_bytes(planned.moved)} cross the stream in a pass, {share:.3f} of fp16; {time}{left_out}")
 
 
 def _print_comparison(model: Path, names: Sequence[str], plans: Sequence[Plan], *, each: bool) -> None:
@@ -353,15 +361,19 @@ def _print_facts(found: Sequence[Fact[Any]]) -> None:
     rows = [
         (
             fact.about,
-            "unknown" if fact.value is None else fact.value,
+            _shown(fact.value),
             fact.provenance.value,
             fact.source,
-            "" if fact.counter is None else f"{fact.counter.value}: {fact.counter.source}",
+            "" if fact.counter is None else f"{_shown(fact.counter.value)}: {fact.counter.source}",
             fact.note,
         )
         for fact in found
     ]
     print_table("", ["fact", "value", "provenance", "source", "but", "note"], rows)
+
+
+def _shown(value: object) -> str:
+    return "unknown" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _both(fact: Fact[Any]) -> str:

@@ -99,15 +99,19 @@ class EngineForm:
         return name if self.density is None else f"sparse {name}, {self.density:.0%} kept"
 
 
+def is_engine_codec(codec: CodecSpec) -> bool:
+    """Whether tensors in this codec can have a form of the engine."""
+    return known(codec) and bool(_READERS.get(codec.name))
+
+
 def engine_form(spec: TensorSpec, codec: CodecSpec, channel_axis: int = 0) -> EngineForm | None:
     """The form of a tensor of this shape in this codec; None where the engine has none."""
-    read = _READERS.get(codec.name)
-    if read is None or not known(codec) or not spec.shape or not spec.size:
+    if not is_engine_codec(codec) or not spec.shape or not spec.size:
         return None
     try:
         complete = codec_for(codec)
         layout = complete.layout(TensorSpec(spec.shape, complete.decoded_dtype(spec.dtype)))
-        return read(_Stored(spec, complete.spec, layout, spec.shape[channel_axis]))
+        return _READERS[codec.name](_Stored(spec, complete.spec, layout, spec.shape[channel_axis]))
     except FlyweightError:
         return None
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from flyweight.targets.ane.engine_form import EngineForm
+from flyweight.targets.ane.engine_form import EngineForm, is_engine_codec
 from flyweight.targets.ane.facts import codegen, hal
 from flyweight.targets.ane.facts.engine import Engine
 from flyweight.targets.ane.facts.fact import Fact, inferred, measured, seed, unknown
@@ -67,17 +67,18 @@ def decide(use: WeightUse, form: EngineForm | None, engine: Engine) -> Decision:
     if not use.is_kernel:
         return Decision(Outcome.NO_KERNEL, f"the operand of {use.op} is data, not a kernel")
     if form is None:
-        return Decision(Outcome.NO_FORM, "not a form of the engine", change="convert it")
+        reason = "its shape does not fit the form" if is_engine_codec(use.codec) else "not a form of the engine"
+        return Decision(Outcome.NO_FORM, reason, change="convert it")
     if form.is_dense:
         return Decision(Outcome.DENSE, "fp16 moves at full width", change=_COMPRESS)
     if form.is_sparse and form.stored == form.weights:
         return Decision(Outcome.DENSE, "a mask that keeps every weight is compiled dense", _KEPT_ALL, _COMPRESS, (_KEPT_ALL,))
     legal = [*_legality(use, form, engine)]
     if (deciding := _deciding(legal)) is not None:
-        return _closed(deciding, Outcome.REFUSED, legal)
+        return _closed(deciding, Outcome.REFUSED, [])
     gates = [*_streaming(use, form, engine)]
     if (deciding := _deciding(gates)) is not None:
-        return _closed(deciding, Outcome.FOLDS, [*legal, *gates])
+        return _closed(deciding, Outcome.FOLDS, legal)
     return Decision(Outcome.STREAMS, "every gate is open", facts=_facts([*legal, *gates]))
 
 
@@ -87,10 +88,12 @@ def _deciding(gates: Sequence[Gate]) -> Gate | None:
     return next(closed, next((gate for gate in gates if gate.is_open is None), None))
 
 
-def _closed(gate: Gate, outcome: Outcome, gates: Sequence[Gate]) -> Decision:
+def _closed(gate: Gate, outcome: Outcome, before: Sequence[Gate]) -> Decision:
+    """What one gate decides alone, after those `before` it were open."""
+    facts = _facts([*before, gate])
     if gate.is_open is None:
-        return Decision(Outcome.CANNOT_TELL, f"{gate.fact.about} is unknown", gate.fact, gate.change, _facts(gates))
-    return Decision(outcome, gate.reason, gate.fact, gate.change, _facts(gates))
+        return Decision(Outcome.CANNOT_TELL, f"no source gives {gate.fact.about}", gate.fact, gate.change, facts)
+    return Decision(outcome, gate.reason, gate.fact, gate.change, facts)
 
 
 def _facts(gates: Sequence[Gate]) -> tuple[Fact[Any], ...]:
@@ -113,7 +116,6 @@ _KEPT_ALL: Fact[str] = measured("dense", "M6 study", "constexpr_sparse without z
 _NO_VARIABLE_CODES: Fact[bool] = inferred(
     True, "palette note", "from messages of the compiler: neither vector palettes nor quantized kernels"
 ).named("variable weights are not compressed")
-_E4M3_SYMMETRIC: Fact[bool] = seed(True, "guide ch.36").named("e4m3 is symmetric")
 
 
 def _legality(use: WeightUse, form: EngineForm, engine: Engine) -> Iterator[Gate]:
@@ -129,6 +131,7 @@ def _legality(use: WeightUse, form: EngineForm, engine: Engine) -> Iterator[Gate
         yield _byte(points, "zero points have no encoder", "quantize symmetrically, with zero points of 0")
     if form.element == "e4m3":
         yield _byte(engine.gate(hal.FP8), "e4m3 has no codepoint here: compiling stops", "use int8 or a palette")
+        yield _byte(engine.read(codegen.FP8_ENCODER), "e4m3 has no encoder here", "use int8 or a palette")
     if form.is_palette:
         yield from _palette_legality(form, engine)
 

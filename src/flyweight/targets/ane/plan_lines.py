@@ -110,22 +110,20 @@ def findings(plan: Plan) -> list[Finding]:
 class Difference:
     """Weights that the two profiles decide differently."""
 
-    name: str
-    count: int
+    tensors: int
     outcome: Outcome
     other: Outcome
     fact: Fact[Any] | None
     """The disputed fact that decides in one of them."""
 
 
-def differences(plan: Plan, *, each: bool = False) -> list[Difference]:
-    found = []
-    for line in plan_lines(plan, each=each):
-        weight = line.first
-        if weight.profiles_differ:
-            gate = weight.decision.gate or weight.other.gate
-            found.append(Difference(line.name, line.count, weight.decision.outcome, weight.other.outcome, gate))
-    return found
+def differences(plan: Plan) -> list[Difference]:
+    counted = Counter(
+        (weight.decision.outcome, weight.other.outcome, weight.decision.gate or weight.other.gate)
+        for weight in plan.weights
+        if weight.profiles_differ
+    )
+    return [Difference(count, *key) for key, count in counted.most_common()]
 
 
 def facts_of(plan: Plan) -> list[Fact[Any]]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flyweight.codecs import codec_for, known
+from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.tensor import TensorSpec
 from flyweight.targets.ane.consequences import Budget, Note, budget, winograd, zero_skip
 from flyweight.targets.ane.engine_form import EngineForm, engine_form
 from flyweight.targets.ane.facts.engine import Engine
@@ -95,11 +97,17 @@ class Plan:
 
     @property
     def dense(self) -> int:
-        return sum(total.dense for total in self.totals.values())
+        """The same weights as fp16."""
+        return sum(plan.dense for plan in self.weights if plan.moved is not None)
+
+    @property
+    def left_out(self) -> int:
+        """Weights that no bytes are counted for: refused, undecided, or not of a kernel."""
+        return sum(plan.moved is None for plan in self.weights)
 
     @property
     def seconds(self) -> float | None:
-        """One pass over the weights the engine runs, with one dispatch; None where a rate is unknown."""
+        """One pass over the weights whose bytes are counted, with one dispatch; None where a rate is unknown."""
         times = [plan.time.seconds for plan in self.weights if plan.moved is not None]
         known = [time for time in times if time is not None]
         if not known or len(known) < len(times):
@@ -171,10 +179,14 @@ def _nearest_form(use: WeightUse, engine: Engine) -> str:
 
 
 def _stored_bits(use: WeightUse) -> float:
-    """Bits a weight as stored; 16 in a codec that is not known here."""
+    """Bits a weight as stored; 16 where the codec is not known here or does not fit."""
     if not known(use.codec):
         return 16.0
-    layout = codec_for(use.codec).layout(use.spec)
+    codec = codec_for(use.codec)
+    try:
+        layout = codec.layout(TensorSpec(use.spec.shape, codec.decoded_dtype(use.spec.dtype)))
+    except UnsupportedError:
+        return 16.0
     return 8 * sum(part.nbytes for part in layout.values()) / use.spec.size
 
 

@@ -1,7 +1,7 @@
 """Some output channels of a weight, read in bounded memory, to measure forms on.
 
-A weight of at most 4 Mi values is taken whole. Of a larger one, runs of 16 neighbouring channels at equal distances: the same
-ones every time, and enough neighbours for forms that share a codebook between channels.
+A weight of at most 4 Mi values is taken whole. Of a larger one, runs of 16 neighbouring channels at equal distances, as many as
+make 4 Mi values: the same ones every time, and enough neighbours for forms that share a codebook between channels.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def chosen_runs(channels: int, width: int, most: int) -> Iterator[tuple[int, int
     if channels * width <= most:
         yield 0, channels
         return
-    count = max(most // (width * RUN), 1)
-    last = max(channels - RUN, 0)
-    starts = sorted({last * at // max(count - 1, 1) // RUN * RUN for at in range(count)})
-    yield from ((start, min(start + RUN, channels)) for start in starts)
+    run = min(RUN, max(most // width, 1), channels)
+    count = max(most // (width * run), 1)
+    starts = sorted({(channels - run) * at // max(count - 1, 1) // run * run for at in range(count)})
+    yield from ((start, min(start + run, channels)) for start in starts)
 
 
 def _by_rows(checkpoint: Checkpoint, entry: Entry, runs: list[tuple[int, int]]) -> Iterator[Array]:

@@ -19,8 +19,8 @@ SPARSE_INDEX_PLANE: PerTarget[bool] = PerTarget(
     "sparse index plane of palettes",
     {
         _G.A13: disputed(False, "guide ch.25", Counter(True, "hwx", "real from H13 on"), "the setter asserts"),
-        **every(measured(True, "hwx", "real from H13 on"), _MIDDLE),
-        **every(seed(True, note=_LATER), (_G.A17, _G.A18)),
+        **every(measured(True, "hwx", "real from H13 on"), (*_MIDDLE, _G.A18)),
+        _G.A17: seed(True, note=_LATER),
     },
 )
 
@@ -39,8 +39,8 @@ ZERO_POINTS: PerTarget[bool] = PerTarget(
     {
         _G.A13: seed(False, note="the setter asserts; hwx agrees"),
         **every(measured(False, "hwx", "real from H16 on"), (_G.A14, _G.A15)),
-        _G.A16: measured(True, "hwx", "real from H16 on"),
-        **every(seed(True, note=_LATER), (_G.A17, _G.A18)),
+        **every(measured(True, "hwx", "real from H16 on"), (_G.A16, _G.A18)),
+        _G.A17: seed(True, note=_LATER),
     },
 )
 
@@ -49,7 +49,8 @@ ZERO_SKIP: PerTarget[bool] = PerTarget(
     "zero-skip in the multiply array",
     {
         **every(disputed(True, "guide ch.25", _NO_DETECTION), (_G.A13, *_MIDDLE)),
-        **every(seed(True), (_G.A17, _G.A18)),
+        _G.A17: seed(True, note=_LATER),
+        _G.A18: measured(True, "hwx", "real from H17 on"),
     },
 )
 
@@ -58,7 +59,8 @@ VECTORS: PerTarget[bool] = PerTarget(
     "palettes of vectors",
     {
         **every(disputed(True, "guide ch.25", _NO_VECTORS, "with a single codebook"), (_G.A13, *_MIDDLE)),
-        **every(seed(True, note=_LATER), (_G.A17, _G.A18)),
+        _G.A17: seed(True, note=_LATER),
+        _G.A18: measured(True, "hwx", "real from H17 on"),
     },
 )
 
@@ -128,8 +130,17 @@ INT4_SCALAR: Fact[bool] = disputed(
     "the type table has no 4-bit scalar: a 4-bit weight can only be a palette index",
 ).named("4-bit scalar weights")
 
+FP8_ENCODER: PerTarget[bool] = PerTarget(
+    "fp8 encoder", {**every(seed(False), FROM_A13[:-2]), **every(seed(True, note="from A17 on"), FROM_A13[-2:])}
+)
+ACCUMULATOR: Fact[str] = disputed(
+    "wide, as fp32, ties to even",
+    "guide",
+    Counter("fixed point Q15.16, infinite from 32768 on, ties away from zero", "M6 study", "on M4 and M6"),
+).named("accumulator")
+
 BLOCKWISE_TAKEN: PerTarget[bool] = PerTarget(
-    "blockwise scales taken by the compiler",
+    "blockwise weights",
     every(
         disputed(
             True,
@@ -142,9 +153,10 @@ BLOCKWISE_TAKEN: PerTarget[bool] = PerTarget(
     ),
 )
 INT8_MOVES_LESS: PerTarget[bool] = PerTarget(
-    "int8 moves as bytes where its gates are open",
+    "streamed int8 weights",
     {
-        **every(seed(True), (*_MIDDLE, _G.A18)),
+        **every(seed(True), _MIDDLE),
+        _G.A18: measured(True, "M6 study", "int8 convolutions take 0.58 of the time of fp16"),
         _G.A17: disputed(
             True, "guide ch.25", Counter(False, "ANEForge", "int8 products on the M5 take 0.99 to 1.03 of fp16's time")
         ),

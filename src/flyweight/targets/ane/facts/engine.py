@@ -47,6 +47,7 @@ class Engine:
             hal.PALETTE_LUT_BYTES,
             *codegen.CAPABILITIES.values(),
             *codegen.PALETTE_WIDTHS.values(),
+            codegen.FP8_ENCODER,
             codegen.BLOCKWISE_TAKEN,
             codegen.INT8_MOVES_LESS,
         )
@@ -58,6 +59,7 @@ class Engine:
             codegen.QUANTIZED_PALETTE_ENTRIES,
             codegen.SCALAR_PALETTES_STREAM,
             codegen.INT4_SCALAR,
+            codegen.ACCUMULATOR,
             hal.LUT_BYTES_THAT_FIT,
             SPARSE_FROM,
             WINOGRAD_LOSS,

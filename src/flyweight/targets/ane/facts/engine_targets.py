@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from flyweight.foundation.errors import ArgumentError, nearest
-from flyweight.targets.ane.facts.fact import Counter, Fact, disputed, inferred, measured, seed, unknown
+from flyweight.targets.ane.facts.fact import Counter, Fact, disputed, measured, seed, unknown
 
 T = TypeVar("T")
 
@@ -137,7 +137,12 @@ _SIXTEEN: Counter[int] = Counter(
 
 
 def _engines(**counts: int) -> dict[str, Fact[int]]:
-    return {name: disputed(count, "guide ch.4", _SIXTEEN) for name, count in counts.items()}
+    return {
+        name: seed(count, "guide ch.4", "the M6 study agrees")
+        if count == _SIXTEEN.value
+        else disputed(count, "guide ch.4", _SIXTEEN)
+        for name, count in counts.items()
+    }
 
 
 ENGINES: PerTarget[int] = PerTarget(
@@ -190,10 +195,6 @@ CLOCK: PerTarget[float] = PerTarget(
         }.items()
     },
 )  # fmt: skip
-
-GENERATION_NAMES: Fact[str] = inferred(
-    "H13 is of generation A13", "guide ch.4", "names of the compiler; the A-series chips of phones are not mapped by any source"
-).named("names of generations")
 
 
 def target_facts(target: Target) -> tuple[Fact[Any], ...]:
