@@ -15,12 +15,13 @@ import pytest
 from safetensors.numpy import save_file
 
 import flyweight
+from flyweight.containers.coreml.coreml_package import CoreML
 from flyweight.containers.coreml.element_types import OF_BLOB, TYPES
 from flyweight.containers.coreml.weight_file import WeightFile, WeightFileLayout
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.sources import MemorySource
-from support.coremltools_forms import Array, codes, ct, floats
-from support.coremltools_packages import PACKAGES, cto, decoded, layers, operations, programs, save, specifications
+from support.coremltools_forms import Array, codes, ct, floats, mb
+from support.coremltools_packages import PACKAGES, cto, decoded, operations, programs, save, specifications
 
 logging.disable(logging.CRITICAL)
 from coremltools.libmilstoragepython import _BlobStorageReader as BlobReader  # noqa: E402
@@ -164,10 +165,10 @@ def test_it_reads_our_blobs(count: int, tmp_path: Path) -> None:
 # Writing ------------------------------------------------------------------------------------------
 
 QUANTS = [
-    "dense", "int8", "uint8", "int4", "uint4", "int8-tensor", "uint4-tensor", "int4-b32", "uint4-b16", "lut1", "lut2", "lut3",
-    "lut4", "lut6", "lut8", "lut4-g16", "lut2-v2", "lut4-g16-v2", "sparse", "sparse-lut4", "sparse-lut4-g16", "sparse-int8",
-    "sparse-int4-b32", "sparse-uint4",
+    *(name for name in CoreML().quants if name.isprintable() and " " not in name),
+    "uint4-tensor", "uint4-b16", "lut2-v2", "lut4-g2", "lut4-g4-v2", "sparse-lut4-g2", "sparse-int4-b4", "sparse-uint4",
 ]  # fmt: skip
+"""The names that are listed, and others of the same grammar; groups and blocks that divide what is compressed here."""
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +203,7 @@ def decompressed(path: Path) -> dict[str, Array]:
     }
 
 
-@pytest.mark.parametrize("quant", QUANTS)
+@pytest.mark.parametrize("quant", ["dense", *QUANTS])
 def test_it_decompresses_what_we_write(quant: str, source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.mlpackage"
     flyweight.convert(source, out, quant=quant, allow_ungated=True)
@@ -237,10 +238,29 @@ def graph(path: Path) -> list[Any]:
     return listed
 
 
-@pytest.mark.parametrize("quant", QUANTS[1:])
+def wide_layers() -> Any:
+    """Layers wide enough for blocks of 32 and groups of 16, two thirds of their weights zero."""
+
+    def thinned(*shape: int) -> Array:
+        rng = np.random.default_rng(shape)
+        return np.where(rng.random(shape) < 1 / 3, rng.standard_normal(shape), 0).astype(np.float32)
+
+    @mb.program(input_specs=[mb.TensorSpec((1, 64, 8, 8))], opset_version=ct.target.iOS18)
+    def build(image: Any) -> Any:
+        convolved = mb.conv(x=image, weight=thinned(32, 64, 3, 3), name="convolved")
+        pooled = mb.reduce_mean(x=convolved, axes=[2, 3], keep_dims=False)
+        shared = mb.const(val=thinned(32, 32), name="shared")
+        first = mb.linear(x=pooled, weight=shared, bias=thinned(32), name="first")
+        second = mb.linear(x=mb.relu(x=first), weight=shared, name="second")
+        return mb.matmul(x=second, y=thinned(32, 64), name="product")
+
+    return ct.convert(build, convert_to="mlprogram", minimum_deployment_target=ct.target.iOS18, skip_model_load=True)
+
+
+@pytest.mark.parametrize("quant", QUANTS)
 def test_a_program_is_kept_when_its_weights_are_compressed(quant: str, tmp_path: Path) -> None:
     before, after = tmp_path / "before.mlpackage", tmp_path / "after.mlpackage"
-    save(layers(ct.target.iOS18), before)
+    save(wide_layers(), before)
     flyweight.convert(before, after, quant=quant, allow_ungated=True)
     assert graph(after) == graph(before)
     was, now = specifications(before)[0], specifications(after)[0]
