@@ -179,7 +179,7 @@ def compressing(runs: int) -> Iterator[Row]:
 
 
 def opening(runs: int) -> Iterator[Row]:
-    package = made("gigabyte", 32, MIDDLE)
+    package = made("gigabyte", 256, (2048, 1024))
     command = [sys.executable, "-m", "flyweight", "inspect", str(package)]
 
     def inspect() -> None:
