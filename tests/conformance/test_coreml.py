@@ -21,7 +21,7 @@ from flyweight.containers.coreml.element_types import OF_BLOB, TYPES
 from flyweight.containers.coreml.weight_file import WeightFile, WeightFileLayout
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.sources import MemorySource
-from support.coremltools_forms import Array, codes, converted, ct, floats, mb
+from support.coremltools_forms import Array, codes, converted, ct, drawn_form, floats, mb, program
 from support.coremltools_packages import PACKAGES, cto, decoded, operations, programs, save, specifications
 
 logging.disable(logging.CRITICAL)
@@ -67,6 +67,20 @@ def test_every_weight_decodes_to_its_values(name: str, packages: Path) -> None:
     missing = [key for key, value in theirs.items() if key in used and not any(same(mine, value) for mine in ours.values())]
     assert (wrong, missing) == ([], [])
     assert used
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_drawn_forms_decode_to_their_values(seed: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    forms = {f"weight_{index}": drawn_form(rng) for index in range(30)}
+    save(converted(program(ct.target.iOS26, forms, seed), ct.target.iOS26), tmp_path / "drawn.mlpackage")
+    theirs = decoded(tmp_path / "drawn.mlpackage")
+    with flyweight.open(tmp_path / "drawn.mlpackage") as checkpoint:
+        assert sorted(checkpoint) == sorted(forms)
+        wrong = {
+            name: checkpoint.manifest.entries[name] for name in forms if not same(checkpoint[name], theirs[f"main/{name}"])
+        }
+    assert wrong == {}
 
 
 def used_as_weights(path: Path) -> set[str]:
