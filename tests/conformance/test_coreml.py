@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,13 @@ def test_every_weight_decodes_to_its_values(name: str, packages: Path) -> None:
     missing = [key for key, value in theirs.items() if key in used and not any(same(mine, value) for mine in ours.values())]
     assert (wrong, missing) == ([], [])
     assert used
+
+
+def drawn_package(seed: int, path: Path) -> Path:
+    rng = np.random.default_rng(seed)
+    forms = {f"weight_{index}": drawn_form(rng) for index in range(30)}
+    save(converted(program(ct.target.iOS18, forms, seed), ct.target.iOS18), path)
+    return path
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -235,6 +243,18 @@ def test_it_decompresses_what_we_write(quant: str, source: Path, tmp_path: Path)
     assert len(codecs) == (1 if quant == "dense" else 2)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_forms_survive_another_container(seed: int, tmp_path: Path) -> None:
+    """From coremltools to safetensors, which stores the same parts, and back into a program of our own."""
+    theirs = drawn_package(seed, tmp_path / "theirs.mlpackage")
+    flyweight.convert(theirs, tmp_path / "between.safetensors")
+    flyweight.convert(tmp_path / "between.safetensors", tmp_path / "ours.mlpackage")
+    before, after = decoded(theirs), decoded(tmp_path / "ours.mlpackage")
+    weights = [name for name in before if re.fullmatch(r"main/weight_\d+", name)]
+    assert len(weights) == 30
+    assert [name for name in weights if not same(after[name], before[name])] == []
+
+
 # Compressing again --------------------------------------------------------------------------------
 
 
@@ -313,3 +333,14 @@ def blocks(path: Path) -> Iterator[Any]:
     for specification in specifications(path):
         for function in specification.mlProgram.functions.values():
             yield function.block_specializations[function.opset]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_package_that_is_kept_comes_to_the_same(name: str, packages: Path, tmp_path: Path) -> None:
+    """Every weight is written anew, with the codes it had."""
+    out = tmp_path / "out.mlpackage"
+    flyweight.convert(packages / name, out)
+    assert graph(out) == graph(packages / name)
+    before, after, used = decoded(packages / name), decoded(out), used_as_weights(packages / name)
+    assert used_as_weights(out) == used
+    assert [key for key in used if not same(after[key], before[key])] == []
