@@ -344,3 +344,23 @@ def test_a_package_that_is_kept_comes_to_the_same(name: str, packages: Path, tmp
     before, after, used = decoded(packages / name), decoded(out), used_as_weights(packages / name)
     assert used_as_weights(out) == used
     assert [key for key in used if not same(after[key], before[key])] == []
+
+
+@pytest.mark.parametrize("quant", ["lut2", "dense"])
+@pytest.mark.parametrize("name", ["functions", "state", "nested", "ios16_int8", "ios18_pruned_lut4", "ios18_int4_blocks"])
+def test_compressed_packages_are_compressed_again(name: str, quant: str, packages: Path, tmp_path: Path) -> None:
+    """Functions that share a weight, weights in blocks, a state: codes become those of another form, or plain numbers."""
+    source, out = packages / f"{name}.mlpackage", tmp_path / "out.mlpackage"
+    flyweight.convert(source, out, quant=quant)
+    assert graph(out) == graph(source)
+    before, after = decoded(source), decoded(out)
+    with flyweight.open(source) as old, flyweight.open(out) as new:
+        assert set(new) == set(old)
+        for weight in new:
+            theirs = [value for key, value in after.items() if key == weight or key.endswith(f"/{weight}")]
+            assert any(same(new[weight], value) for value in theirs), weight
+    if quant == "dense":
+        assert [key for key in used_as_weights(source) if not same(after[key], before[key])] == []
+        assert not any(operation.type.startswith("constexpr_") for block in blocks(out) for operation in flattened(block))
+    else:
+        assert any(operation.type == "constexpr_lut_to_dense" for block in blocks(out) for operation in flattened(block))
