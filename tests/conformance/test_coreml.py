@@ -5,7 +5,9 @@ Equal means bit for bit. What coremltools makes of a package is what its own loa
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,13 @@ import pytest
 from safetensors.numpy import save_file
 
 import flyweight
+from flyweight.containers.coreml.coreml_package import CoreML
 from flyweight.containers.coreml.element_types import OF_BLOB, TYPES
 from flyweight.containers.coreml.weight_file import WeightFile, WeightFileLayout
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.sources import MemorySource
-from support.coremltools_forms import Array, codes, ct, floats
-from support.coremltools_packages import PACKAGES, cto, decoded, layers, operations, programs, save, specifications
+from support.coremltools_forms import Array, codes, converted, ct, drawn_form, floats, mb, program
+from support.coremltools_packages import PACKAGES, cto, decoded, operations, programs, save, specifications
 
 logging.disable(logging.CRITICAL)
 from coremltools.libmilstoragepython import _BlobStorageReader as BlobReader  # noqa: E402
@@ -65,6 +68,27 @@ def test_every_weight_decodes_to_its_values(name: str, packages: Path) -> None:
     missing = [key for key, value in theirs.items() if key in used and not any(same(mine, value) for mine in ours.values())]
     assert (wrong, missing) == ([], [])
     assert used
+
+
+def drawn_package(seed: int, path: Path) -> Path:
+    rng = np.random.default_rng(seed)
+    forms = {f"weight_{index}": drawn_form(rng) for index in range(30)}
+    save(converted(program(ct.target.iOS18, forms, seed), ct.target.iOS18), path)
+    return path
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_drawn_forms_decode_to_their_values(seed: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    forms = {f"weight_{index}": drawn_form(rng) for index in range(30)}
+    save(converted(program(ct.target.iOS26, forms, seed), ct.target.iOS26), tmp_path / "drawn.mlpackage")
+    theirs = decoded(tmp_path / "drawn.mlpackage")
+    with flyweight.open(tmp_path / "drawn.mlpackage") as checkpoint:
+        assert sorted(checkpoint) == sorted(forms)
+        wrong = {
+            name: checkpoint.manifest.entries[name] for name in forms if not same(checkpoint[name], theirs[f"main/{name}"])
+        }
+    assert wrong == {}
 
 
 def used_as_weights(path: Path) -> set[str]:
@@ -164,10 +188,10 @@ def test_it_reads_our_blobs(count: int, tmp_path: Path) -> None:
 # Writing ------------------------------------------------------------------------------------------
 
 QUANTS = [
-    "dense", "int8", "uint8", "int4", "uint4", "int8-tensor", "uint4-tensor", "int4-b32", "uint4-b16", "lut1", "lut2", "lut3",
-    "lut4", "lut6", "lut8", "lut4-g16", "lut2-v2", "lut4-g16-v2", "sparse", "sparse-lut4", "sparse-lut4-g16", "sparse-int8",
-    "sparse-int4-b32", "sparse-uint4",
+    *(name for name in CoreML().quants if name.isprintable() and " " not in name),
+    "uint4-tensor", "uint4-b16", "lut2-v2", "lut4-g2", "lut4-g4-v2", "sparse-lut4-g2", "sparse-int4-b4", "sparse-uint4",
 ]  # fmt: skip
+"""The names that are listed, and others of the same grammar; groups and blocks that divide what is compressed here."""
 
 
 @pytest.fixture(scope="module")
@@ -202,20 +226,33 @@ def decompressed(path: Path) -> dict[str, Array]:
     }
 
 
-@pytest.mark.parametrize("quant", QUANTS)
+@pytest.mark.parametrize("quant", ["dense", *QUANTS])
 def test_it_decompresses_what_we_write(quant: str, source: Path, tmp_path: Path) -> None:
+    """`decompress_weights` drops constants that no operation uses, as those of higher rank here; its loader does not."""
     out = tmp_path / "out.mlpackage"
     flyweight.convert(source, out, quant=quant, allow_ungated=True)
-    theirs = decompressed(out)
+    theirs, loaded = decompressed(out), decoded(out)
+    names = json.loads(specifications(out)[0].description.metadata.userDefined["flyweight.names"])
     with flyweight.open(out) as checkpoint:
-        for name in checkpoint:
-            stored = checkpoint.manifest.entries[name]
-            named = "".join(c if c.isalnum() else "_" for c in name)
-            named = f"_{named}" if named[0].isdigit() else named
-            if named in theirs:
-                assert same(checkpoint[name], theirs[named]), (name, stored.codec)
-        compressed = {str(entry.codec) for entry in checkpoint.manifest.entries.values()}
-    assert len(compressed) > 1 or quant == "dense"
+        assert sorted(checkpoint) == sorted(names.values())
+        for called, name in names.items():
+            assert same(checkpoint[name], loaded[f"main/{called}"]), name
+            if checkpoint[name].ndim == 2:
+                assert same(checkpoint[name], theirs[called]), name
+        codecs = {entry.codec.name for entry in checkpoint.manifest.entries.values()}
+    assert len(codecs) == (1 if quant == "dense" else 2)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_forms_survive_another_container(seed: int, tmp_path: Path) -> None:
+    """From coremltools to safetensors, which stores the same parts, and back into a program of our own."""
+    theirs = drawn_package(seed, tmp_path / "theirs.mlpackage")
+    flyweight.convert(theirs, tmp_path / "between.safetensors")
+    flyweight.convert(tmp_path / "between.safetensors", tmp_path / "ours.mlpackage")
+    before, after = decoded(theirs), decoded(tmp_path / "ours.mlpackage")
+    weights = [name for name in before if re.fullmatch(r"main/weight_\d+", name)]
+    assert len(weights) == 30
+    assert [name for name in weights if not same(after[name], before[name])] == []
 
 
 # Compressing again --------------------------------------------------------------------------------
@@ -237,10 +274,29 @@ def graph(path: Path) -> list[Any]:
     return listed
 
 
-@pytest.mark.parametrize("quant", QUANTS[1:])
+def wide_layers() -> Any:
+    """Layers wide enough for blocks of 32 and groups of 16, two thirds of their weights zero."""
+
+    def thinned(*shape: int) -> Array:
+        rng = np.random.default_rng(shape)
+        return np.where(rng.random(shape) < 1 / 3, rng.standard_normal(shape), 0).astype(np.float32)
+
+    @mb.program(input_specs=[mb.TensorSpec((1, 64, 8, 8))], opset_version=ct.target.iOS18)
+    def build(image: Any) -> Any:
+        convolved = mb.conv(x=image, weight=thinned(32, 64, 3, 3), name="convolved")
+        pooled = mb.reduce_mean(x=convolved, axes=[2, 3], keep_dims=False)
+        shared = mb.const(val=thinned(32, 32), name="shared")
+        first = mb.linear(x=pooled, weight=shared, bias=thinned(32), name="first")
+        second = mb.linear(x=mb.relu(x=first), weight=shared, name="second")
+        return mb.matmul(x=second, y=thinned(32, 64), name="product")
+
+    return ct.convert(build, convert_to="mlprogram", minimum_deployment_target=ct.target.iOS18, skip_model_load=True)
+
+
+@pytest.mark.parametrize("quant", QUANTS)
 def test_a_program_is_kept_when_its_weights_are_compressed(quant: str, tmp_path: Path) -> None:
     before, after = tmp_path / "before.mlpackage", tmp_path / "after.mlpackage"
-    save(layers(ct.target.iOS18), before)
+    save(wide_layers(), before)
     flyweight.convert(before, after, quant=quant, allow_ungated=True)
     assert graph(after) == graph(before)
     was, now = specifications(before)[0], specifications(after)[0]
@@ -251,3 +307,60 @@ def test_a_program_is_kept_when_its_weights_are_compressed(quant: str, tmp_path:
         assert all(same(checkpoint[name], theirs[name]) for name in checkpoint)
         assert any(entry.codec.name != "raw" for entry in checkpoint.manifest.entries.values())
     assert programs(after)
+
+
+def test_names_of_new_operations_are_not_taken_already(tmp_path: Path) -> None:
+    """A weight `w` beside inputs that are called as what it is made of would be."""
+    taken = ("w_mask", "w_nonzero_data", "w_lut", "w_unscaled", "w_sparse")
+
+    @mb.program(input_specs=[mb.TensorSpec((1, 64)) for _ in taken], opset_version=ct.target.iOS18)
+    def build(w_mask: Any, w_nonzero_data: Any, w_lut: Any, w_unscaled: Any, w_sparse: Any) -> Any:
+        weight = mb.const(val=np.random.default_rng(0).standard_normal((32, 64)).astype(np.float32), name="w")
+        given = mb.concat(values=[w_mask, w_nonzero_data, w_lut, w_unscaled, w_sparse], axis=0)
+        return mb.linear(x=given, weight=weight, name="y")
+
+    before, after = tmp_path / "before.mlpackage", tmp_path / "after.mlpackage"
+    save(converted(build, ct.target.iOS18), before)
+    flyweight.convert(before, after, quant="sparse-lut4", allow_ungated=True)
+    assert graph(after) == graph(before)
+    assert programs(after)
+    outputs = [output.name for block in blocks(after) for operation in flattened(block) for output in operation.outputs]
+    assert len(set(outputs)) == len(outputs)
+    assert not set(outputs) & set(taken)
+
+
+def blocks(path: Path) -> Iterator[Any]:
+    for specification in specifications(path):
+        for function in specification.mlProgram.functions.values():
+            yield function.block_specializations[function.opset]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_package_that_is_kept_comes_to_the_same(name: str, packages: Path, tmp_path: Path) -> None:
+    """Every weight is written anew, with the codes it had."""
+    out = tmp_path / "out.mlpackage"
+    flyweight.convert(packages / name, out)
+    assert graph(out) == graph(packages / name)
+    before, after, used = decoded(packages / name), decoded(out), used_as_weights(packages / name)
+    assert used_as_weights(out) == used
+    assert [key for key in used if not same(after[key], before[key])] == []
+
+
+@pytest.mark.parametrize("quant", ["lut2", "dense"])
+@pytest.mark.parametrize("name", ["functions", "state", "nested", "ios16_int8", "ios18_pruned_lut4", "ios18_int4_blocks"])
+def test_compressed_packages_are_compressed_again(name: str, quant: str, packages: Path, tmp_path: Path) -> None:
+    """Functions that share a weight, weights in blocks, a state: codes become those of another form, or plain numbers."""
+    source, out = packages / f"{name}.mlpackage", tmp_path / "out.mlpackage"
+    flyweight.convert(source, out, quant=quant)
+    assert graph(out) == graph(source)
+    before, after = decoded(source), decoded(out)
+    with flyweight.open(source) as old, flyweight.open(out) as new:
+        assert set(new) == set(old)
+        for weight in new:
+            theirs = [value for key, value in after.items() if key == weight or key.endswith(f"/{weight}")]
+            assert any(same(new[weight], value) for value in theirs), weight
+    if quant == "dense":
+        assert [key for key in used_as_weights(source) if not same(after[key], before[key])] == []
+        assert not any(operation.type.startswith("constexpr_") for block in blocks(out) for operation in flattened(block))
+    else:
+        assert any(operation.type == "constexpr_lut_to_dense" for block in blocks(out) for operation in flattened(block))

@@ -34,7 +34,8 @@ def codes(rng: np.random.Generator, name: str, *shape: int) -> Array:
     bits = int(name.lstrip("uint"))
     least, most = (0, 2**bits - 1) if name.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     drawn = rng.integers(least, most + 1, shape)
-    drawn.flat[0], drawn.flat[-1] = least, most
+    if drawn.size:
+        drawn.flat[0], drawn.flat[-1] = least, most
     return drawn.astype(numpy_type(name))
 
 
@@ -321,6 +322,35 @@ FORMS: dict[str, tuple[Any, dict[str, Form]]] = {
     ),
 }
 """Programs by name: the system they are for, and their weights."""
+
+
+def drawn_form(rng: np.random.Generator) -> Form:
+    """A form of iOS 18 with a shape, types and blocks that were drawn."""
+
+    def one_of(*choices: Any) -> Any:
+        return choices[rng.integers(len(choices))]
+
+    def divisor(length: int) -> int:
+        return int(one_of(*(count for count in range(1, length + 1) if length % count == 0)))
+
+    shape = tuple(int(length) for length in rng.integers(1, 13, one_of(1, 2, 2, 2, 3, 4)))
+    blocks = tuple(divisor(length) for length in shape)
+    axis = int(rng.integers(len(shape)))
+    rows = tuple(divisor(length) if at == axis else 1 for at, length in enumerate(shape))
+    float_type = one_of("fp16", "fp16", "fp32")
+    data, bits = one_of("int4", "uint4", "int8", "uint8"), one_of(1, 2, 3, 4, 6, 8)
+    vector = one_of(1, 1, 2, 3, 4)
+    along = None if vector == 1 else int(rng.integers(-len(shape), len(shape)))
+    palette = (bits, float_type, shape, rows, vector, along)
+    linear = (data, float_type, shape, blocks, one_of("", data))
+    return one_of(
+        blockwise(*linear),
+        lut(*palette),
+        sparse(rng.random(), float_type, *shape),
+        sparse_blockwise(*linear),
+        sparse_lut(*palette),
+        scaled(lut(bits, float_type, shape, rows), blocks, scale=float_type),
+    )
 
 
 def program(target: Any, forms: dict[str, Form], seed: int) -> Any:

@@ -378,7 +378,7 @@ def _sparse_codes(reader: Reader, operation: Operation, values: Operation) -> Fo
     same_mask = (
         operation.names_of("mask") == [values.outputs[0][0]]
         if reader.computed(operation, "mask") is values
-        else reader.array(operation, "mask") == made.mask
+        else reader.program.are_equal(reader.array(operation, "mask"), made.mask)
     )
     if not same_mask or operation.names_of("nonzero_data") != [values.outputs[-1][0]]:
         raise operation.unsupported("mask and values that do not belong together")

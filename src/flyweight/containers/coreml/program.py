@@ -224,7 +224,23 @@ class Program:
             runs = [field for field in floats if field.number == 1]
             if len(runs) == 1:  # packed, or a single number
                 return Extent(self.model, runs[0].start, runs[0].end - runs[0].start)
+            if not runs:
+                return Extent(self.model, 0, 0)
         raise operation.unsupported("an immediate value that is no run of bytes")
+
+    def are_equal(self, one: Value, other: Value) -> bool:
+        """Whether two arrays are one blob, or the same bytes in the program itself."""
+        if one == other:
+            return True
+        if (
+            one[:2] != other[:2]
+            or one.extent is None
+            or other.extent is None
+            or {one.extent.file, other.extent.file} != {self.model}
+        ):
+            return False
+        data = self.message.data
+        return data[one.extent.offset : one.extent.end] == data[other.extent.offset : other.extent.end]
 
     def check_overlaps(self) -> None:
         for file in self.weight_files.values():
