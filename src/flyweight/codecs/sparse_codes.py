@@ -44,6 +44,10 @@ class SparseCodes(OuterCodec):
         super().__post_init__()
         require_integers(self, "stored", most=2**63 - 1)
 
+    @property
+    def value_dtype(self) -> DType | None:
+        return self.inner_codec.value_dtype
+
     # Layout
 
     def inner_spec(self, spec: TensorSpec) -> TensorSpec:
