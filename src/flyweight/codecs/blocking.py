@@ -75,6 +75,11 @@ class Blocking:
     def run(self) -> int:
         return self.lengths[self._cut_axis] * prod(self.shape[self._cut_axis + 1 :])
 
+    @property
+    def row(self) -> int:
+        """Elements along the last axis that is cut, and all within them: rows of so many are whole runs."""
+        return self.run * (self.counts[self._cut_axis] if self._cut_axis else 1)
+
     @cached_property
     def in_order(self) -> bool:
         """Whether every block is a single run, so that blocks follow one another in memory."""

@@ -17,9 +17,10 @@ import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs import packing
+from flyweight.codecs.affine import Affine
 from flyweight.codecs.blocking import Blocking, block_lengths
 from flyweight.codecs.casts import as_float, astype
-from flyweight.codecs.codec import Array, Codec, Parts, StoredCodes
+from flyweight.codecs.codec import Array, Codec, Filler, Parts, StoredCodes, column_weights
 from flyweight.codecs.value_checks import require_f32, require_finite, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
@@ -53,6 +54,10 @@ class Blockwise(Codec):
     @property
     def bits(self) -> int:
         return self._data.bits
+
+    @property
+    def value_dtype(self) -> DType | None:
+        return DType.F16 if self.scale == "f16" else None
 
     @property
     def masked_together(self) -> int:
@@ -277,6 +282,32 @@ class Blockwise(Codec):
             reach = self._round(astype(peak / scale, self._data.numpy).astype(np.float64) * scale)
         self._require_range(np.isfinite(reach))
         return self._parts(spec, blocking.from_block_order(data), scale, np.zeros(scale.shape))
+
+    # The same grids in the affine codec's bytes: its quantizers fill this codec too
+
+    def _affine(self, spec: TensorSpec) -> tuple[Affine, TensorSpec] | None:
+        """For signed codes alone: the codec and the rows in which blocks are its groups; None where they are none."""
+        blocking = self.blocking(spec)
+        if self.offset or not self._half or not blocking.in_order or not spec.size:
+            return None
+        rows = TensorSpec((spec.size // blocking.row, blocking.row), DType.F32)
+        return Affine(self.bits, blocking.run, "symmetric", self.scale), rows
+
+    def filled_by(self, filler: Filler, spec: TensorSpec, array: Array, importance: Array | None = None) -> Parts:
+        """Values differ from those of the affine codec by their rounding to the type of the scale."""
+        same = self._affine(spec)
+        if filler.takes(self) or same is None or not filler.takes(same[0]):
+            return super().filled_by(filler, spec, array, importance)
+        affine, rows = same
+        if importance is not None:
+            column_weights(importance, spec)  # refuses what is none
+            importance = np.tile(importance, rows.columns // spec.columns)
+        parts = filler.fill(array, affine, rows, importance)
+        self._require_range(self._in_range(parts["scale"], np.zeros(1)))
+        packed = parts["codes"]
+        if rows.columns * self.bits % 8:  # rows share bytes
+            packed = packing.pack("little", packing.unpack("little", packed, self.bits, rows.columns).reshape(1, -1), self.bits)
+        return self._parts(spec, packed, parts["scale"], np.zeros(1))
 
     def _require_range(self, finite: Array) -> None:
         if not finite.all():

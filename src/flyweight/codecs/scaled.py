@@ -51,6 +51,10 @@ class Scaled(OuterCodec):
         return self.inner_codec.needs_fit
 
     @property
+    def value_dtype(self) -> DType | None:
+        return DType.F16 if self.scale == "f16" else None
+
+    @property
     def masked_together(self) -> int:
         return self.inner_codec.masked_together
 

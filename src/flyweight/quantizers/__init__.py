@@ -17,5 +17,7 @@ QUANTIZERS: Table[Quantizer] = Table(
         "clip": "clip:clip",
         "hqq": "half_quadratic:hqq",
         "mistralrs": "mistralrs:mistralrs",
+        "coremltools": "coremltools:coremltools",
+        "coremltools_symmetric": "coremltools:symmetric",
     },
 )

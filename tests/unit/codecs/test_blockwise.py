@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from flyweight.codecs import codec_for, take_rows
+from flyweight.codecs.affine import Affine
 from flyweight.codecs.blockwise import Blockwise
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import CodecSpec, EncodedTensor, TensorSpec, has_rows, rows_encode_alone
+from flyweight.quantizers import QUANTIZERS
 
 TYPES = {"f16": np.float16, "f32": np.float32}
 BLOCKS = [
@@ -252,3 +254,37 @@ def test_values_that_mean_nothing_are_complained_about() -> None:
         assert codec.check_values(spec, sound | {"scale": wrong}) == complaint
     small = sound | {"codes": np.zeros_like(sound["codes"]), "offset": np.zeros_like(sound["offset"]), "scale": wrong}
     assert codec.check_values(spec, small) is None  # no code reaches that far
+
+
+@pytest.mark.parametrize("scale", TYPES)
+@pytest.mark.parametrize(
+    ("shape", "block"),
+    [((16, 64), "1x32"), ((16, 64), "1"), ((15, 63), "1"), ((4, 6, 3, 3), "1"), ((64,), "1x16"), ((8, 8), "")],
+)
+def test_the_search_of_affine_grids_fills_it_too(shape: tuple[int, ...], block: str, scale: str) -> None:
+    """The same codes and scales as in the affine codec; less error than its own encoder's, importance or not."""
+    values = np.random.default_rng(4).standard_t(4, shape).astype(np.float32)
+    codec, spec, by = Blockwise("i4", block, scale), f32(*shape), np.where(np.arange(shape[-1]) % 3 == 0, 1, 1e-4)
+    parts, own = QUANTIZERS["clip"](values, codec, spec), codec.encode(spec, values)
+
+    def error(parts: Any, weights: Any = 1) -> float:
+        return float((np.square(codec.decode(spec, parts) - values) * weights).sum())
+
+    assert error(parts) < 0.9 * error(own)
+    assert error(QUANTIZERS["clip"](values, codec, spec, by), by) < error(parts, by)
+    rows = values.reshape(-1, {"1x32": 64, "1x16": 16, "": 64}.get(block, int(np.prod(shape[1:]))))
+    affine = Affine(4, {"1x32": 32, "1x16": 16}.get(block, 0), "symmetric", scale)
+    same = QUANTIZERS["clip"](rows, affine, f32(*rows.shape))
+    assert parts["scale"].tobytes() == same["scale"].tobytes()
+
+
+def test_the_search_does_not_fill_what_is_no_affine_grid() -> None:
+    for codec in (Blockwise("i4", "2x8"), Blockwise("i4", "0x1"), Blockwise("u4", "1", offset="data"), Blockwise("f16", "1")):
+        with pytest.raises(UnsupportedError) as caught:
+            QUANTIZERS["clip"](np.ones((4, 16)), codec, f32(4, 16))
+        assert caught.value.code == "E_QUANTIZER"
+
+
+def test_values_have_the_type_of_the_scale() -> None:
+    assert Blockwise().value_dtype is DType.F16
+    assert Blockwise(scale="f32").value_dtype is None

@@ -7,6 +7,7 @@ import pytest
 
 from flyweight.codecs import Codec
 from flyweight.codecs.affine import Affine
+from flyweight.codecs.blockwise import Blockwise
 from flyweight.codecs.palette import Palette
 from flyweight.codecs.raw import Raw
 from flyweight.foundation.dtypes import DType
@@ -14,7 +15,11 @@ from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers import QUANTIZERS, Quantizer
 
-FILLED = {"kmeans": Palette(4)}
+FILLED: dict[str, Codec] = {
+    "kmeans": Palette(4),
+    "coremltools": Blockwise("i4", "1"),
+    "coremltools_symmetric": Blockwise("u4", "1", offset="data"),
+}
 """A codec for each quantizer that does not fill affine grids."""
 EACH = pytest.mark.parametrize(
     ("quantizer", "codec"),
