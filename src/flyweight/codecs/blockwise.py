@@ -77,10 +77,6 @@ class Blockwise(Codec):
     def _levels(self) -> int:
         return (1 << self.bits) - 1
 
-    @property
-    def value_dtype(self) -> DType | None:
-        return DType.F16 if self.scale == "f16" else None
-
     # Layout
 
     def blocking(self, spec: TensorSpec) -> Blocking:

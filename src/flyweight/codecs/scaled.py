@@ -58,10 +58,6 @@ class Scaled(OuterCodec):
     def masked_together(self) -> int:
         return self.inner_codec.masked_together
 
-    @property
-    def value_dtype(self) -> DType | None:
-        return DType.F16 if self.scale == "f16" else None
-
     # Layout
 
     def inner_spec(self, spec: TensorSpec) -> TensorSpec:
