@@ -69,6 +69,11 @@ class Blockwise(Codec):
         return (_INTEGERS | _FLOATS)[self.data]
 
     @property
+    def is_symmetric(self) -> bool:
+        """Whether codes are signed and have no offset."""
+        return self._data.kind == "i" and not self.offset
+
+    @property
     def _half(self) -> int:
         """What an unsigned code is more than the code it stands for."""
         return 1 << self.bits - 1 if self._data.kind == "i" else 0
@@ -207,12 +212,15 @@ class Blockwise(Codec):
         values = blocking.to_block_order(as_float(array).reshape(blocking.shape))
         if self.data in _FLOATS:
             return self._encode_floats(spec, blocking, astype(values, _F32))
-        if self._half and not self.offset:
+        if self.is_symmetric:
             return self._encode_symmetric(spec, blocking, values)
         values = astype(values, _F32)
-        scale, offset = self._grid(*_extremes(values, blocking.block_size))
+        return self.store_nearest(spec, values, *self._grid(*block_extremes(values, blocking.block_size)))
+
+    def store_nearest(self, spec: TensorSpec, values: Array, scale: Array, offset: Array) -> Parts:
+        """The parts for values in block order, (1, elements), by the nearest codes of grids as they are stored, (1, blocks)."""
         self._require_range(self._in_range(scale, offset))
-        codes = np.empty(values.shape, np.uint8)
+        blocking, codes = self.blocking(spec), np.empty(values.shape, np.uint8)
         zero = astype(offset, _F32) + np.float32(self._half)
         kernels.grid_codes(values, astype(scale, _F32), zero, blocking.block_size, False, self._levels, codes)
         return self.store(spec, blocking.from_block_order(codes ^ np.uint8(self._half)), scale, offset)
@@ -270,7 +278,7 @@ class Blockwise(Codec):
 
     def _encode_floats(self, spec: TensorSpec, blocking: Blocking, values: Array) -> Parts:
         """Scales are powers of two, which round nothing, and as large as the values of their block, where they can be."""
-        low, high = _extremes(values, blocking.block_size)
+        low, high = block_extremes(values, blocking.block_size)
         peak = np.maximum(-low, high)
         scale = np.ldexp(1.0, np.clip(np.frexp(peak)[1], *_EXPONENTS[self.scale]))
         with np.errstate(over="ignore", under="ignore"):
@@ -284,7 +292,7 @@ class Blockwise(Codec):
     def _affine(self, spec: TensorSpec) -> tuple[Affine, TensorSpec] | None:
         """For signed codes alone: the codec and the rows in which blocks are its groups; None where they are none."""
         blocking = self.blocking(spec)
-        if self.offset or not self._half or not blocking.in_order or not spec.size:
+        if not (self.is_symmetric and blocking.in_order and spec.size):
             return None
         rows = TensorSpec((spec.size // blocking.row, blocking.row), DType.F32)
         return Affine(self.bits, blocking.run, "symmetric", self.scale), rows
@@ -320,7 +328,7 @@ class _Stored:
     offset: Array
 
 
-def _extremes(values: Array, block: int) -> tuple[Array, Array]:
+def block_extremes(values: Array, block: int) -> tuple[Array, Array]:
     """The least and the greatest value of each block, (1, blocks) float64, all finite."""
     starts = np.arange(0, values.shape[1], block)
     # Which zero is the least of +0 and −0 differs between processors; adding +0 makes every zero positive.

@@ -63,7 +63,7 @@ def _fill(array: Array, codec: Blockwise, spec: TensorSpec, importance: Array | 
 
 
 def _is_linear(codec: Codec) -> bool:
-    return isinstance(codec, Blockwise) and (codec.offset == "data" or (codec.data in ("i4", "i8") and not codec.offset))
+    return isinstance(codec, Blockwise) and (codec.offset == "data" or codec.is_symmetric)
 
 
 def _has_unsigned_offset(codec: Codec) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import product
 from math import prod
 from typing import Any
@@ -288,3 +289,16 @@ def test_the_search_does_not_fill_what_is_no_affine_grid() -> None:
 def test_values_have_the_type_of_the_scale() -> None:
     assert Blockwise().value_dtype is DType.F16
     assert Blockwise(scale="f32").value_dtype is None
+
+
+@pytest.mark.parametrize("block", ["", "1", "0x1", "64x16"])
+def test_values_are_handed_out_in_runs_of_bounded_memory(block: str) -> None:
+    """The scales of 1 M weights in f32, and some slabs: far less than the 4 MB of the values."""
+    codec, spec = Blockwise("i4", block, offset="data"), f32(1024, 1024, 1, 1)
+    parts = random_parts(codec, spec, 1)
+    tracemalloc.start()
+    count = sum(run.size for run in codec.decoded_runs(spec, parts))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert count == spec.size
+    assert peak < 2 << 20

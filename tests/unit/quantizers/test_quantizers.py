@@ -103,6 +103,31 @@ def test_every_quantizer_takes_importance_and_refuses_what_is_none(quantizer: Qu
         assert caught.value.code == "E_IMPORTANCE"
 
 
+@pytest.mark.parametrize("data", ["i4", "i8"])
+@pytest.mark.parametrize("block", ["", "1", "1x16", "2x8"])
+def test_signed_codes_are_anchored_at_their_least(data: str, block: str) -> None:
+    """The extreme of larger magnitude is exact, whichever its sign: it is a power of two here, and so is the scale."""
+    values = np.random.default_rng(3).uniform(-0.9, 0.9, (4, 32)).astype(np.float32)
+    values[::2, ::8], values[1::2, ::8] = 2, -4
+    codec = Blockwise(data, block)
+    parts = QUANTIZERS["anchored"](values, codec, f32(4, 32))
+    decoded = codec.decode(f32(4, 32), parts)
+    far = np.abs(values) == 4 if block in ("", "2x8") else np.abs(values) > 1
+    assert np.array_equal(decoded[far], values[far])
+    assert (np.sign(parts["scale"]) == (1 if block in ("", "2x8") else np.float32([[-1], [1], [-1], [1]]))).all()
+    assert np.abs(decoded - values).max() <= np.abs(parts["scale"]).max() * (0.5 + 2.0**-8)
+
+
+def test_anchored_signed_codes_lose_less() -> None:
+    values = np.random.default_rng(3).standard_normal((64, 64)).astype(np.float32)
+    codec = Blockwise("i4", "1x32")
+    anchored, nearest = (
+        float(np.square(codec.decode(f32(64, 64), QUANTIZERS[name](values, codec, f32(64, 64))) - values).sum())
+        for name in ("anchored", "nearest")
+    )
+    assert anchored < 0.85 * nearest
+
+
 @pytest.mark.parametrize("name", ["nearest", "anchored"])
 def test_rules_that_leave_nothing_to_weigh_give_the_same_bytes(name: str) -> None:
     values = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
