@@ -25,6 +25,8 @@ from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.limits import MAX_RANK
 from flyweight.foundation.tensor import TensorSpec
 
+_SHORT = 64
+"""Elements of a run: to repeat a number for fewer is faster than a loop over them."""
 _LENGTH = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
@@ -107,6 +109,20 @@ class Blocking:
         lengths[-1] -= last * self.run - stop
         repeated: Array = of_runs[0].repeat(lengths)
         return repeated[None]
+
+    def apply(self, operation: np.ufunc, values: Array, numbers: Array, start: int) -> None:
+        """operation(value, the number of its block) in place, for the elements from `start`, (1, elements)."""
+        if self.run < _SHORT:
+            operation(values, self.of_elements(numbers, start, start + values.size), out=values)
+            return
+        at, stop = start, start + values.size
+        while at < stop:  # to the end of the run that is under way, then all whole runs, then the rest
+            whole = stop - (stop - at) % self.run
+            end = whole if at % self.run == 0 and whole > at else min(at - at % self.run + self.run, stop)
+            first, last = at // self.run, -(-end // self.run)
+            some = values[:, at - start : end - start].reshape(last - first, -1)
+            operation(some, self.of_runs(numbers, first, last).reshape(-1, 1), out=some)
+            at = end
 
     # Encoding follows the blocks: one after the other, each row-major.
 

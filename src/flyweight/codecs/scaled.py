@@ -18,14 +18,15 @@ from typing import ClassVar
 import numpy as np
 
 from flyweight.codecs.blocking import Blocking, block_lengths
-from flyweight.codecs.casts import astype
+from flyweight.codecs.casts import astype, cast_into
 from flyweight.codecs.codec import Array, Codec, Parts
 from flyweight.codecs.outer import EncodeInner, OuterCodec
 from flyweight.codecs.value_checks import require_f32, require_finite, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
-from flyweight.foundation.tensor import Layout, TensorSpec
+from flyweight.foundation.tensor import CodecSpec, Layout, TensorSpec
 
+_PALETTE = CodecSpec("palette")
 _SCALES = {"f16": DType.F16, "f32": DType.F32}
 _F32 = DType.F32.numpy
 _SLAB = 1 << 16
@@ -34,6 +35,7 @@ _SLAB = 1 << 16
 
 @dataclass(frozen=True)
 class Scaled(OuterCodec):
+    inner: CodecSpec = _PALETTE
     block: str = "1"
     scale: str = "f16"
 
@@ -98,12 +100,12 @@ class Scaled(OuterCodec):
 
     def _multiply(self, blocking: Blocking, scale: Array, start: int, values: Array) -> None:
         """The elements from `start`, (1, elements), in place."""
+        if self.scale == "f16" and not (self.inner_codec.exact or self.inner_codec.value_dtype is DType.F16):
+            cast_into(self._round(values), values)
         with np.errstate(all="ignore"):
-            if self.scale == "f16":
-                values[...] = self._round(values)
-            values *= blocking.of_elements(scale, start, start + values.size)
-            if self.scale == "f16":
-                values[...] = self._round(values)
+            blocking.apply(np.multiply, values, scale, start)
+        if self.scale == "f16":
+            cast_into(self._round(values), values)
 
     def _round(self, wide: Array) -> Array:
         return astype(wide, _SCALES[self.scale].numpy)
@@ -140,6 +142,5 @@ class Scaled(OuterCodec):
             raise UnsupportedError(f"the weights are too large for {self.scale} scales", code="E_RANGE", hint="use f32 scales")
         divisor = np.where(scale > 0, scale, np.ones((), scale.dtype)).astype(np.float32)
         for start in range(0, spec.size, _SLAB):
-            some = values[:, start : start + _SLAB]
-            some /= blocking.of_elements(divisor, start, start + some.size)
+            blocking.apply(np.divide, values[:, start : start + _SLAB], divisor, start)
         return values.reshape(spec.shape), scale.reshape(stored.shape)

@@ -26,14 +26,14 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import CodecSpec, Layout, TensorSpec
 
-_INT8 = CodecSpec("blockwise")
-_SLAB = 1 << 20
+_BLOCKWISE = CodecSpec("blockwise")
+_SLAB = 1 << 16
 """Values that are set to zero at a time."""
 
 
 @dataclass(frozen=True)
 class SparseCodes(OuterCodec):
-    inner: CodecSpec = _INT8
+    inner: CodecSpec = _BLOCKWISE
     stored: int = 0
 
     name = "sparse_codes"
@@ -189,7 +189,10 @@ class SparseCodes(OuterCodec):
 
 def _clear(values: Array, mask: Array) -> None:
     """Zero where a mask, low bits first, has none."""
+    words = values.view("<u4")
     for start in range(0, values.size, _SLAB):
-        some = values[start : start + _SLAB]
-        kept = np.unpackbits(mask[start // 8 : start // 8 + -(-some.size // 8)], count=some.size, bitorder="little")
-        some[kept == 0] = 0
+        some = words[None, start : start + _SLAB]
+        marks = mask[None, start // 8 : start // 8 + -(-some.size // 8)]
+        kept = np.empty((1, int(np.bitwise_count(marks).sum(dtype=np.int64))), words.dtype)
+        kernels.gather(marks, some, kept)
+        kernels.expand(marks, kept, some)
