@@ -29,12 +29,12 @@ import flyweight
 from bench import record, recorded
 from bench.quality.permute import permuted_beside
 from flyweight.checkpoint import Checkpoint, open_checkpoint
-from flyweight.codecs import CODECS, Codec
+from flyweight.codecs import Codec, codec_for
 from flyweight.evaluate import Predictor, evaluate, windows_of
 from flyweight.evaluate.predict import of_decoder
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
-from flyweight.foundation.tensor import RAW, EncodedTensor, TensorSpec
+from flyweight.foundation.tensor import RAW, CodecSpec, EncodedTensor, TensorSpec
 from flyweight.quantizers import QUANTIZERS
 from flyweight.runtime import open_model
 from flyweight.runtime.decoder import Decoder, Settings
@@ -95,7 +95,7 @@ def _there_and_back(codec: Codec, quantizer: str, values: Array) -> tuple[Array,
 
 
 def codec_named(name: str, **params: Any) -> Codec:
-    return next(kind for kind in CODECS if kind.name == name)(**params)
+    return codec_for(CodecSpec.read({"name": name, "params": params}, code="E_CODEC_PARAMS"))
 
 
 class Judge:

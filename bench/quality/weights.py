@@ -51,6 +51,11 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     ],
     "hqq": [{"bits": bits} for bits in (2, 3, 4, 8)],
     "palette": [{"bits": bits} for bits in (2, 3, 4, 6, 8)],
+    "blockwise": [
+        *({"data": data, "block": block} for data, block in (("i8", "1"), ("i4", "1"), ("i4", "1x32"))),
+        {"data": "u4", "block": "1x32", "offset": "data"},
+    ],
+    "sparse_codes": [],  # of dense weights it stores all
 }
 
 Array = np.ndarray[Any, Any]
