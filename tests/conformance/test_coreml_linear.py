@@ -1,4 +1,5 @@
-"""The linear quantizers of coremltools: their bytes are ours, in both modes, of every type of codes, whatever the blocks.
+"""Linear quantization of coremltools: its operators give our values, and its quantizers our bytes, in both modes, of every type
+of codes, whatever the blocks.
 
 `python tests/conformance/test_coreml_linear.py` writes tests/golden/coreml_linear.npz anew.
 """
@@ -11,8 +12,10 @@ from itertools import product
 import numpy as np
 import pytest
 
+from flyweight.codecs import packing
 from flyweight.codecs.blocking import Blocking, block_lengths
 from flyweight.codecs.blockwise import Blockwise
+from flyweight.codecs.sparse_codes import SparseCodes
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import TensorSpec
@@ -22,15 +25,65 @@ from support.linear_weights import DATA, MODES, Case, drawn
 
 logging.disable(logging.CRITICAL)  # coremltools reports the parts of it that only a Mac has
 from coremltools.converters.mil.mil import types  # noqa: E402
+from coremltools.converters.mil.mil.ops.defs.iOS18.compression import (  # noqa: E402
+    constexpr_blockwise_shift_scale,
+    constexpr_sparse_blockwise_shift_scale,
+    constexpr_sparse_to_dense,
+)
 from coremltools.optimize.coreml._quantization_passes import linear_quantize_weights  # noqa: E402
 
 logging.disable(logging.NOTSET)
 
+FORMS = [
+    Blockwise(data, block, scale, offset)
+    for data, block, scale, offset in product(
+        (*DATA, "f16", "f32"), ("", "1", "0x1", "1x4", "2x8"), ("f16", "f32"), ("", "data", "f16", "f32")
+    )
+    if not (data[0] == "f" and offset == "data")
+    and (scale, offset) != ("f16", "f32")  # it leaves such values in f32, though their type is f16
+]
 CASES = 400
 """Of each of eight quantizations."""
 KEPT = 16
 """Of them in the golden file."""
 GOLDEN_FILE = GOLDEN / "coreml_linear.npz"
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("codec", FORMS, ids=lambda codec: str(codec.spec))
+def test_the_operators_give_our_values(codec: Blockwise) -> None:
+    """From any codes, and scales of either sign; also where a mask keeps half of the codes."""
+    rng, spec = np.random.default_rng(2), TensorSpec((4, 16), DType.F32)
+    shape = codec.layout(spec)["scale"].shape
+    scale = rng.standard_normal(shape).astype(f"f{int(codec.scale[1:]) // 8}")
+    low, high = {"i4": (-8, 8), "u4": (0, 16), "i8": (-128, 128), "u8": (0, 256)}.get(codec.data, (0, 1))
+    if high == 1:
+        data = rng.standard_normal(spec.shape).astype(f"f{int(codec.data[1:]) // 8}")
+    else:
+        data = rng.integers(low, high, spec.shape).astype(np.int8 if low else np.uint8)
+    offset = None
+    if codec.offset == "data":
+        offset = rng.integers(low, high, shape).astype(data.dtype)
+    elif codec.offset:
+        offset = rng.standard_normal(shape).astype(f"f{int(codec.offset[1:]) // 8}")
+    if high == 1:
+        parts = {"codes": data, "scale": scale} | ({} if offset is None else {"offset": offset})
+    else:
+        parts = dict(codec.store(spec, data.view(np.uint8).reshape(1, -1), scale, np.zeros(1) if offset is None else offset))
+    theirs = constexpr_blockwise_shift_scale.decompress(data, scale, offset)
+    assert np.array_equal(codec.decode(spec, parts), theirs.astype(np.float32))
+
+    mask = rng.integers(0, 2, spec.shape).astype(np.uint8)
+    kept, values = constexpr_sparse_blockwise_shift_scale.decompress(mask, data[mask != 0], scale, offset)
+    sparse = SparseCodes(codec.spec, int(mask.sum()))
+    stored = (
+        data[mask != 0]
+        if high == 1
+        else packing.pack("little", data[mask != 0].view(np.uint8)[None] & (high - low - 1), codec.bits)[0]
+    )
+    under = {f"inner.{name}": part for name, part in parts.items()} | {"inner.codes": stored}
+    decoded = sparse.decode(spec, {"mask": np.packbits(mask.reshape(-1), bitorder="little"), **under})
+    assert np.array_equal(decoded, constexpr_sparse_to_dense.decompress(values, kept).astype(np.float32))
 
 
 def block_sizes(case: Case) -> list[int]:
