@@ -29,7 +29,7 @@ from flyweight.codecs.palette_frame import Frame
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.kernels.palettes.kmeans_1d import centres
-from flyweight.quantizers.kmeans_vectors import MOST_VECTORS, spread, vector_centres
+from flyweight.quantizers.kmeans_vectors import MOST_VECTORS, sample, vector_centres
 from flyweight.quantizers.quantizer import Quantizer
 
 _MOST_POINTS = 1 << 16
@@ -145,15 +145,9 @@ def _vector_tables(points: _Points, places: list[slice], tables: int, entries: i
 
 
 def _sample(points: _Points, places: list[slice]) -> tuple[Array, Array | None]:
-    """Of the points of one table in several pieces, as many as are worth looking at."""
-    per_position, first = points.frame.per_position, places[0].start
-    chosen = spread((places[-1].stop - first) * per_position, MOST_VECTORS)
-    vectors, weights = [], []
-    for place in places:
-        start, stop = ((position - first) * per_position for position in (place.start, place.stop))
-        own = chosen[np.searchsorted(chosen, start) : np.searchsorted(chosen, stop)] - start
-        some, pull = points.read(place)
-        vectors.append(some[own])
-        if pull is not None:
-            weights.append(pull[own])
-    return np.concatenate(vectors), np.concatenate(weights) if weights else None
+    """Of the points of one table in several pieces, as many as are worth looking at, each piece its share."""
+    positions = places[-1].stop - places[0].start
+    shares = (MOST_VECTORS * (place.stop - place.start) // positions for place in places)
+    pieces = [sample(*points.read(place), share) for place, share in zip(places, shares, strict=True)]
+    weights = [np.ones(len(some), np.float32) if weight is None else weight for some, weight in pieces]
+    return np.concatenate([some for some, _ in pieces]), np.concatenate(weights)

@@ -1,8 +1,9 @@
 """K-means in several dimensions: good centres, not the best.
 
 Seeds come from splitting: the cluster with the greatest error along a coordinate is cut at its mean, until there are enough.
-Lloyd's iteration follows, on a sample and then on all points, with momentum: a round goes beyond the means by a share of what
-the last one moved them, and without it where the error grew (docs/decisions/0196).
+Lloyd's iteration follows, with momentum: a round goes beyond the means by a share of what the last one moved them, and without
+it where the error grew. Centres that are of little use are then moved to where the error is greatest, as long as that helps.
+All this is done on a sample, and some more rounds on all points (docs/decisions/0196).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from flyweight.codecs import Array
 MOST_VECTORS = 1 << 20
 """Points that centres are found from. With 256 centres, leaving the others out costs 256 / 2^20 of the error."""
 _SAMPLE, _SAMPLE_ROUNDS, _ROUNDS = 1 << 16, 30, 12
+_MOVES, _ROUNDS_AFTER_MOVES = 6, 10
 _MOMENTUM = 0.9
 _SETTLED = 1e-4
 """A round that takes less than this share off the error is the last."""
@@ -30,10 +32,32 @@ def vector_centres(points: Array, weights: Array | None, clusters: int) -> Array
         return np.zeros((clusters, points.shape[1]))
     if weights is not None and not weights.any():
         weights = None
-    points, weights = _some(points, weights, MOST_VECTORS)
-    few, their_weights = _some(points, weights, _SAMPLE)
-    centres = lloyd(few, their_weights, split(few, their_weights, clusters), _SAMPLE_ROUNDS)
-    return lloyd(points, weights, centres, _ROUNDS) if len(points) > len(few) else centres
+    points, weights = sample(points, weights, MOST_VECTORS)
+    few, their_weights = sample(points, weights, _SAMPLE)
+    centres, error = lloyd(few, their_weights, split(few, their_weights, clusters), _SAMPLE_ROUNDS)
+    for _ in range(_MOVES):
+        moved, after = lloyd(few, their_weights, relocate(few, their_weights, centres), _ROUNDS_AFTER_MOVES)
+        if after >= error:
+            break
+        centres, error = moved, after
+    return lloyd(points, weights, centres, _ROUNDS)[0] if len(points) > len(few) else centres
+
+
+def sample(points: Array, weights: Array | None, most: int) -> tuple[Array, Array | None]:
+    """At most so many points, and weights to stand for all of them.
+
+    A quarter are those farthest from zero, as they are: a few outliers can make up most of the error, and chance misses them.
+    """
+    if len(points) <= most:
+        return np.ascontiguousarray(points), weights
+    mass = np.ones(len(points), np.float32) if weights is None else weights
+    size = mass * (points**2).sum(axis=1)
+    far = size > np.partition(size, len(size) - most // 4)[len(size) - most // 4]
+    others = np.flatnonzero(~far)
+    near = others[spread(len(others), most - most // 4)]
+    kept = np.flatnonzero(far)
+    grown = mass[near] * np.float32(len(others) / len(near))
+    return points[np.concatenate([kept, near])], np.concatenate([mass[kept], grown])
 
 
 def spread(size: int, most: int) -> Array:
@@ -41,13 +65,6 @@ def spread(size: int, most: int) -> Array:
     if size <= most:
         return np.arange(size)
     return np.sort(((np.arange(1, most + 1) * _GOLDEN) % 1 * size).astype(np.int64))
-
-
-def _some(points: Array, weights: Array | None, most: int) -> tuple[Array, Array | None]:
-    if len(points) <= most:
-        return np.ascontiguousarray(points), weights
-    chosen = spread(len(points), most)
-    return points[chosen], None if weights is None else weights[chosen]
 
 
 def split(points: Array, weights: Array | None, clusters: int) -> Array:
@@ -76,13 +93,13 @@ def split(points: Array, weights: Array | None, clusters: int) -> Array:
     return np.concatenate([means, np.repeat(means[-1:], clusters - len(means), axis=0)])
 
 
-def lloyd(points: Array, weights: Array | None, centres: Array, rounds: int) -> Array:
-    """Better centres than these. (clusters, vector) float64"""
+def lloyd(points: Array, weights: Array | None, centres: Array, rounds: int) -> tuple[Array, float]:
+    """Better centres than these, (clusters, vector) float64, and an error that they have at most."""
     best, least = centres, np.inf
     here, before = centres, None
     for _ in range(rounds):
         sums = _cluster_sums(points, weights, here)
-        error = sums[:, -1].sum()
+        error = float(sums[:, -1].sum())
         if error > least:
             if before is None:  # without momentum, by rounding alone
                 break
@@ -96,7 +113,37 @@ def lloyd(points: Array, weights: Array | None, centres: Array, rounds: int) -> 
             break
         here = means if before is None else means + _MOMENTUM * (means - before) * used[:, None]
         before = means
-    return best
+    return best, least
+
+
+def relocate(points: Array, weights: Array | None, centres: Array) -> Array:
+    """The centres, of which those that cost least to do without are moved beside those with the greatest error.
+
+    Without a centre its points fall to the nearest other one. Beside another it takes 1.5 / vector off that one's error: 3/4 in
+    one of `vector` directions, and as much again because the neighbours move too.
+    """
+    clusters, vector = centres.shape
+    sums = _cluster_sums(points, weights, centres)
+    mass, gain = sums[:, 0], 1.5 / vector * sums[:, -1]
+    apart = ((centres[:, None] - centres[None]) ** 2).sum(axis=2)
+    np.fill_diagonal(apart, np.inf)
+    nearest = apart.argmin(axis=1)
+    both = np.maximum(mass + mass[nearest], np.finfo(np.float64).tiny)
+    cost = mass * mass[nearest] / both * apart[np.arange(clusters), nearest]
+    moved, taken = centres.copy(), np.zeros(clusters, bool)
+    for idle, busy in zip(np.argsort(cost, kind="stable"), np.argsort(-gain, kind="stable"), strict=True):
+        heir = nearest[idle]
+        if cost[idle] >= gain[busy]:
+            break
+        if len({idle, busy, heir}) < 3 or taken[[idle, busy, heir]].any():
+            continue
+        taken[[idle, busy, heir]] = True
+        moved[heir] = (mass[idle] * centres[idle] + mass[heir] * centres[heir]) / both[idle]
+        outwards = centres[busy] - centres[nearest[busy]]
+        length = np.sqrt((outwards**2).sum())
+        step = outwards / length * np.sqrt(sums[busy, -1] / (mass[busy] * vector) / 2) if length else outwards
+        moved[idle], moved[busy] = centres[busy] + step, centres[busy] - step
+    return moved
 
 
 def _cluster_sums(points: Array, weights: Array | None, centres: Array) -> Array:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from flyweight.quantizers.kmeans_vectors import MOST_VECTORS, lloyd, split, spread, vector_centres
+from flyweight.quantizers.kmeans_vectors import MOST_VECTORS, lloyd, relocate, sample, split, spread, vector_centres
 
 
 def error(points: np.ndarray, centres: np.ndarray, weights: np.ndarray | None = None) -> float:
@@ -48,7 +48,7 @@ def test_no_worse_than_restarts_of_lloyd(vector: int, clusters: int, tails: floa
 
 def test_a_round_never_makes_it_worse() -> None:
     points, start = normal(5000, 3), normal(32, 3, 2).astype(np.float64)
-    errors = [error(points, lloyd(points, None, start, rounds)) for rounds in range(1, 25)]
+    errors = [error(points, lloyd(points, None, start, rounds)[0]) for rounds in range(1, 25)]
     assert all(after <= before * (1 + 1e-6) for before, after in pairwise(errors))
     assert errors[-1] < 0.95 * errors[0]
 
@@ -78,3 +78,33 @@ def test_a_sample_is_in_step_with_no_row() -> None:
     shares = np.bincount(chosen % 1024, minlength=1024) / 1024
     assert np.abs(shares - 1).max() < 0.2
     assert np.array_equal(spread(100, 1000), np.arange(100))
+
+
+def test_a_sample_stands_for_all_points() -> None:
+    """Outliers are in it as they are, others for what is left out: the mass and the error about zero are near those of all."""
+    points = normal(100_000, 2)
+    points[::10_000] *= 100
+    for weights in (None, np.random.default_rng(1).uniform(0, 2, 100_000).astype(np.float32)):
+        some, mass = sample(points, weights, 4096)
+        assert len(some) == len(mass) <= 4096
+        pull = np.ones(100_000) if weights is None else weights
+        assert mass.sum() == pytest.approx(pull.sum(), rel=0.02)
+        assert (mass @ some**2).sum() == pytest.approx((pull @ points**2).sum(), rel=0.02)
+        assert {*map(tuple, points[::10_000])} <= {*map(tuple, some)}
+    assert sample(points, None, 100_000)[1] is None
+
+
+def test_idle_centres_move_to_where_the_error_is() -> None:
+    """Two clusters, two of four centres on top of each other in the small one: one of these goes to the large one."""
+    points = np.concatenate([normal(1000, 2), normal(1000, 2, 2) * 0.01 + 50])
+    centres = np.float64([[0, 0], [5, 5], [50, 50], [50.001, 50]])
+    moved = relocate(points, None, centres)
+    assert np.sum(np.abs(moved).max(axis=1) < 10) == 3
+    assert error(points, moved) < error(points, centres)
+
+
+def test_outliers_get_centres_of_their_own() -> None:
+    """One point in 50,000 lies far out, and together they are most of the error."""
+    points = normal(400_000, 2)
+    points[::50_000] = 1000 * normal(8, 2, 3)
+    assert error(points, vector_centres(points, None, 64)) < 0.2
