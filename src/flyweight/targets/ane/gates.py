@@ -113,6 +113,7 @@ def _condition(rule: Fact[Any], met: bool, reason: str, change: str) -> Gate:
 
 _COMPRESS = "store it as a palette, or sparse if it has zeros: `--form auto` chooses"
 _KEPT_ALL: Fact[str] = measured("dense", "M6 study", "constexpr_sparse without zeros").named("a sparse weight without zeros")
+_INPUT_GROUPS: Fact[bool] = unknown("the sources know codebooks of output channels").named("codebooks for input channels")
 _NO_VARIABLE_CODES: Fact[bool] = inferred(
     True, "palette note", "from messages of the compiler: neither vector palettes nor quantized kernels"
 ).named("variable weights are not compressed")
@@ -147,13 +148,15 @@ def _palette_legality(form: EngineForm, engine: Engine) -> Iterator[Gate]:
         yield _byte(engine.read(codegen.VECTORS), "vector palettes have no encoder", "use vectors of 1")
         yield _condition(
             engine.general(codegen.VECTOR_AXIS),
-            form.vector_axis == 0,
+            form.along_channels,
             "vectors must run along output channels",
-            "use vector_axis=0",
+            "let vectors run along output channels",
         )
     if form.tables > 1:
         several = engine.read(codegen.SEVERAL_CODEBOOKS)
-        yield _byte(several, "several codebooks have no encoder", "use one codebook for the tensor (group=0)")
+        yield _byte(several, "several codebooks have no encoder", "use one codebook for the tensor")
+        if not form.along_channels:
+            yield Gate(_INPUT_GROUPS, None, "", "let groups of output channels share codebooks, or all of them one")
     if form.scales:
         most = engine.general(codegen.QUANTIZED_PALETTE_ENTRIES)
         yield _condition(
