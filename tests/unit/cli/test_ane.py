@@ -79,8 +79,8 @@ def test_a_package_is_planned_by_its_graph() -> None:
     assert {weight["outcome"] for weight in weights} == {"no kernel", "refused"}, "its zero points are not zero"
 
 
-def test_a_converted_package_is_planned_as_the_form_it_has(toy: Path, tmp_path: Path) -> None:
-    package = tmp_path / "toy.mlpackage"
+def test_a_converted_package_is_planned_as_the_form_it_has(tmp_path: Path) -> None:
+    toy, package = write_toy_llama(tmp_path / "toy", dtype=np.float16), tmp_path / "toy.mlpackage"
     made = flyweight("convert", toy, package, "--to", "coreml", "--quant", "int8", "-q")
     assert made.code == 0, made.said
     weights = flyweight("ane", "plan", package, "--target", "M1", "--json").json()["weights"]

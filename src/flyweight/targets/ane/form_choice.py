@@ -122,8 +122,7 @@ def _choice(form: str, planned: CodecSpec, error: float, nbytes: int, tried: lis
 
 
 def _quantizer(form: str, codec: CodecSpec) -> str:
-    asked = quantizer_of_form(form)
-    return asked if asked in QUANTIZERS else codec_for(codec).quantizer
+    return quantizer_of_form(form) or codec_for(codec).quantizer
 
 
 def _streaming(use: WeightUse, engine: Engine, stored: int) -> list[tuple[int, str, CodecSpec]]:
