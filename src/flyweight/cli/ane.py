@@ -327,6 +327,11 @@ def _print_totals(planned: Plan) -> None:
     time = "cannot tell the time: a rate is unknown" if planned.seconds is None else f"about {_duration(planned.seconds)}"
     share = planned.moved / planned.dense
     say(f"{human_bytes(planned.moved)} cross the stream in a pass, {share:.3f} of fp16; {time}{left_out}")
+    if planned.segment_bytes is not None:
+        say(f"compiled, the weights take about {human_bytes(planned.segment_bytes)}")
+    if (faster := planned.speed_up) and share < 1:
+        least = f"{faster.least:.2f} to " if faster.least else "at most "
+        say(f"where weights are the limit, {least}{faster.most:.2f} times as fast as fp16")
 
 
 def _print_comparison(model: Path, names: Sequence[str], plans: Sequence[Plan], *, each: bool) -> None:

@@ -90,11 +90,17 @@ class EngineForm:
             vectors = f", vectors of {self.vector}" if self.vector > 1 else ""
             name = f"{self.bits}-bit palette of {self.element}{tables}{vectors}"
             name += " with scales" if self.scales else ""
+            name += " and zero points" if self.zero_points else ""
         else:
             blocks = "blockwise " if self.is_blockwise else ""
             points = " with zero points" if self.zero_points else ""
             name = f"{blocks}{self.element}{points}"
         return name if self.density is None else f"sparse {name}, {self.density:.0%} kept"
+
+
+def dense_form(weights: int) -> EngineForm:
+    """What is left of a weight that folds."""
+    return EngineForm(weights, 1, "fp16", 16)
 
 
 def is_engine_codec(codec: CodecSpec) -> bool:
@@ -186,6 +192,7 @@ def _palette(tensor: _Stored) -> EngineForm | None:
         vector=vector,
         along_channels=tensor.runs_along_channels(tables.shape[:-2]) and (vector == 1 or vector_axis == tensor.channel_axis),
         scales=tensor.layout["scale"].size if "scale" in tensor.layout else 0,
+        zero_points="offset" in tensor.layout,
     )
 
 

@@ -38,6 +38,7 @@ def palette(**params: int | str) -> CodecSpec:
         (palette(bits=6, group=16), "6-bit palette of fp16, 4 codebooks", 25),
         (palette(bits=4, vector=2, vector_axis=0), "4-bit palette of fp16, vectors of 2", 21),
         (palette(bits=4, table="i8", scale="f16"), "4-bit palette of int8 with scales", 19),
+        (palette(table="i8", scale="f16", offset="i8"), "4-bit palette of int8 with scales and zero points", 19),
         (CodecSpec("scaled", {"inner": palette(), "block": "1"}), "4-bit palette of fp16 with scales", 21),
         (CodecSpec("sparse", {"form": "stream", "stored": 1024, "inner": RAW}), "sparse fp16, 25% kept", 4),
         (CodecSpec("sparse_codes", {"inner": palette(), "stored": 1024}), "sparse 4-bit palette of fp16, 25% kept", 21),
