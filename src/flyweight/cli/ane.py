@@ -197,7 +197,7 @@ def targets(as_json: bool) -> None:
 @_profile
 @json_option
 def facts(target: str, profile: str, as_json: bool) -> None:
-    """List every fact the plans for TARGET can rest on: its value, how it is known, who says so, and who says otherwise.
+    """List what is known of TARGET: every fact's value, how it is known, who says so, and who says otherwise.
 
     \b
     Examples:

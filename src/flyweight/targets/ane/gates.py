@@ -18,6 +18,7 @@ from flyweight.targets.ane.engine_form import EngineForm, is_engine_codec
 from flyweight.targets.ane.facts import codegen, hal
 from flyweight.targets.ane.facts.engine import Engine
 from flyweight.targets.ane.facts.fact import Fact, inferred, measured, seed, unknown
+from flyweight.targets.ane.facts.tensor_format import streamable
 from flyweight.targets.ane.weight_use import WeightUse
 
 
@@ -173,9 +174,6 @@ def _palette_legality(form: EngineForm, engine: Engine) -> Iterator[Gate]:
 
 # Streaming ----------------------------------------------------------------------------------------
 
-_PRIMARY: Fact[bool] = seed(True, note="a primary format, or one that transfers convert to fp16").named(
-    "format of a streamed weight"
-)
 _UNIT_STRIDE: Fact[bool] = seed(True).named("unit stride on all axes of a streamed weight")
 _NO_DILATION: Fact[bool] = seed(True).named("no dilation of a streamed weight")
 _NO_OVERLAP: Fact[bool] = seed(True, note="the compiler's tiles are taken not to overlap").named(
@@ -196,7 +194,7 @@ def _streaming(use: WeightUse, form: EngineForm, engine: Engine) -> Iterator[Gat
         "no compressed weight streams on this target",
         "nothing does: only fewer weights help",
     )
-    yield _condition(engine.general(_PRIMARY), True, "", "")
+    yield _byte(engine.general(streamable(form.element)), "its format does not stream", _TO_PALETTE)
     yield _condition(engine.general(_UNIT_STRIDE), use.unit_stride, "its layer has a stride", "use stride 1")
     yield _condition(engine.general(_NO_DILATION), use.undilated, "its layer is dilated", "use dilation 1")
     yield _condition(engine.general(_NO_OVERLAP), True, "", "")
