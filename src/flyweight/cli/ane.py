@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from flyweight.targets.ane.facts.fact import Fact
     from flyweight.targets.ane.form_choice import FormChoice
     from flyweight.targets.ane.weight_plan import Plan
+    from flyweight.targets.ane.weight_samples import MeasuredForms
     from flyweight.targets.ane.weight_use import WeightUse
 
 PROFILES = ("seed", "disputed")
@@ -109,8 +110,7 @@ def plan(
         if path is not None:
             write_new(path, [draw(planned, model.name, each=each).encode()])
     if as_json:
-        choices = {"forms": {name: choice.as_json() for name, choice in chosen.items()}} if chosen else {}
-        print_json({"model": str(model), **planned.as_json(), **choices})
+        print_json({"model": str(model), **planned.as_json(), **_forms_json(chosen)})
         return
     _print_plan(model, planned, chosen, each=each, facts=facts)
 
@@ -141,11 +141,11 @@ def compare(
 
     names = targets or M_CHIPS
     engines = [_engine(name, profile) for name in names]
-    plans = [planned for planned, _ in _planned(model, engines, form, max_error, tokens, deltas, quiet=as_json)]
+    results = _planned(model, engines, form, max_error, tokens, deltas, quiet=as_json)
     if as_json:
-        print_json({"model": str(model), "plans": [planned.as_json() for planned in plans]})
+        print_json({"model": str(model), "plans": [planned.as_json() | _forms_json(chosen) for planned, chosen in results]})
         return
-    _print_comparison(model, names, plans, each=each)
+    _print_comparison(model, names, results, each=each)
 
 
 @command.command(name="targets", short_help="List the compiler's targets and the chips they are in.")
@@ -197,7 +197,7 @@ def targets(as_json: bool) -> None:
 @_profile
 @json_option
 def facts(target: str, profile: str, as_json: bool) -> None:
-    """List every fact the plans for TARGET can rest on: its value, how it is known, who says so, and who says otherwise.
+    """List what is known of TARGET: every fact's value, how it is known, who says so, and who says otherwise.
 
     \b
     Examples:
@@ -239,16 +239,22 @@ def _planned(
     if form not in (None, AUTO):
         codec_of_form(form or "")  # refused before the model is read
     results: list[tuple[Plan, dict[str, FormChoice]]] = []
+    measured: dict[str, MeasuredForms] = {}
     with open_checkpoint(model, deltas=deltas) as checkpoint:
         uses: list[WeightUse] = list(model_uses(checkpoint, tokens))
         for engine in engines:
             chosen: dict[str, FormChoice] = {}
             if form == AUTO:
                 with progress_bar(f"measuring forms for {engine.target}", quiet=quiet) as advance:
-                    chosen = choose_forms(checkpoint, engine.target, engine.profile, max_error or ERROR_BUDGET, advance)
+                    limit = max_error or ERROR_BUDGET
+                    chosen = choose_forms(checkpoint, engine.target, engine.profile, limit, advance, measured)
             wanted = uses if form is None else list(uses_in_form(checkpoint, uses, form, chosen))
             results.append((plan_weights(wanted, engine), chosen))
     return results
+
+
+def _forms_json(chosen: dict[str, FormChoice]) -> dict[str, Any]:
+    return {"forms": {name: choice.as_json() for name, choice in chosen.items()}} if chosen else {}
 
 
 # Printing -------------------------------------------------------------------------------------------
@@ -327,22 +333,27 @@ def _print_totals(planned: Plan) -> None:
     time = "cannot tell the time: a rate is unknown" if planned.seconds is None else f"about {_duration(planned.seconds)}"
     share = planned.moved / planned.dense
     say(f"{human_bytes(planned.moved)} cross the stream in a pass, {share:.3f} of fp16; {time}{left_out}")
+    if planned.segment_bytes is not None:
+        say(f"compiled, the weights take about {human_bytes(planned.segment_bytes)}")
+    if (faster := planned.speed_up) and share < 1:
+        least = f"{faster.least:.2f} to " if faster.least else "at most "
+        say(f"where weights are the limit, {least}{faster.most:.2f} times as fast as fp16")
 
 
-def _print_comparison(model: Path, names: Sequence[str], plans: Sequence[Plan], *, each: bool) -> None:
+def _print_comparison(
+    model: Path, names: Sequence[str], results: Sequence[tuple[Plan, dict[str, FormChoice]]], *, each: bool
+) -> None:
     from flyweight.targets.ane.gates import Outcome
-    from flyweight.targets.ane.plan_lines import Line, plan_lines
+    from flyweight.targets.ane.plan_lines import plan_lines
 
-    def outcome(line: Line) -> str:
-        return line.first.decision.outcome.value
-
-    by_weight = [
-        {weight.use.name: line for line in plan_lines(planned, each=each) for weight in line.weights} for planned in plans
-    ]
+    plans = [planned for planned, _ in results]
+    titles = {weight.use.name: line.name for line in plan_lines(plans[0], each=each) for weight in line.weights}
     shown: dict[tuple[str, ...], None] = {}
-    for weight in plans[0].weights if plans else ():
-        lines = [lines_of[weight.use.name] for lines_of in by_weight]
-        shown[(lines[0].name, *(outcome(line) for line in lines))] = None
+    for weights in zip(*(planned.weights for planned in plans), strict=True):
+        name = weights[0].use.name
+        forms = [f"{chosen[name].form} " if name in chosen else "" for _, chosen in results]
+        cells = [f"{form}{weight.decision.outcome.value}" for form, weight in zip(forms, weights, strict=True)]
+        shown[(titles[name], *cells)] = None
     print_table(str(model), ["weight", *names], list(shown))
     figures: list[tuple[str, Callable[[Plan], str]]] = [
         ("moved", lambda planned: human_bytes(planned.moved)),

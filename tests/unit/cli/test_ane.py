@@ -37,6 +37,11 @@ def test_plan_in_a_form(toy: Path, target: str, outcome: str) -> None:
     assert {weight["kernel_format"] for weight in layers} == {1}
 
 
+def test_unsigned_forms_have_zero_points(toy: Path) -> None:
+    said = flyweight("ane", "plan", toy, "--target", "M1", "--form", "uint8").said
+    assert "refused by zero points of affine weights of H13" in said
+
+
 def test_auto_chooses_what_streams(toy: Path) -> None:
     document = flyweight("ane", "plan", toy, "--target", "M1", "--form", "auto", "--max-error", "0.1", "--json").json()
     assert document["forms"]
@@ -79,8 +84,8 @@ def test_a_package_is_planned_by_its_graph() -> None:
     assert {weight["outcome"] for weight in weights} == {"no kernel", "refused"}, "its zero points are not zero"
 
 
-def test_a_converted_package_is_planned_as_the_form_it_has(toy: Path, tmp_path: Path) -> None:
-    package = tmp_path / "toy.mlpackage"
+def test_a_converted_package_is_planned_as_the_form_it_has(tmp_path: Path) -> None:
+    toy, package = write_toy_llama(tmp_path / "toy", dtype=np.float16), tmp_path / "toy.mlpackage"
     made = flyweight("convert", toy, package, "--to", "coreml", "--quant", "int8", "-q")
     assert made.code == 0, made.said
     weights = flyweight("ane", "plan", package, "--target", "M1", "--json").json()["weights"]
@@ -92,6 +97,9 @@ def test_compare(toy: Path) -> None:
     plans = done.json()["plans"]
     assert [plan["target"] for plan in plans] == ["H13", "H14", "H15", "H16", "H17"]
     assert [("streams" in plan["totals"], "folds" in plan["totals"]) for plan in plans] == [(False, True)] + [(True, False)] * 4
+    chosen = flyweight("ane", "compare", toy, "--form", "auto", "--max-error", "0.05").said
+    assert "lut8 streams" in chosen
+    assert "lut6 streams" in chosen
     said = flyweight("ane", "compare", toy, "--target", "M1", "--target", "H18", "--form", "fp8").said
     assert "refused" in said
     assert "streams" in said

@@ -42,8 +42,11 @@ class EngineForm:
     """Codebooks; 0: no palette."""
     vector: int = 1
     """Weights that one index names."""
-    vector_axis: int = 0
+    along_channels: bool = True
+    """Whether vectors, and groups that share a codebook, run along output channels."""
     scales: int = 0
+    is_blockwise: bool = False
+    """Whether scales are neither one for all nor one for each output channel."""
     zero_points: bool = False
     stored: int | None = None
     """Weights that a mask keeps; None: there is no mask."""
@@ -55,11 +58,6 @@ class EngineForm:
     @property
     def is_sparse(self) -> bool:
         return self.stored is not None
-
-    @property
-    def is_blockwise(self) -> bool:
-        """Whether scales are neither one for all nor one for each output channel."""
-        return self.scales not in (0, 1, self.channels)
 
     @property
     def is_dense(self) -> bool:
@@ -92,11 +90,17 @@ class EngineForm:
             vectors = f", vectors of {self.vector}" if self.vector > 1 else ""
             name = f"{self.bits}-bit palette of {self.element}{tables}{vectors}"
             name += " with scales" if self.scales else ""
+            name += " and zero points" if self.zero_points else ""
         else:
             blocks = "blockwise " if self.is_blockwise else ""
             points = " with zero points" if self.zero_points else ""
             name = f"{blocks}{self.element}{points}"
         return name if self.density is None else f"sparse {name}, {self.density:.0%} kept"
+
+
+def dense_form(weights: int) -> EngineForm:
+    """What is left of a weight that folds."""
+    return EngineForm(weights, 1, "fp16", 16)
 
 
 def is_engine_codec(codec: CodecSpec) -> bool:
@@ -111,7 +115,7 @@ def engine_form(spec: TensorSpec, codec: CodecSpec, channel_axis: int = 0) -> En
     try:
         complete = codec_for(codec)
         layout = complete.layout(TensorSpec(spec.shape, complete.decoded_dtype(spec.dtype)))
-        return _READERS[codec.name](_Stored(spec, complete.spec, layout, spec.shape[channel_axis]))
+        return _READERS[codec.name](_Stored(spec, complete.spec, layout, channel_axis % len(spec.shape)))
     except FlyweightError:
         return None
 
@@ -121,7 +125,18 @@ class _Stored:
     spec: TensorSpec
     codec: CodecSpec
     layout: Layout
-    channels: int
+    channel_axis: int
+
+    @property
+    def channels(self) -> int:
+        return self.spec.shape[self.channel_axis]
+
+    def runs_along_channels(self, blocks: tuple[int, ...]) -> bool:
+        """Whether only the output channels are cut into blocks, given how many there are along each axis."""
+        return all(count == 1 for axis, count in enumerate(blocks) if axis != self.channel_axis)
+
+    def is_blockwise(self, blocks: tuple[int, ...]) -> bool:
+        return not self.runs_along_channels(blocks) or blocks[self.channel_axis] not in (1, self.channels)
 
     @property
     def inner(self) -> _Stored:
@@ -130,7 +145,7 @@ class _Stored:
         assert isinstance(codec, CodecSpec)
         complete = codec_for(codec)
         layout = complete.layout(TensorSpec(self.spec.shape, complete.decoded_dtype(self.spec.dtype)))
-        return _Stored(self.spec, complete.spec, layout, self.channels)
+        return _Stored(self.spec, complete.spec, layout, self.channel_axis)
 
     def text(self, key: str) -> str:
         return str(self.codec.params[key])
@@ -152,14 +167,22 @@ def _blockwise(tensor: _Stored) -> EngineForm | None:
     element = _ELEMENTS.get(tensor.text("data"))
     if element is None:
         return None
-    scales = tensor.layout["scale"].size
-    zero_points = "offset" in tensor.layout
-    return EngineForm(tensor.spec.size, tensor.channels, element, BITS[element], scales=scales, zero_points=zero_points)
+    scale = tensor.layout["scale"]
+    return EngineForm(
+        tensor.spec.size,
+        tensor.channels,
+        element,
+        BITS[element],
+        scales=scale.size,
+        is_blockwise=tensor.is_blockwise(scale.shape),
+        zero_points="offset" in tensor.layout,
+    )
 
 
 def _palette(tensor: _Stored) -> EngineForm | None:
+    """A scale for each codebook is part of its entries."""
     codec, tables = tensor.codec, tensor.layout["tables"]
-    vector = codec.integer("vector")
+    vector, vector_axis = codec.integer("vector"), codec.integer("vector_axis") % len(tensor.spec.shape)
     return EngineForm(
         tensor.spec.size,
         tensor.channels,
@@ -167,14 +190,16 @@ def _palette(tensor: _Stored) -> EngineForm | None:
         codec.integer("bits"),
         tables=tables.size // ((1 << codec.integer("bits")) * vector),
         vector=vector,
-        vector_axis=codec.integer("vector_axis") % len(tensor.spec.shape),
+        along_channels=tensor.runs_along_channels(tables.shape[:-2]) and (vector == 1 or vector_axis == tensor.channel_axis),
         scales=tensor.layout["scale"].size if "scale" in tensor.layout else 0,
+        zero_points="offset" in tensor.layout,
     )
 
 
 def _scaled(tensor: _Stored) -> EngineForm | None:
     inner = tensor.inner_form()
-    return inner and replace(inner, scales=tensor.layout["scale"].size)
+    scale = tensor.layout["scale"]
+    return inner and replace(inner, scales=scale.size, is_blockwise=tensor.is_blockwise(scale.shape))
 
 
 def _sparse(tensor: _Stored) -> EngineForm | None:
@@ -186,7 +211,9 @@ def _fp8(tensor: _Stored) -> EngineForm | None:
     """E5M2 is a format of transfers, not of weights."""
     if tensor.text("format") != "e4m3":
         return None
-    return EngineForm(tensor.spec.size, tensor.channels, "e4m3", 8, scales=tensor.layout["scale"].size)
+    scale = tensor.layout["scale"]
+    blockwise = scale.size > 1 and (len(scale.shape) != len(tensor.spec.shape) or tensor.is_blockwise(scale.shape))
+    return EngineForm(tensor.spec.size, tensor.channels, "e4m3", 8, scales=scale.size, is_blockwise=blockwise)
 
 
 _READERS: dict[str, Callable[[_Stored], EngineForm | None]] = {

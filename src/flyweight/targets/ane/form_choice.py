@@ -12,17 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-import numpy as np
-
 from flyweight.checkpoint import Checkpoint
-from flyweight.codecs import Array, codec_for, known
+from flyweight.codecs import known
 from flyweight.foundation.dtypes import DType
-from flyweight.foundation.errors import FlyweightError, UnsupportedError
+from flyweight.foundation.errors import FlyweightError
 from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.models import dense_by_default
-from flyweight.quantizers import QUANTIZERS
 from flyweight.targets.ane.facts.engine import Engine
 from flyweight.targets.ane.facts.engine_targets import Target
 from flyweight.targets.ane.facts.fact import Profile
@@ -31,7 +29,7 @@ from flyweight.targets.ane.model_uses import model_uses
 from flyweight.targets.ane.named_forms import AUTO, CANDIDATES, DENSE, codec_of_form, counts_zeros, quantizer_of_form
 from flyweight.targets.ane.stream_size import dense_bytes
 from flyweight.targets.ane.weight_plan import plan_weight
-from flyweight.targets.ane.weight_samples import relative_error, sampled
+from flyweight.targets.ane.weight_samples import MeasuredForms, sampled
 from flyweight.targets.ane.weight_use import WeightUse
 
 ERROR_BUDGET = 0.17
@@ -79,18 +77,23 @@ def choose_forms(
     profile: Profile = Profile.SEED,
     budget: float = ERROR_BUDGET,
     progress: Progress | None = None,
+    measured: dict[str, MeasuredForms] | None = None,
 ) -> dict[str, FormChoice]:
     """A form for every matrix of a checkpoint but embeddings, output head and norms, which are better kept as they are.
 
-    The result is data: a recipe by name is made of it, and the plan of its codecs is what the target does with them.
+    The result is data: a recipe by name is made of it, and the plan of its codecs is what the target does with them. What is
+    measured on the way is left in `measured`, for another target.
     """
+    measured = {} if measured is None else measured
     engine = Engine(target, profile)
     uses = [use for use in model_uses(checkpoint) if chooses(use)]
     total = sum(use.spec.size for use in uses)
     chosen = {}
     for use in uses:
         try:
-            chosen[use.name] = choose_form(use, sampled(checkpoint, use.name), engine, budget)
+            known_errors = measured.setdefault(use.name, MeasuredForms(partial(sampled, checkpoint, use.name)))
+            chosen[use.name] = choose_form(use, known_errors, engine, budget)
+            known_errors.release()
         except FlyweightError as error:
             raise error.at(file=checkpoint.bundle.name, tensor=use.name) from None
         if progress is not None:
@@ -103,58 +106,30 @@ def chooses(use: WeightUse) -> bool:
     return use.is_kernel and known(use.codec) and not dense_by_default(use.name)
 
 
-def choose_form(use: WeightUse, sample: Array, engine: Engine, budget: float) -> FormChoice:
+def choose_form(use: WeightUse, measured: MeasuredForms, engine: Engine, budget: float) -> FormChoice:
     """The first of the forms that stream, by size, whose error on the sample is within the budget; else dense fp16."""
-    if not np.isfinite(sample).all():
-        raise UnsupportedError("it has NaN or infinite weights", code="E_PART_VALUES")
     tried: list[Trial] = []
-    for nbytes, form, codec in sorted(_streaming(use, engine, _stored(use, sample)), key=lambda candidate: candidate[:2]):
-        error = form_error(codec, sample, _quantizer(form, codec))
+    for nbytes, form, codec in sorted(_streaming(use, engine, measured), key=lambda candidate: candidate[:2]):
+        error = measured.error(form)
         tried.append(Trial(form, nbytes, error))
         if error <= budget:
             return _choice(form, codec, error, nbytes, tried)
-    return _choice(DENSE, RAW, form_error(RAW, sample, "nearest"), dense_bytes(use.spec.size), tried)
+    return _choice(DENSE, RAW, measured.error(DENSE), dense_bytes(use.spec.size), tried)
 
 
 def _choice(form: str, planned: CodecSpec, error: float, nbytes: int, tried: list[Trial]) -> FormChoice:
-    codec = codec_of_form(form)
-    return FormChoice(form, codec, planned, _quantizer(form, codec), error, nbytes, tuple(tried))
+    return FormChoice(form, codec_of_form(form), planned, quantizer_of_form(form), error, nbytes, tuple(tried))
 
 
-def _quantizer(form: str, codec: CodecSpec) -> str:
-    asked = quantizer_of_form(form)
-    return asked if asked in QUANTIZERS else codec_for(codec).quantizer
-
-
-def _streaming(use: WeightUse, engine: Engine, stored: int) -> list[tuple[int, str, CodecSpec]]:
+def _streaming(use: WeightUse, engine: Engine, measured: MeasuredForms) -> list[tuple[int, str, CodecSpec]]:
     """Bytes, name and codec of the forms that stream and are smaller than fp16."""
     found = []
     for form in CANDIDATES:
-        codec = codec_of_form(form)
-        if counts_zeros(codec):
-            codec = codec.with_params(stored=stored)
-        plan = plan_weight(replace(use, codec=codec, spec=TensorSpec(use.spec.shape, DType.F16)), engine)
+        converted = _converted(use, form, measured)
+        plan, codec = plan_weight(converted, engine), converted.codec
         if plan.decision.outcome is Outcome.STREAMS and plan.compressed is not None and plan.compressed < plan.dense:
             found.append((plan.compressed, form, codec))
     return found
-
-
-def form_error(codec: CodecSpec, sample: Array, quantizer: str) -> float:
-    """The relative RMS error of a sample in a codec, filled as a conversion would; infinite where it cannot hold the values."""
-    half = TensorSpec(sample.shape, DType.F16)
-    wide = TensorSpec(sample.shape, DType.F32)
-    with np.errstate(over="ignore"):
-        values = sample.astype(np.float16)
-    if not np.isfinite(values).all():
-        return float("inf")
-    try:
-        asked = codec_for(codec)
-        spec = half if asked.exact else wide
-        fitted = asked.fit(spec, values)
-        parts = QUANTIZERS[quantizer](values, fitted, spec)
-        return relative_error(sample, fitted.decode(spec, parts).astype(np.float32))
-    except UnsupportedError:
-        return float("inf")
 
 
 # A whole model in a form --------------------------------------------------------------------------
@@ -168,18 +143,19 @@ def uses_in_form(
     `chosen` is what `choose_forms` found, for the form `auto`. The zeros of sparse forms are counted on a sample.
     """
     for use in uses:
-        half = replace(use, spec=TensorSpec(use.spec.shape, DType.F16), codec=RAW)
+        measured = MeasuredForms(partial(sampled, checkpoint, use.name))
         if use.name in chosen:
-            yield replace(half, codec=chosen[use.name].planned)
-        elif form == AUTO or not chooses(use):
-            yield half if use.is_kernel else use
-        elif counts_zeros(codec := codec_of_form(form)):
-            kept = _stored(use, sampled(checkpoint, use.name))
-            yield replace(half, codec=codec.with_params(stored=kept), zero_fraction=1 - kept / use.spec.size)
+            yield replace(_converted(use, DENSE, measured), codec=chosen[use.name].planned)
+        elif not use.is_kernel:
+            yield use
         else:
-            yield replace(half, codec=codec)
+            yield _converted(use, form if form != AUTO and chooses(use) else DENSE, measured)
 
 
-def _stored(use: WeightUse, sample: Array) -> int:
-    """Weights that are not zero, as many as the sample has."""
-    return round(np.count_nonzero(sample) / max(sample.size, 1) * use.spec.size)
+def _converted(use: WeightUse, form: str, measured: MeasuredForms) -> WeightUse:
+    """The weight in another form. Its zeros are counted where the form depends on them."""
+    half = replace(use, spec=TensorSpec(use.spec.shape, DType.F16), codec=codec_of_form(form), is_symmetric=False)
+    if not counts_zeros(half.codec):
+        return half
+    kept = round(measured.density * use.spec.size)
+    return replace(half, codec=half.codec.with_params(stored=kept), zero_fraction=1 - measured.density)

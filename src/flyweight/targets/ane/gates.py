@@ -18,6 +18,7 @@ from flyweight.targets.ane.engine_form import EngineForm, is_engine_codec
 from flyweight.targets.ane.facts import codegen, hal
 from flyweight.targets.ane.facts.engine import Engine
 from flyweight.targets.ane.facts.fact import Fact, inferred, measured, seed, unknown
+from flyweight.targets.ane.facts.tensor_format import streamable
 from flyweight.targets.ane.weight_use import WeightUse
 
 
@@ -113,6 +114,7 @@ def _condition(rule: Fact[Any], met: bool, reason: str, change: str) -> Gate:
 
 _COMPRESS = "store it as a palette, or sparse if it has zeros: `--form auto` chooses"
 _KEPT_ALL: Fact[str] = measured("dense", "M6 study", "constexpr_sparse without zeros").named("a sparse weight without zeros")
+_INPUT_GROUPS: Fact[bool] = unknown("the sources know codebooks of output channels").named("codebooks for input channels")
 _NO_VARIABLE_CODES: Fact[bool] = inferred(
     True, "palette note", "from messages of the compiler: neither vector palettes nor quantized kernels"
 ).named("variable weights are not compressed")
@@ -147,13 +149,15 @@ def _palette_legality(form: EngineForm, engine: Engine) -> Iterator[Gate]:
         yield _byte(engine.read(codegen.VECTORS), "vector palettes have no encoder", "use vectors of 1")
         yield _condition(
             engine.general(codegen.VECTOR_AXIS),
-            form.vector_axis == 0,
+            form.along_channels,
             "vectors must run along output channels",
-            "use vector_axis=0",
+            "let vectors run along output channels",
         )
     if form.tables > 1:
         several = engine.read(codegen.SEVERAL_CODEBOOKS)
-        yield _byte(several, "several codebooks have no encoder", "use one codebook for the tensor (group=0)")
+        yield _byte(several, "several codebooks have no encoder", "use one codebook for the tensor")
+        if not form.along_channels:
+            yield Gate(_INPUT_GROUPS, None, "", "let groups of output channels share codebooks, or all of them one")
     if form.scales:
         most = engine.general(codegen.QUANTIZED_PALETTE_ENTRIES)
         yield _condition(
@@ -170,9 +174,6 @@ def _palette_legality(form: EngineForm, engine: Engine) -> Iterator[Gate]:
 
 # Streaming ----------------------------------------------------------------------------------------
 
-_PRIMARY: Fact[bool] = seed(True, note="a primary format, or one that transfers convert to fp16").named(
-    "format of a streamed weight"
-)
 _UNIT_STRIDE: Fact[bool] = seed(True).named("unit stride on all axes of a streamed weight")
 _NO_DILATION: Fact[bool] = seed(True).named("no dilation of a streamed weight")
 _NO_OVERLAP: Fact[bool] = seed(True, note="the compiler's tiles are taken not to overlap").named(
@@ -193,7 +194,7 @@ def _streaming(use: WeightUse, form: EngineForm, engine: Engine) -> Iterator[Gat
         "no compressed weight streams on this target",
         "nothing does: only fewer weights help",
     )
-    yield _condition(engine.general(_PRIMARY), True, "", "")
+    yield _byte(engine.general(streamable(form.element)), "its format does not stream", _TO_PALETTE)
     yield _condition(engine.general(_UNIT_STRIDE), use.unit_stride, "its layer has a stride", "use stride 1")
     yield _condition(engine.general(_NO_DILATION), use.undilated, "its layer is dilated", "use dilation 1")
     yield _condition(engine.general(_NO_OVERLAP), True, "", "")

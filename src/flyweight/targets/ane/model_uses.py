@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from flyweight.checkpoint import Checkpoint
@@ -22,7 +22,7 @@ def model_uses(checkpoint: Checkpoint, positions: int = 1) -> Iterator[WeightUse
     for entry in checkpoint.manifest.entries.values():
         if len(entry.spec.shape) < 2 or not entry.spec.size or entry.spec.dtype.kind != "f":
             continue
-        use = _in_program(entry, program) if program else _as_layer(entry)
+        use = strictest(program.get(entry.name, ())) if program is not None else _as_layer(entry)
         yield WeightUse(
             entry.name,
             entry.spec,
@@ -38,10 +38,13 @@ def model_uses(checkpoint: Checkpoint, positions: int = 1) -> Iterator[WeightUse
         )
 
 
-def _in_program(entry: Entry, program: Mapping[str, Sequence[Use]]) -> Use:
+def strictest(uses: Sequence[Use]) -> Use:
     """Of several operations the one that asks the most of the engine: a kernel's, of the widest stride."""
-    uses = program.get(entry.name) or [Use("nothing")]
-    return max(uses, key=lambda use: (use.operation in KERNEL_OPS, prod(use.strides), prod(use.dilations)))
+
+    def asks(use: Use) -> tuple[bool, int, int]:
+        return use.operation in KERNEL_OPS, prod(use.strides), prod(use.dilations)
+
+    return max(uses, key=asks, default=Use("nothing"))
 
 
 def _as_layer(entry: Entry) -> Use:

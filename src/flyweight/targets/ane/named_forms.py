@@ -10,7 +10,7 @@ module, and loads no container before its time.
 
 from __future__ import annotations
 
-from flyweight.codecs import CODECS, known
+from flyweight.codecs import CODECS, codec_for, known
 from flyweight.foundation.errors import ArgumentError, nearest
 from flyweight.foundation.tensor import RAW, CodecSpec
 
@@ -42,11 +42,12 @@ def codec_of_form(name: str) -> CodecSpec:
 
 
 def quantizer_of_form(name: str) -> str:
-    """The quantizer that a conversion to the form uses; empty: the one the codec names."""
+    """The quantizer that a conversion to the form uses."""
     from flyweight.containers.coreml.coreml_presets import preset
 
     found = None if name in _OWN else preset(name)
-    return found.rules[0].quantizer if found and found.rules else ""
+    asked = found.rules[0].quantizer if found and found.rules else ""
+    return asked or codec_for(codec_of_form(name)).quantizer
 
 
 def counts_zeros(codec: CodecSpec) -> bool:

@@ -15,13 +15,13 @@ from flyweight.codecs import codec_for, known
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.targets.ane.consequences import Budget, Note, budget, winograd, zero_skip
-from flyweight.targets.ane.engine_form import EngineForm, engine_form
+from flyweight.targets.ane.engine_form import EngineForm, dense_form, engine_form
 from flyweight.targets.ane.facts.engine import Engine
 from flyweight.targets.ane.facts.fact import Fact, Profile
 from flyweight.targets.ane.gates import Decision, Outcome, decide
 from flyweight.targets.ane.named_forms import CANDIDATES, codec_of_form
-from flyweight.targets.ane.roofline import Estimate, dispatch_time, layer_time
-from flyweight.targets.ane.stream_size import dense_bytes, streamed_bytes
+from flyweight.targets.ane.roofline import Estimate, SpeedUp, dispatch_time, layer_time, speed_up
+from flyweight.targets.ane.stream_size import SIZE_MODEL, dense_bytes, segment_bytes, streamed_bytes
 from flyweight.targets.ane.weight_use import WeightUse
 
 _AT_FULL_WIDTH = (Outcome.FOLDS, Outcome.DENSE, Outcome.NO_FORM)
@@ -59,12 +59,10 @@ class WeightPlan:
     @property
     def facts(self) -> tuple[Fact[Any], ...]:
         """Everything the plan rests on."""
-        found = [*([self.kernel_format] if self.kernel_format else []), *self.decision.facts]
-        found += [
-            *([self.budget.cap] if self.budget else []),
-            *self.time.facts,
-            *(f for note in self.notes for f in note.facts),
-        ]
+        found: list[Fact[Any]] = [*self.decision.facts, *self.time.facts]
+        found += [self.kernel_format] if self.kernel_format else []
+        found += [SIZE_MODEL, self.budget.cap] if self.budget else []
+        found += [fact for note in self.notes for fact in note.facts]
         return tuple(dict.fromkeys(found))
 
 
@@ -114,6 +112,22 @@ class Plan:
             return None
         return sum(known) + (dispatch_time(self.engine).value or 0.0)
 
+    @property
+    def speed_up(self) -> SpeedUp | None:
+        """How much faster than the same weights as fp16; None where nothing is moved."""
+        return speed_up(self.engine, self.moved / self.dense) if self.moved else None
+
+    @property
+    def segment_bytes(self) -> int | None:
+        """What the compiled weights take; None where the number of engines is unknown, which copies of codebooks depend on."""
+        engines = self.engine.engines.value
+        forms = [
+            plan.form if plan.decision.outcome is Outcome.STREAMS and plan.form else dense_form(plan.use.spec.size)
+            for plan in self.weights
+            if plan.moved is not None
+        ]
+        return None if engines is None else segment_bytes(forms, engines)
+
     def as_json(self) -> dict[str, Any]:
         """Facts are listed once, and weights refer to them by number."""
         numbers: dict[Fact[Any], int] = {}
@@ -128,7 +142,9 @@ class Plan:
             "totals": totals,
             "moved_bytes": self.moved,
             "dense_bytes": self.dense,
+            "segment_bytes": self.segment_bytes,
             "seconds": self.seconds,
+            "speed_up": self.speed_up and {"least": self.speed_up.least, "most": self.speed_up.most},
             "weights": weights,
             "facts": [fact.as_json() for fact in numbers],
         }

@@ -1,4 +1,4 @@
-"""Some output channels of a weight, read in bounded memory, to measure forms on.
+"""Some channels of a weight, read in bounded memory, and the errors of forms measured on them.
 
 A weight of at most 4 Mi values is taken whole. Of a larger one, runs of 16 neighbouring channels at equal distances, as many as
 make 4 Mi values: the same ones every time, and enough neighbours for forms that share a codebook between channels.
@@ -6,14 +6,18 @@ make 4 Mi values: the same ones every time, and enough neighbours for forms that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from flyweight.checkpoint import Checkpoint
 from flyweight.codecs import Array, codec_for
+from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.manifest import Entry
-from flyweight.foundation.tensor import has_rows
+from flyweight.foundation.tensor import CodecSpec, TensorSpec, has_rows
+from flyweight.quantizers import QUANTIZERS
+from flyweight.targets.ane.named_forms import codec_of_form, quantizer_of_form
 
 MOST_VALUES = 1 << 22
 RUN = 16
@@ -63,6 +67,56 @@ def _by_runs(checkpoint: Checkpoint, entry: Entry, runs: list[tuple[int, int]]) 
             if first < last:
                 yield values[first:last]
         at += values.size
+
+
+class MeasuredForms:
+    """The errors of forms on a sample of one weight, each measured once. The sample is read when it is needed."""
+
+    def __init__(self, load: Callable[[], Array]) -> None:
+        self._load = load
+        self._sample: Array | None = None
+        self._errors: dict[str, float] = {}
+        self._density: float | None = None
+
+    @property
+    def sample(self) -> Array:
+        if self._sample is None:
+            self._sample = self._load()
+            if not np.isfinite(self._sample).all():
+                raise UnsupportedError("it has NaN or infinite weights", code="E_NONFINITE")
+        return self._sample
+
+    def release(self) -> None:
+        """Forget the sample, and keep what was measured."""
+        self._sample = None
+
+    @property
+    def density(self) -> float:
+        """The share of weights that are not zero."""
+        if self._density is None:
+            self._density = np.count_nonzero(self.sample) / max(self.sample.size, 1)
+        return self._density
+
+    def error(self, form: str) -> float:
+        if form not in self._errors:
+            self._errors[form] = form_error(codec_of_form(form), self.sample, quantizer_of_form(form))
+        return self._errors[form]
+
+
+def form_error(codec: CodecSpec, sample: Array, quantizer: str) -> float:
+    """The relative RMS error of a sample in a codec, filled as a conversion would; infinite where it cannot hold the values."""
+    with np.errstate(over="ignore"):
+        values = sample.astype(np.float16)
+    if not np.isfinite(values).all():
+        return float("inf")
+    try:
+        asked = codec_for(codec)
+        spec = TensorSpec(sample.shape, DType.F16 if asked.exact else DType.F32)
+        fitted = asked.fit(spec, values)
+        parts = QUANTIZERS[quantizer](values, fitted, spec)
+        return relative_error(sample, fitted.decode(spec, parts).astype(np.float32))
+    except UnsupportedError:
+        return float("inf")
 
 
 def relative_error(values: Array, decoded: Array) -> float:

@@ -14,7 +14,7 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import ArgumentError, UnsupportedError
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers import QUANTIZERS
-from flyweight.targets.ane import form_choice, weight_samples
+from flyweight.targets.ane import weight_samples
 from flyweight.targets.ane.facts.engine_targets import target_named
 from flyweight.targets.ane.facts.fact import Profile
 from flyweight.targets.ane.form_choice import ERROR_BUDGET, choose_form, choose_forms, uses_in_form
@@ -22,12 +22,16 @@ from flyweight.targets.ane.gates import Outcome
 from flyweight.targets.ane.model_uses import model_uses
 from flyweight.targets.ane.named_forms import CANDIDATES, codec_of_form, forms
 from flyweight.targets.ane.weight_plan import plan_weight, plan_weights
-from flyweight.targets.ane.weight_samples import chosen_runs, relative_error, sampled
+from flyweight.targets.ane.weight_samples import MeasuredForms, chosen_runs, relative_error, sampled
 from support.engine_weights import engine, use_of
 from support.toys import safetensors_bytes
 
 RNG = np.random.default_rng(25)
 GAUSS = RNG.normal(0, 0.02, (256, 512)).astype(np.float32)
+
+
+def measured(sample: np.ndarray) -> MeasuredForms:
+    return MeasuredForms(lambda: sample)
 
 
 def pruned(share: float) -> np.ndarray:
@@ -54,7 +58,7 @@ def pruned(share: float) -> np.ndarray:
     ],
 )
 def test_gaussian_weights(target: str, profile: Profile, budget: float, form: str) -> None:
-    chosen = choose_form(use_of("fp16", GAUSS.shape), GAUSS, engine(target, profile), budget)
+    chosen = choose_form(use_of("fp16", GAUSS.shape), measured(GAUSS), engine(target, profile), budget)
     assert chosen.form == form
     assert chosen.error <= budget or form == "fp16"
     assert [trial.nbytes for trial in chosen.tried] == sorted(trial.nbytes for trial in chosen.tried)
@@ -62,7 +66,7 @@ def test_gaussian_weights(target: str, profile: Profile, budget: float, form: st
 
 def test_zeros_make_sparse_the_smallest_exact_form() -> None:
     use = use_of("fp16", GAUSS.shape)
-    chosen = choose_form(use, pruned(0.63), engine("M1"), 0.01)
+    chosen = choose_form(use, measured(pruned(0.63)), engine("M1"), 0.01)
     assert (chosen.form, round(chosen.nbytes / use.spec.size / 2, 2)) == ("sparse", 0.43)
     assert chosen.error < 2**-11  # the rounding to fp16
     assert "stored" not in chosen.codec.params, "a recipe counts again"
@@ -71,12 +75,12 @@ def test_zeros_make_sparse_the_smallest_exact_form() -> None:
 
 def test_the_default_budget_lies_between_four_and_three_bits() -> None:
     """Lloyd and Max: no codebook of a Gaussian is below 0.0975 with 16 entries, 0.186 with 8."""
-    four, three = (form_choice.form_error(codec_of_form(form), GAUSS, "kmeans") for form in ("lut4", "lut3"))
+    four, three = (measured(GAUSS).error(form) for form in ("lut4", "lut3"))
     assert 0.09 < four < 0.16 < ERROR_BUDGET < 0.18 < three < 0.2
 
 
 def test_what_is_chosen_streams_and_its_error_is_that_of_the_conversion() -> None:
-    chosen = choose_form(use_of("fp16", GAUSS.shape), GAUSS, engine("M1"), ERROR_BUDGET)
+    chosen = choose_form(use_of("fp16", GAUSS.shape), measured(GAUSS), engine("M1"), ERROR_BUDGET)
     assert plan_weight(use_of(chosen.planned, GAUSS.shape), engine("M1")).decision.outcome is Outcome.STREAMS
     codec, spec = codec_for(chosen.codec), TensorSpec(GAUSS.shape, DType.F32)
     parts = QUANTIZERS[chosen.quantizer](GAUSS.astype(np.float16), codec, spec)
@@ -88,16 +92,32 @@ def test_what_is_chosen_streams_and_its_error_is_that_of_the_conversion() -> Non
 def test_values_beyond_f16_fit_no_form() -> None:
     large = GAUSS.copy()
     large[0, 0] = 1e6
-    chosen = choose_form(use_of("fp16", GAUSS.shape), large, engine("M1"), ERROR_BUDGET)
+    chosen = choose_form(use_of("fp16", GAUSS.shape), measured(large), engine("M1"), ERROR_BUDGET)
     assert (chosen.form, chosen.error) == ("fp16", np.inf)
     large[0, 0] = np.nan
     with pytest.raises(UnsupportedError, match="NaN"):
-        choose_form(use_of("fp16", GAUSS.shape), large, engine("M1"), ERROR_BUDGET)
+        choose_form(use_of("fp16", GAUSS.shape), measured(large), engine("M1"), ERROR_BUDGET)
+
+
+def test_what_is_measured_for_one_target_serves_another() -> None:
+    read: list[int] = []
+
+    def load() -> np.ndarray:
+        read.append(1)
+        return GAUSS
+
+    shared, use = MeasuredForms(load), use_of("fp16", GAUSS.shape)
+    first = choose_form(use, shared, engine("M1"), ERROR_BUDGET)
+    shared.release()
+    assert choose_form(use, shared, engine("M2"), ERROR_BUDGET) == first
+    assert len(read) == 1
+    assert choose_form(use, shared, engine("M2"), 0.05).form == "lut6"
+    assert len(read) == 2
 
 
 def test_zeros_alone() -> None:
     zeros = np.zeros((8, 64), np.float32)
-    assert choose_form(use_of("fp16", zeros.shape), zeros, engine("M1"), 0.01).error == 0
+    assert choose_form(use_of("fp16", zeros.shape), measured(zeros), engine("M1"), 0.01).error == 0
 
 
 # Samples

@@ -112,6 +112,12 @@ def test_vectors_run_along_output_channels() -> None:
     across = CodecSpec("palette", {"bits": 4, "vector": 2, "vector_axis": 1})
     decision = decided(across, "M5")
     assert (decision.outcome, decision.gate and decision.gate.source) == (R, "M6 study")
+    assert decided(across, "M5", op="matmul", channel_axis=1).outcome is S
+
+
+def test_codebooks_of_input_channels_are_not_known() -> None:
+    decision = decided(CodecSpec("palette", {"bits": 4, "group": 16, "axis": 1}), "M5")
+    assert (decision.outcome, decision.gate and decision.gate.about) == (C, "codebooks for input channels")
 
 
 def test_a_palette_with_scales_has_fewer_than_256_entries() -> None:

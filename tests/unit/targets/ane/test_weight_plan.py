@@ -112,6 +112,15 @@ def test_totals_lines_and_findings() -> None:
         Outcome.FOLDS, 5, "int8 gate (0x528) of H13",
     )  # fmt: skip
     assert plan.seconds == pytest.approx(plan.moved / 48e9 + 0.23e-3)
+    assert plan.speed_up is not None
+    assert plan.speed_up.most == plan.dense / plan.moved
+    bodies = 11 * (2048**2 // 2) + 5 * 2 * 2048**2 + 2048 * 512
+    assert plan.segment_bytes == -(-(bodies + 12 * 4 * 64) // 16384) * 16384, "a codebook for each of four engines"
+
+
+def test_without_engines_there_is_no_segment() -> None:
+    assert plan_weights([use_of("fp16")], engine("T0")).segment_bytes is None
+    assert plan_weights([use_of("lut1")], engine("M1")).speed_up is None
 
 
 def test_sparse_layers_of_different_counts_share_a_line() -> None:
