@@ -22,7 +22,7 @@ from flyweight.containers.coreml.element_types import OF_BLOB, TYPES
 from flyweight.containers.coreml.weight_file import WeightFile, WeightFileLayout
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.sources import MemorySource
-from support.coremltools_forms import Array, codes, converted, ct, drawn_form, floats, mb, program
+from support.coremltools_forms import FORMS, Array, codes, converted, ct, drawn_form, floats, mb, program
 from support.coremltools_packages import PACKAGES, cto, decoded, operations, programs, save, specifications
 
 logging.disable(logging.CRITICAL)
@@ -34,7 +34,12 @@ logging.disable(logging.NOTSET)
 # coremltools leaves the directories it works in to the collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-REFUSED = {"pipeline.mlpackage": "E_COREML_KIND", "neural_network.mlmodel": "E_UNKNOWN_FORMAT"}
+REFUSED = {
+    "unusual.mlpackage": "E_CONSTEXPR",
+    "ios18_lut4_scaled_conv.mlpackage": "E_CONSTEXPR",
+    "pipeline.mlpackage": "E_COREML_KIND",
+    "neural_network.mlmodel": "E_UNKNOWN_FORMAT",
+}
 WRITTEN = [name for name in PACKAGES if name not in REFUSED]
 
 
@@ -122,6 +127,15 @@ def test_other_kinds_of_models_are_refused(name: str, code: str, packages: Path)
     with pytest.raises(UnsupportedError) as caught:
         flyweight.open(packages / name)
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize("name", FORMS["unusual"][1])
+def test_each_unusual_form_is_refused(name: str, tmp_path: Path) -> None:
+    target, forms = FORMS["unusual"]
+    save(converted(program(target, {name: forms[name]}, 0), target), tmp_path / "one.mlpackage")
+    with pytest.raises(UnsupportedError) as caught:
+        flyweight.open(tmp_path / "one.mlpackage")
+    assert caught.value.code == "E_CONSTEXPR"
 
 
 # Weight files -------------------------------------------------------------------------------------
