@@ -213,6 +213,7 @@ FORMS: dict[str, tuple[Any, dict[str, Form]]] = {
             "u8_tensor_f32": affine("uint8", "uint8", "fp32", (7, 9), "neither"),
             "u8_scalar_zero": affine("uint8", "uint8", "fp16", (12, 10), "scale", 1),
             "i8_last_axis": affine("int8", "int8", "fp16", (3, 5, 11), "both", -1),
+            "u8_float_zero": affine("uint8", "fp32", "fp16", (12, 10)),
             "u8_float_zero_f32": affine("uint8", "fp32", "fp32", (12, 10)),
             "i8_conv": affine("int8", "int8", "fp16", (6, 4, 3, 3)),
             "i8_conv_transpose": affine("int8", "int8", "fp16", (4, 6, 2, 2), "both", 1),
@@ -254,6 +255,7 @@ FORMS: dict[str, tuple[Any, dict[str, Form]]] = {
             "int8_conv_offset": blockwise("int8", "fp16", (6, 4, 3, 3), (6, 1, 1, 1), "int8"),
             "int8_conv3": blockwise("int8", "fp16", (4, 3, 1, 3, 3), (4, 1, 1, 1, 1)),
             "int8_vector": blockwise("int8", "fp16", (12,), (3,)),
+            "half_as_single": cast(4, 5),
             "int8_few": blockwise("int8", "fp16", (3, 3), (3, 1)),
             "int4_few_offset": blockwise("int4", "fp16", (3, 3), (3, 1), "int4"),
             "fp16_scaled": blockwise("fp16", "fp16", (6, 12), (6, 1)),
@@ -329,7 +331,6 @@ FORMS: dict[str, tuple[Any, dict[str, Form]]] = {
             "tables_along_two_axes": lut(1, "fp16", (6, 12), (2, 3)),
             "scale_for_several_tables": scaled_table(2, "int8", (8, 6), (4, 1), (2, 1)),
             "offset_of_a_table": scaled(lut(4, "uint8", (8, 6), (1, 1)), (8, 1), "uint8"),
-            "cast": cast(4, 5),
         },
     ),
 }
