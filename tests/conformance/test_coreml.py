@@ -23,7 +23,7 @@ from flyweight.containers.coreml.weight_file import WeightFile, WeightFileLayout
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.sources import MemorySource
 from support.coremltools_forms import FORMS, Array, codes, converted, ct, drawn_form, floats, mb, program
-from support.coremltools_packages import PACKAGES, cto, decoded, operations, programs, save, specifications
+from support.coremltools_packages import PACKAGES, cto, decoded, operations, programs, quantized, save, specifications
 
 logging.disable(logging.CRITICAL)
 from coremltools.libmilstoragepython import _BlobStorageReader as BlobReader  # noqa: E402
@@ -325,6 +325,34 @@ def test_a_program_is_kept_when_its_weights_are_compressed(quant: str, tmp_path:
         assert all(same(checkpoint[name], theirs[name]) for name in checkpoint)
         assert any(entry.codec.name != "raw" for entry in checkpoint.manifest.entries.values())
     assert programs(after)
+
+
+PASSES = {
+    "int8": {"mode": "linear_symmetric", "dtype": "int8"},
+    "uint8": {"mode": "linear", "dtype": "uint8"},
+    "int4": {"mode": "linear_symmetric", "dtype": "int4"},
+    "uint4": {"mode": "linear", "dtype": "uint4"},
+    "int8-tensor": {"mode": "linear_symmetric", "dtype": "int8", "granularity": "per_tensor"},
+    "uint4-tensor": {"mode": "linear", "dtype": "uint4", "granularity": "per_tensor"},
+    "int4-b32": {"mode": "linear_symmetric", "dtype": "int4", "granularity": "per_block", "block_size": 32},
+    "uint4-b16": {"mode": "linear", "dtype": "uint4", "granularity": "per_block", "block_size": 16},
+}
+"""How coremltools is asked for what a named quantization is."""
+
+
+@pytest.mark.parametrize("quant", PASSES)
+def test_linear_codes_are_those_of_its_passes(quant: str, tmp_path: Path) -> None:
+    """Of linear layers and convolutions, whose output channels are the first axis; for a matmul it takes the last."""
+    save(wide_layers(), tmp_path / "before.mlpackage")
+    save(quantized(wide_layers(), **PASSES[quant]), tmp_path / "theirs.mlpackage")
+    flyweight.convert(tmp_path / "before.mlpackage", tmp_path / "ours.mlpackage", quant=quant)
+    with flyweight.open(tmp_path / "ours.mlpackage") as ours, flyweight.open(tmp_path / "theirs.mlpackage") as theirs:
+        for name in ("convolved_weight_0_to_fp16", "shared_to_fp16"):
+            mine, other = ours.encoded(name), theirs.encoded(f"{name}_quantized")
+            assert mine.codec == other.codec
+            assert {part: array.tobytes() for part, array in mine.parts.items()} == {
+                part: array.tobytes() for part, array in other.parts.items()
+            }
 
 
 def test_names_of_new_operations_are_not_taken_already(tmp_path: Path) -> None:
