@@ -22,8 +22,8 @@ from flyweight.containers.coreml.element_types import OF_BLOB, TYPES
 from flyweight.containers.coreml.weight_file import WeightFile, WeightFileLayout
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.sources import MemorySource
-from support.coremltools_forms import Array, codes, converted, ct, drawn_form, floats, mb, program
-from support.coremltools_packages import PACKAGES, cto, decoded, operations, programs, save, specifications
+from support.coremltools_forms import FORMS, Array, codes, converted, ct, drawn_form, floats, mb, program
+from support.coremltools_packages import PACKAGES, cto, decoded, operations, programs, quantized, save, specifications
 
 logging.disable(logging.CRITICAL)
 from coremltools.libmilstoragepython import _BlobStorageReader as BlobReader  # noqa: E402
@@ -34,7 +34,12 @@ logging.disable(logging.NOTSET)
 # coremltools leaves the directories it works in to the collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-REFUSED = {"pipeline.mlpackage": "E_COREML_KIND", "neural_network.mlmodel": "E_UNKNOWN_FORMAT"}
+REFUSED = {
+    "unusual.mlpackage": "E_CONSTEXPR",
+    "ios18_lut4_scaled_conv.mlpackage": "E_CONSTEXPR",
+    "pipeline.mlpackage": "E_COREML_KIND",
+    "neural_network.mlmodel": "E_UNKNOWN_FORMAT",
+}
 WRITTEN = [name for name in PACKAGES if name not in REFUSED]
 
 
@@ -124,6 +129,15 @@ def test_other_kinds_of_models_are_refused(name: str, code: str, packages: Path)
     assert caught.value.code == code
 
 
+@pytest.mark.parametrize("name", FORMS["unusual"][1])
+def test_each_unusual_form_is_refused(name: str, tmp_path: Path) -> None:
+    target, forms = FORMS["unusual"]
+    save(converted(program(target, {name: forms[name]}, 0), target), tmp_path / "one.mlpackage")
+    with pytest.raises(UnsupportedError) as caught:
+        flyweight.open(tmp_path / "one.mlpackage")
+    assert caught.value.code == "E_CONSTEXPR"
+
+
 # Weight files -------------------------------------------------------------------------------------
 
 _CALLS = {"f16": "fp16", "f32": "float"}
@@ -196,7 +210,7 @@ QUANTS = [
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Matrices in both types, a tenth of one being zeros, a convolution, vectors, names that no program can have."""
+    """Matrices in both types, many of one being zeros, a convolution, vectors; names that no program can have."""
     rng = np.random.default_rng(0)
     thinned = floats(rng, "fp16", 64, 96)
     thinned[rng.random(thinned.shape) < 0.6] = 0
@@ -206,6 +220,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "model.layers.0.mlp.down_proj.weight": floats(rng, "fp32", 32, 64),
         "pruned/weight": thinned,
         "conv.weight": floats(rng, "fp16", 32, 8, 3, 3),
+        "state": floats(rng, "fp16", 64, 32),
+        "x_96_f16": floats(rng, "fp16", 3),
         "7.norm": floats(rng, "fp32", 5),
     }
     path = tmp_path_factory.mktemp("source") / "model.safetensors"
@@ -232,10 +248,12 @@ def test_it_decompresses_what_we_write(quant: str, source: Path, tmp_path: Path)
     out = tmp_path / "out.mlpackage"
     flyweight.convert(source, out, quant=quant, allow_ungated=True)
     theirs, loaded = decompressed(out), decoded(out)
-    names = json.loads(specifications(out)[0].description.metadata.userDefined["flyweight.names"])
+    called_other = json.loads(specifications(out)[0].description.metadata.userDefined["flyweight.names"])
+    names = {name: called for called, name in called_other.items()}
     with flyweight.open(out) as checkpoint:
-        assert sorted(checkpoint) == sorted(names.values())
-        for called, name in names.items():
+        assert len(checkpoint) == 8
+        for name in checkpoint:
+            called = names.get(name, name)
             assert same(checkpoint[name], loaded[f"main/{called}"]), name
             if checkpoint[name].ndim == 2:
                 assert same(checkpoint[name], theirs[called]), name
@@ -307,6 +325,34 @@ def test_a_program_is_kept_when_its_weights_are_compressed(quant: str, tmp_path:
         assert all(same(checkpoint[name], theirs[name]) for name in checkpoint)
         assert any(entry.codec.name != "raw" for entry in checkpoint.manifest.entries.values())
     assert programs(after)
+
+
+PASSES = {
+    "int8": {"mode": "linear_symmetric", "dtype": "int8"},
+    "uint8": {"mode": "linear", "dtype": "uint8"},
+    "int4": {"mode": "linear_symmetric", "dtype": "int4"},
+    "uint4": {"mode": "linear", "dtype": "uint4"},
+    "int8-tensor": {"mode": "linear_symmetric", "dtype": "int8", "granularity": "per_tensor"},
+    "uint4-tensor": {"mode": "linear", "dtype": "uint4", "granularity": "per_tensor"},
+    "int4-b32": {"mode": "linear_symmetric", "dtype": "int4", "granularity": "per_block", "block_size": 32},
+    "uint4-b16": {"mode": "linear", "dtype": "uint4", "granularity": "per_block", "block_size": 16},
+}
+"""How coremltools is asked for what a named quantization is."""
+
+
+@pytest.mark.parametrize("quant", PASSES)
+def test_linear_codes_are_those_of_its_passes(quant: str, tmp_path: Path) -> None:
+    """Of linear layers and convolutions, whose output channels are the first axis; for a matmul it takes the last."""
+    save(wide_layers(), tmp_path / "before.mlpackage")
+    save(quantized(wide_layers(), **PASSES[quant]), tmp_path / "theirs.mlpackage")
+    flyweight.convert(tmp_path / "before.mlpackage", tmp_path / "ours.mlpackage", quant=quant)
+    with flyweight.open(tmp_path / "ours.mlpackage") as ours, flyweight.open(tmp_path / "theirs.mlpackage") as theirs:
+        for name in ("convolved_weight_0_to_fp16", "shared_to_fp16"):
+            mine, other = ours.encoded(name), theirs.encoded(f"{name}_quantized")
+            assert mine.codec == other.codec
+            assert {part: array.tobytes() for part, array in mine.parts.items()} == {
+                part: array.tobytes() for part, array in other.parts.items()
+            }
 
 
 def test_names_of_new_operations_are_not_taken_already(tmp_path: Path) -> None:

@@ -198,6 +198,10 @@ def scaled(inner: Form, blocks: tuple[int, ...], offset: str = "", scale: str = 
     return make
 
 
+def cast(*shape: int) -> Form:
+    return lambda rng: mb.constexpr_cast(source_val=floats(rng, "fp16", *shape), output_dtype="fp32")
+
+
 FORMS: dict[str, tuple[Any, dict[str, Form]]] = {
     "affine": (
         ct.target.iOS16,
@@ -209,6 +213,7 @@ FORMS: dict[str, tuple[Any, dict[str, Form]]] = {
             "u8_tensor_f32": affine("uint8", "uint8", "fp32", (7, 9), "neither"),
             "u8_scalar_zero": affine("uint8", "uint8", "fp16", (12, 10), "scale", 1),
             "i8_last_axis": affine("int8", "int8", "fp16", (3, 5, 11), "both", -1),
+            "u8_float_zero": affine("uint8", "fp32", "fp16", (12, 10)),
             "u8_float_zero_f32": affine("uint8", "fp32", "fp32", (12, 10)),
             "i8_conv": affine("int8", "int8", "fp16", (6, 4, 3, 3)),
             "i8_conv_transpose": affine("int8", "int8", "fp16", (4, 6, 2, 2), "both", 1),
@@ -250,6 +255,7 @@ FORMS: dict[str, tuple[Any, dict[str, Form]]] = {
             "int8_conv_offset": blockwise("int8", "fp16", (6, 4, 3, 3), (6, 1, 1, 1), "int8"),
             "int8_conv3": blockwise("int8", "fp16", (4, 3, 1, 3, 3), (4, 1, 1, 1, 1)),
             "int8_vector": blockwise("int8", "fp16", (12,), (3,)),
+            "half_as_single": cast(4, 5),
             "int8_few": blockwise("int8", "fp16", (3, 3), (3, 1)),
             "int4_few_offset": blockwise("int4", "fp16", (3, 3), (3, 1), "int4"),
             "fp16_scaled": blockwise("fp16", "fp16", (6, 12), (6, 1)),
@@ -267,7 +273,6 @@ FORMS: dict[str, tuple[Any, dict[str, Form]]] = {
             "bits4_f32": lut(4, "fp32", (7, 9), (1, 1)),
             "bits4_rows": lut(4, "fp16", (8, 6), (4, 1)),
             "bits2_columns": lut(2, "fp16", (6, 12), (1, 3)),
-            "bits1_both": lut(1, "fp16", (6, 12), (2, 3)),
             "bits2_conv_rows": lut(2, "fp16", (6, 4, 3, 3), (3, 1, 1, 1)),
             "bits4_vector2_rows": lut(4, "fp16", (4, 10), (1, 1), 2, 0),
             "bits4_vector4_rows": lut(4, "fp16", (3, 10), (1, 1), 4, 0),
@@ -285,6 +290,7 @@ FORMS: dict[str, tuple[Any, dict[str, Form]]] = {
             "half_f32": sparse(0.5, "fp32", 7, 9),
             "few_conv": sparse(0.1, "fp16", 5, 3, 3, 3),
             "none": sparse(0, "fp16", 6, 4),
+            "none_f32": sparse(0, "fp32", 6, 4),
             "all": sparse(1, "fp16", 6, 4),
         },
     ),
@@ -304,7 +310,7 @@ FORMS: dict[str, tuple[Any, dict[str, Form]]] = {
             "int8_table_rows": scaled_table(2, "int8", (8, 6), (8, 1), (8, 1)),
             "uint8_table_offset": scaled_table(2, "uint8", (8, 6), (8, 1), (8, 1), "uint8"),
             "fp16_table_columns": scaled_table(2, "fp16", (8, 6), (1, 6), (1, 6)),
-            "int8_table_groups": scaled_table(2, "int8", (8, 6), (4, 1), (2, 1)),
+            "sparse_int8_few": sparse_blockwise("int8", "fp16", (3, 3), (3, 1)),
         },
     ),
     "scaled": (
@@ -314,10 +320,17 @@ FORMS: dict[str, tuple[Any, dict[str, Form]]] = {
             "lut4_groups_rows": scaled(lut(4, "fp16", (8, 6), (4, 1)), (8, 1)),
             "lut2_blocks": scaled(lut(2, "fp16", (8, 6), (4, 1)), (2, 3)),
             "lut4_int8_rows": scaled(lut(4, "int8", (8, 6), (1, 1)), (8, 1)),
-            "lut4_uint8_offset": scaled(lut(4, "uint8", (8, 6), (1, 1)), (8, 1), "uint8"),
             "lut2_vector_int8": scaled(lut(2, "int8", (4, 6), (1, 1), 2, 0), (8, 1)),
             "lut4_f32": scaled(lut(4, "fp32", (8, 6), (1, 1)), (8, 1), scale="fp32"),
             "sparse_f16": scaled(sparse(0.5, "fp16", 8, 6), (8, 1)),
+        },
+    ),
+    "unusual": (
+        ct.target.iOS26,
+        {
+            "tables_along_two_axes": lut(1, "fp16", (6, 12), (2, 3)),
+            "scale_for_several_tables": scaled_table(2, "int8", (8, 6), (4, 1), (2, 1)),
+            "offset_of_a_table": scaled(lut(4, "uint8", (8, 6), (1, 1)), (8, 1), "uint8"),
         },
     ),
 }

@@ -76,7 +76,6 @@ def element_types() -> Model:
             mb.mul(x=single, y=mb.const(val=drawn(3, 5), name="f32")),
             mb.mul(x=half, y=mb.const(val=drawn(3, 3).astype(np.float16), name="few_f16")),
             mb.mul(x=single, y=mb.const(val=drawn(2, 2), name="few_f32")),
-            mb.mul(x=single, y=mb.constexpr_cast(source_val=drawn(4, 5).astype(np.float16), output_dtype="fp32", name="cast")),
             *(picked(name) for name in ("int8", "uint8", "int16", "uint16", "int32")),
             mb.cast(x=mb.logical_not(x=mb.const(val=rng.random(12) < 0.5, name="some_bool")), dtype="int32"),
         )
@@ -122,7 +121,10 @@ def adapted(seed: int) -> Model:
 # Compression by its passes ------------------------------------------------------------------------
 
 
-def _configured(configuration: Any) -> Any:
+def _configured(configuration: Any, kinds: tuple[str, ...] = ()) -> Any:
+    """For weights of all operations, or of some kinds."""
+    if kinds:
+        return cto.OptimizationConfig(op_type_configs=dict.fromkeys(kinds, configuration))
     return cto.OptimizationConfig(global_config=configuration)
 
 
@@ -131,10 +133,10 @@ def quantized(model: Model, joint: bool = False, **options: Any) -> Model:
     return cto.linear_quantize_weights(model, config=_configured(configuration), joint_compression=joint)
 
 
-def palettized(model: Model, joint: bool = False, **options: Any) -> Model:
+def palettized(model: Model, joint: bool = False, kinds: tuple[str, ...] = (), **options: Any) -> Model:
     """k-means needs another package; a uniform table has the same form."""
     configuration = cto.OpPalettizerConfig(weight_threshold=0, mode="uniform", **options)
-    return cto.palettize_weights(model, config=_configured(configuration), joint_compression=joint)
+    return cto.palettize_weights(model, config=_configured(configuration, kinds), joint_compression=joint)
 
 
 def pruned(model: Model, share: float = 0.5, joint: bool = False) -> Model:
@@ -150,7 +152,8 @@ COMPRESSED: dict[str, Callable[[], Model]] = {
     "ios18_int4_blocks": lambda: quantized(layers(IOS18), mode="linear", dtype="int4", granularity="per_block", block_size=4),
     "ios18_lut3": lambda: palettized(layers(IOS18), nbits=3),
     "ios18_lut4_groups": lambda: palettized(layers(IOS18), nbits=4, granularity="per_grouped_channel", group_size=2),
-    "ios18_lut4_scaled": lambda: palettized(layers(IOS18), nbits=4, enable_per_channel_scale=True),
+    "ios18_lut4_scaled": lambda: palettized(layers(IOS18), kinds=("linear",), nbits=4, enable_per_channel_scale=True),
+    "ios18_lut4_scaled_conv": lambda: palettized(layers(IOS18), kinds=("conv",), nbits=4, enable_per_channel_scale=True),
     "ios18_pruned": lambda: pruned(layers(IOS18)),
     "ios18_pruned_int8": lambda: quantized(pruned(layers(IOS18)), joint=True, mode="linear_symmetric"),
     "ios18_pruned_lut4": lambda: palettized(pruned(layers(IOS18)), joint=True, nbits=4),

@@ -44,8 +44,10 @@ def generation(opset: str) -> int:
 def value_type(entry: Entry) -> ElementType:
     """The element type that a weight has in the program."""
     codec = entry.codec
-    if codec == RAW or codec.params.get("inner") == RAW:
+    if codec == RAW:
         return PLAIN[entry.spec.dtype]
+    if codec.params.get("inner") == RAW:  # behind a scale it is the part that says, not the tensor
+        return PLAIN[entry.parts["inner.data"].dtype]
     if isinstance(inner := codec.params.get("inner"), CodecSpec) and "scale" not in codec.params:
         codec = inner
     return TYPES[str(codec.params.get("scale") or codec.params["table"])]
@@ -69,6 +71,10 @@ class Weight(NamedTuple):
 
     def array(self, kind: ElementType, shape: tuple[int, ...], part: str) -> Pieces:
         return self.weights.value(kind, shape, (self.entry.name, part))
+
+    def unused(self, what: str) -> str:
+        """A name for something that this weight is made of."""
+        return self.weights.unused(f"{self.output}_{what}")
 
     def unsupported(self, why: str) -> UnsupportedError:
         return UnsupportedError(
@@ -127,11 +133,12 @@ def _affine_dequantize(weight: Weight) -> list[Pieces]:
     axis = cut[0] if cut else 0
     dims = (shape[axis],) if cut else ()
     offset = codec.params.get("offset")
-    if offset not in ("", "data"):
+    if offset not in ("", "data", "f32"):
         raise weight.unsupported("needs a program of iOS 18 or later")
+    zero = data if offset == "data" else TYPES["f32"]
     arguments = {
         "quantized_data": weight.array(data, shape, "codes"),
-        "zero_point": weight.array(data, dims, "offset") if offset else zero_value(data),
+        "zero_point": weight.array(zero, dims, "offset") if offset else zero_value(data),
         "scale": weight.array(scale, dims, "scale"),
         "axis": integer_value(axis),
     }
@@ -186,7 +193,7 @@ def _table(weight: Weight, codec: CodecSpec, prefix: str) -> tuple[list[Pieces],
     arguments: dict[str, str | Pieces] = {"lut": stored}
     before = []
     if codec.params.get("scale"):
-        name, kind = weight.output + "_lut", TYPES[str(codec.params["scale"])]
+        name, kind = weight.unused("lut"), TYPES[str(codec.params["scale"])]
         scales = weight.entry.parts[prefix + "scale"].shape
         shift: dict[str, str | Pieces] = {"data": stored, "scale": weight.array(kind, scales, prefix + "scale")}
         if codec.params.get("offset"):
@@ -218,7 +225,7 @@ def _scaled(weight: Weight) -> list[Pieces]:
     codec, entry = weight.entry.codec, weight.entry
     inner = codec.params["inner"]
     assert isinstance(inner, CodecSpec)
-    prefix, name = "inner.", weight.output + "_unscaled"
+    prefix, name = "inner.", weight.unused("unscaled")
     within = {key.removeprefix(prefix): part for key, part in entry.parts.items() if key.startswith(prefix)}
     operations = write(
         weight._replace(
@@ -235,6 +242,9 @@ class _Prefixed(WeightsOfProgram):
     def __init__(self, weights: WeightsOfProgram, prefix: str) -> None:
         self.weights, self.prefix = weights, prefix
 
+    def unused(self, name: str) -> str:
+        return self.weights.unused(name)
+
     def value(self, kind: ElementType, shape: tuple[int, ...], key: tuple[str, str]) -> Pieces:
         return self.weights.value(kind, shape, (key[0], self.prefix + key[1]))
 
@@ -250,7 +260,7 @@ def _sparse_codes(weight: Weight) -> list[Pieces]:
     codec, stored = weight.entry.codec.params["inner"], weight.entry.codec.integer("stored")
     assert isinstance(codec, CodecSpec)
     prefix, before, places = "inner.", list[Pieces](), weight.shape
-    names = f"{weight.output}_mask", f"{weight.output}_nonzero_data"
+    names = weight.unused("mask"), weight.unused("nonzero_data")
     if "bits" in codec.params:  # a palette
         places, kind, given = _places(weight, codec), "constexpr_lut_to_sparse", ("indices_mask", "indices_nonzero_data")
         before, arguments = _table(weight, codec, prefix)
@@ -265,7 +275,7 @@ def _sparse_codes(weight: Weight) -> list[Pieces]:
         given[0]: weight.array(TYPES["u1"], places, "mask"),
         given[1]: weight.array(data, (stored,), prefix + part),
     }
-    sparse = operation(kind, outputs, inputs={**bound, **arguments}, name=weight.output + "_sparse")
+    sparse = operation(kind, outputs, inputs={**bound, **arguments}, name=names[1])
     return [*before, sparse, weight.operation("constexpr_sparse_to_dense", {"mask": names[0], "nonzero_data": names[1]})]
 
 

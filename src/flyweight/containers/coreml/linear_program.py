@@ -32,27 +32,23 @@ SPECIFICATION, OPSET = 9, "CoreML8"
 _BIAS, _WEIGHT = ".bias", ".weight"
 _ARRAY_TYPES = {"f16": 65552, "f32": 65568}
 _UNSAFE = re.compile("[^A-Za-z0-9_]")
+_RESERVED = (
+    "any", "bool", "program", "func", "tensor", "list", "dict", "tuple", "true", "false", "string", "bf16", "fp16", "fp32",
+    "fp64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "state",
+)  # fmt: skip
+"""Words of the language that programs are written in; coremltools calls nothing so."""
 
 
-def program_names(names: Mapping[str, object]) -> dict[str, str]:
-    """What each tensor is called in the program."""
-    taken: set[str] = set()
-    called: dict[str, str] = {}
-    for name in names:
-        safe = plain = re.sub("^(?=[0-9])", "_", _UNSAFE.sub("_", name)) or "_"
-        number = 1
-        while safe in taken:
-            number += 1
-            safe = f"{plain}_{number}"
-        taken.add(safe)
-        called[name] = safe
-    return called
+def plain_name(name: str) -> str:
+    """A tensor's name as one of a program: it begins with a letter."""
+    return re.sub("^(?![A-Za-z])", "var_", _UNSAFE.sub("_", name))
 
 
 def linear_program(manifest: Manifest) -> tuple[Pieces, WeightsOfProgram]:
     """The model, and where the weights go."""
-    entries, weights = manifest.entries, WeightsOfProgram(WEIGHTS)
-    called = program_names(entries)
+    entries, weights = manifest.entries, WeightsOfProgram(WEIGHTS, _RESERVED)
+    called = {name: weights.unused(plain_name(name)) for name in entries}
+    rows: dict[tuple[int, str], str] = {}
     operations: list[Pieces] = []
     inputs: dict[str, tuple[ElementType, tuple[int, ...]]] = {}
     outputs: dict[str, tuple[ElementType, tuple[int, ...]]] = {}
@@ -62,7 +58,9 @@ def linear_program(manifest: Manifest) -> tuple[Pieces, WeightsOfProgram]:
         kind, shape = value_type(entry), entry.spec.shape
         if len(shape) != 2 or kind.label not in FLOATS or 0 in shape:
             continue
-        row, product = f"x_{shape[1]}_{kind.label}", f"{called[name]}_product"
+        if (shape[1], kind.label) not in rows:
+            rows[shape[1], kind.label] = weights.unused(f"x_{shape[1]}_{kind.label}")
+        row, product = rows[shape[1], kind.label], weights.unused(f"{called[name]}_product")
         inputs[row], outputs[product] = (kind, (1, shape[1])), (kind, (1, shape[0]))
         bound: dict[str, str | Pieces] = {"x": row, "weight": called[name]}
         if bias := _bias_of(name, entry, entries):
@@ -70,8 +68,9 @@ def linear_program(manifest: Manifest) -> tuple[Pieces, WeightsOfProgram]:
         operations.append(operation("linear", {product: tensor_type(*outputs[product])}, inputs=bound))
     if not outputs:  # a function has a result
         kind = TYPES["f32"]
-        inputs["x"] = outputs["x_same"] = kind, (1,)
-        operations.append(operation("identity", {"x_same": tensor_type(kind, (1,))}, inputs={"x": "x"}))
+        x, same = weights.unused("x"), weights.unused("x_same")
+        inputs[x] = outputs[same] = kind, (1,)
+        operations.append(operation("identity", {same: tensor_type(kind, (1,))}, inputs={"x": x}))
     block = Pieces((*(field(2, name) for name in outputs), *operations))
     declared = [field(1, field(1, name), field(2, tensor_type(*known))) for name, known in inputs.items()]
     function = Pieces((*declared, field(2, OPSET), map_field(3, OPSET, block)))

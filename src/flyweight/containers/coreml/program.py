@@ -15,7 +15,7 @@ Only operations that hold weights are looked into: constants in a weight file, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from math import prod
 from typing import NamedTuple
@@ -176,6 +176,21 @@ class Program:
                 yield Operation(message, kind, scope)
             for inner in message.all(4):
                 yield from self._of_block(inner, scope, depth + 1)
+
+    def names(self, without: Collection[int]) -> Iterator[str]:
+        """Of inputs and outputs, in all functions and blocks, but for operations that begin at `without`."""
+        for function in self.functions.values():
+            yield from (given.text(1) for given in function.all(1))
+            for block in function.map(3).values():
+                yield from self._names_in(block, without)
+
+    def _names_in(self, block: Message, without: Collection[int]) -> Iterator[str]:
+        yield from (given.text(1) for given in block.all(1))
+        for message in block.all(3):
+            if message.start not in without:
+                yield from (made.text(1) for made in message.all(3))
+            for inner in message.all(4):
+                yield from self._names_in(inner, without)
 
     # Values
 

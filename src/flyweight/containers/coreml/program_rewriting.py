@@ -33,7 +33,7 @@ def rewritten(model: bytes, entries: Mapping[str, Entry]) -> tuple[Pieces, Weigh
 class _Rewriter:
     def __init__(self, program: Program, found: ProgramWeights, entries: Mapping[str, Entry]) -> None:
         self.program, self.entries = program, entries
-        self.weights = WeightsOfProgram(WEIGHTS)
+        self.weights = WeightsOfProgram(WEIGHTS, program.names(without=found.inner))
         self.dropped = found.inner
         self.roots: dict[int, tuple[str, Operation]] = {}
         for weight in found.weights:

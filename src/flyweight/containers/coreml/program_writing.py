@@ -51,14 +51,24 @@ def dims_value(shape: tuple[int, ...]) -> Pieces:
 class WeightsOfProgram:
     """Places arrays: in the weight file, or in holes of the program. Extents of the former are in `extents`."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, names: Iterable[str] = ()) -> None:
         self.layout = WeightFileLayout(file)
+        self._names = set(names)
         self.extents: dict[tuple[str, str], Extent] = {}
         self.in_program: dict[tuple[str, str], int] = {}
         """The arrays that are holes, and their bytes."""
         self.shared: set[str] = set()
         """Tensors that the program has in several places: they are blobs, whatever their size."""
         self._offsets: dict[tuple[str, str], int] = {}
+
+    def unused(self, name: str) -> str:
+        """A name for a new output: this one, with a number behind it where the program has one of that name."""
+        unused, number = name, 1
+        while unused in self._names:
+            number += 1
+            unused = f"{name}_{number}"
+        self._names.add(unused)
+        return unused
 
     def value(self, kind: ElementType, shape: tuple[int, ...], key: tuple[str, str]) -> Pieces:
         """A value whose bytes are those of `key`: a tensor and its part."""

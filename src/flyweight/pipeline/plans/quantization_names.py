@@ -30,5 +30,5 @@ def recipe_for(container: Container, quant: str, extras: Any = None) -> Recipe:
 
 
 def _choice(rule: PresetRule) -> Choice:
-    wanted = choice(rule.codec.name, rule.codec.params, rule.quantizer or None)
+    wanted = choice(rule.codec.name, rule.codec.as_json()["params"], rule.quantizer or None)
     return replace(wanted, floor=rule.floor, otherwise=rule.otherwise)
