@@ -79,7 +79,8 @@ def _listed(rng: random.Random, fields: list[Field], at: int, others: list[Field
         case 0:
             return fields[:at] + fields[at + 1 :]
         case 1:
-            return fields + [fields[at]] * rng.choice((1, 1, 2, 40))
+            small = isinstance(content, int) or len(content) < 64
+            return fields + [fields[at]] * rng.choice((1, 1, 2, 40) if small else (1,))
         case 2:
             return rng.sample(fields, len(fields))
         case 3:
