@@ -32,7 +32,7 @@ from flyweight.pipeline.plans.planning import make_job
 from flyweight.pipeline.plans.recipe import Masks, preset
 from flyweight.sources import MemoryBundle
 from fuzz.framing import Files, Input
-from support import GOLDEN, sample_files, uqff_files, wdelta_files
+from support import GOLDEN, coreml_files, sample_files, uqff_files, wdelta_files
 from support.adapters import CONFIG as ADAPTER_SETTINGS
 from support.adapters import PREFIX, adapter_weights, embedding, factor_pair, linear
 from support.chat_templates import TEMPLATES
@@ -228,12 +228,21 @@ def _crossing() -> Iterator[Input]:
     yield from codec_inputs("uqff_blob")
 
 
+def _packages() -> Iterator[Input]:
+    """Core ML packages with a weight of each form, and their weight files alone."""
+    for files in coreml_files.SOUND.values():
+        yield Input(dict(files))
+    for name in ("of plain f16", "of lut of 3 bits in groups"):
+        yield Input({"weight.bin": coreml_files.SOUND[name][coreml_files.WEIGHTS]}, False)
+
+
 _BY_HAND: dict[str, Callable[[], Iterator[Input]]] = {
     "safetensors": partial(_each, sample_files.safetensors, sample_files.safetensors_described, is_directory=False),
     "hf": lambda: iter([Input(sample_files.hf_directory()), *_models("hf")]),
     "gguf": lambda: iter([Input(sample_files.gguf(), False), Input(sample_files.gguf_parts()), *_models("gguf")]),
     "mlx": _mlx,
     "squizd": _squizd,
+    "coreml": _packages,
     "uqff": _named_layers,
     "uqff_blob": _blobs,
     "npy_dir": lambda: iter([Input(sample_files.npy_dir()), *_golden()]),
@@ -372,6 +381,7 @@ def _wdelta() -> Iterator[Input]:
 
 SEEDS: dict[str, Callable[[], Iterator[Input]]] = {
     **{name: partial(_container, name) for name in _BY_HAND},
+    "coreml_rewriting": _packages,
     "uqff_bridge": _crossing,
     "wdelta": _wdelta,
     "squizd_audit": partial(_container, "squizd"),

@@ -41,8 +41,10 @@ from flyweight.models.dialects import DIALECTS, gguf_tokenizer
 from flyweight.models.dialects.contract import Text
 from flyweight.models.tokenizers import tokenizer_files
 from flyweight.pipeline.deltas.delta_check import look_at_file
+from flyweight.pipeline.plans.job import Job
 from flyweight.pipeline.plans.plan import Plan
 from flyweight.pipeline.plans.planning import job_of_plan, make_job
+from flyweight.pipeline.plans.quantization_names import recipe_for
 from flyweight.pipeline.plans.recipe import load_recipe, preset
 from flyweight.pipeline.transcode import carry_out
 from flyweight.runtime.text.chat_template import templates_of
@@ -50,8 +52,9 @@ from flyweight.runtime.text.tokenizer import Tokenizer
 from flyweight.sources import MemoryBundle, MemorySource
 from flyweight.sources.zstd import ZstdSource
 from fuzz.framing import Input
-from fuzz.oracle import check_container, check_manifest, decoded, placed_again, promise
+from fuzz.oracle import MAX_DECODED, check_container, check_manifest, decoded, placed_again, promise
 from fuzz.seeds import PLANNED_TENSORS, SQUIZD_WHOLE
+from support import coreml_files
 from support.raw_files import safetensors_file, tensor_json
 from support.squizd_files import NAME
 from support.toys import safetensors_bytes
@@ -308,6 +311,53 @@ def _adapter(given: Input) -> str:
     return f"{len(delta.changes)} changes"
 
 
+_QUANTS = ("lut4", "int8", "int4-b32", "sparse", "keep", "lut2-v2")
+
+
+def _coreml_rewriting(given: Input) -> str:
+    """A package with its weights compressed anew: the rest of its program is what it was, byte for byte."""
+    bundle = MemoryBundle(given.files, is_directory=given.is_directory)
+    target = CONTAINERS["coreml"]
+    if not given.is_directory or not target.probe(bundle):
+        return "no package"
+    try:
+        checkpoint = read_checkpoint(bundle, target)
+        numbers = sum(entry.spec.size for entry in checkpoint.manifest.entries.values())
+        if checkpoint.manifest.nbytes > _MOST_WRITTEN or numbers > MAX_DECODED:
+            return "too large"
+        quant = _QUANTS[sum(map(len, given.files.values())) % len(_QUANTS)]
+        job = make_job(checkpoint, target, "x.mlpackage", recipe=recipe_for(target, quant))
+        written = _carried_out(job)
+    except FlyweightError as error:
+        return error.code
+    again = read_checkpoint(MemoryBundle(written), target)
+    promise(again.manifest.entries.keys() == checkpoint.manifest.entries.keys(), "other tensors than before")
+    decoded(again)
+    for name, entry in checkpoint.manifest.entries.items():
+        promise(again.manifest.entries[name].spec.shape == entry.spec.shape, "a tensor of another shape")
+    if coreml_files.MODEL in checkpoint.manifest.files:  # else the program is made anew
+        before = checkpoint.read(checkpoint.manifest.files[coreml_files.MODEL])
+        same = coreml_files.without_weights(before) == coreml_files.without_weights(written[coreml_files.MODEL])
+        promise(same, "another program than before")
+    return f"written as {quant}"
+
+
+def _carried_out(job: Job) -> dict[str, bytes]:
+    """The files that a job writes, in memory."""
+    files = {name: bytearray(image.nbytes) for name, image in job.placement.images.items()}
+    for name, image in job.placement.images.items():
+        for offset, chunk in image.chunks:
+            files[name][offset : offset + len(chunk)] = chunk
+
+    def write(file: str, offset: int, data: Any) -> None:
+        files[file][offset : offset + len(data)] = bytes(data)
+
+    for step in job.plan.steps:
+        carry_out(job, step, write)
+    copies = {name: bytes(job.checkpoint.read(extent)) for name, extent in job.placement.copies.items()}
+    return {**{name: bytes(raw) for name, raw in files.items()}, **copies}
+
+
 def _uqff_bridge(given: Input) -> str:
     """From the generation of UQFF that it is to the other: what is copied is the same there, byte for byte."""
     bundle = MemoryBundle(given.files, is_directory=given.is_directory)
@@ -321,20 +371,10 @@ def _uqff_bridge(given: Input) -> str:
         job = make_job(checkpoint, target, "x", recipe=preset("keep"))
         if job.nbytes > _MOST_WRITTEN:
             return "too large"
-        files = {name: bytearray(image.nbytes) for name, image in job.placement.images.items()}
-        for name, image in job.placement.images.items():
-            for offset, chunk in image.chunks:
-                files[name][offset : offset + len(chunk)] = chunk
-
-        def write(file: str, offset: int, data: Any) -> None:
-            files[file][offset : offset + len(data)] = bytes(data)
-
-        for step in job.plan.steps:
-            carry_out(job, step, write)
-        copies = {name: checkpoint.read(extent) for name, extent in job.placement.copies.items()}
+        written = _carried_out(job)
     except FlyweightError as error:
         return error.code
-    there = MemoryBundle({**{name: bytes(raw) for name, raw in files.items()}, **copies})
+    there = MemoryBundle(written)
     promise(recognise(there) is target, "what was written is of another generation")
     crossed = read_checkpoint(there, target)
     copied = [step for step in job.plan.steps if step.action == "remux" and step.source and not step.transform]
@@ -389,6 +429,7 @@ def _read_and_written(opened: Overlay, delta: Delta) -> str:
 
 TARGETS: dict[str, Target] = {
     **{name: partial(check_container, CONTAINERS[name]) for name in CONTAINERS.lines},
+    "coreml_rewriting": _coreml_rewriting,
     "uqff_bridge": _uqff_bridge,
     "wdelta": _wdelta,
     "squizd_audit": _squizd_audit,

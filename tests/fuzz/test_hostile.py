@@ -34,6 +34,7 @@ ATLEAST = {
     "uqff": 60,
     "uqff_blob": 60,
     "wdelta": 150,
+    "coreml": 200,
 }
 KINDS = {1: ParentError, 3: MalformedError, 4: UnsupportedError}
 """Errors by exit code."""

@@ -33,6 +33,7 @@ FORMS: dict[str, tuple[dict[str, object], ...]] = {
     "npy_dir": ({"quant": "int8"}, {"quant": "int4"}, {"quant": "nf4"}),
     "uqff": ({"quant": "q8_0"}, {"quant": "hqq4"}, {"quant": "mxfp4"}),
     "uqff_blob": ({"quant": "q4_0"}, {"quant": "fp8"}),
+    "coreml": ({"quant": "none"}, {"quant": "lut4"}, {"quant": "sparse-lut4"}),
     "squizd": ({"quant": "int4"}, {"quant": "none"}, {"quant": "tca"}),
 }
 

@@ -49,6 +49,7 @@ class Case:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         for name, make in self.special.items():
+            (model / name).parent.mkdir(parents=True, exist_ok=True)
             make(model / name)
         if self.is_directory:
             return model

@@ -12,7 +12,7 @@ import click
 
 from flyweight.cli.output import codec_label, gate_label, human_bytes, json_option, note, print_json, print_table
 from flyweight.cli.paths import LocalPath, delta_option
-from flyweight.foundation.errors import UnsupportedError, printable
+from flyweight.foundation.errors import FlyweightError, printable
 from flyweight.foundation.manifest import Manifest, Numbers
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _dispatch(checkpoint: Checkpoint, summary: Mapping[str, Any], target: str) -
 
         try:
             package = embedded_plan(checkpoint, target)
-        except UnsupportedError as error:  # a package may hold another kind of model
+        except FlyweightError as error:  # the file is as good as it was: a package may be of another kind, or damaged
             package = f"there is no plan for it: {error.message}"
     return dispatch(summary["flags"], package=package), augments(summary["flags"])
 

@@ -13,6 +13,7 @@ from flyweight.sources import Bundle
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _LOOKED_AT = 4096
+_COREML = "give the path of the package, the directory that has Manifest.json"
 _FORMATS = "`flyweight formats` lists what can be read"
 _KINDS: tuple[tuple[bytes, str, str], ...] = (
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "fetch the file with `git lfs pull`"),
@@ -64,6 +65,12 @@ def _unknown_directory(bundle: Bundle) -> FlyweightError:
     files = [name for name in names if "/" not in name]
     if found := next((name for name in files if name.endswith((".gguf", ".safetensors", ".squizd"))), None):
         return UnknownFormatError("the directory is not a model", hint=f"to open one of its files, give its path: {found}")
+    if "coremldata.bin" in files or "model.mil" in files:
+        return UnknownFormatError(
+            "this is a compiled Core ML model, which Flyweight does not read", hint="give the .mlpackage it was compiled from"
+        )
+    if any(name.rpartition("/")[2] in ("model.mlmodel", "weight.bin") for name in names):
+        return UnknownFormatError("this is a part of a Core ML package", hint=_COREML)
     if found := _pickled(files):
         return _refused(f"{found} seems to be")
     folders = Counter(name.partition("/")[0] for name in names if "/" in name)
@@ -82,6 +89,10 @@ def _unknown_file(bundle: Bundle) -> FlyweightError:
         start[:4] == b"PK\x03\x04" and b".pkl" in start
     ):
         return _refused("this is")
+    if source.name.endswith(".mlmodel"):
+        return UnknownFormatError(
+            "this is a Core ML model without its package, which has the weights of an ML program", hint=_COREML
+        )
     lower = start.lower()
     for begins, kind, advice in _KINDS:
         if lower.startswith(begins) or start.startswith(begins):

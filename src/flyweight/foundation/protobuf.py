@@ -3,19 +3,23 @@
     tag = varint (number << 3 | kind)      0 varint · 1 eight bytes · 2 varint length, that many bytes · 5 four bytes
 
 Which fields a message has is the caller's business: what it does not know it passes over or copies. Lengths are compared with
-the bytes that are left of the message around them, so nothing reaches out of its own.
+the bytes that are left of the message around them, so nothing reaches out of its own. A field or a key that may be there once
+and is there twice is refused: readers differ in which of the two counts, or merge them, and no writer makes such a message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
-from flyweight.foundation.errors import MalformedError, TruncatedError
+from flyweight.foundation.errors import LimitError, MalformedError, TruncatedError
 
 VARINT, EIGHT_BYTES, BYTES, FOUR_BYTES = 0, 1, 2, 5
 _FIXED = {EIGHT_BYTES: 8, FOUR_BYTES: 4}
 _MOST_BITS = 64
+_MOST_REPEATED = 1 << 14
+"""Entries of a map, and of what `few` lists."""
 
 
 class Field(NamedTuple):
@@ -93,13 +97,27 @@ class Message:
     def all(self, number: int) -> Iterator[Message]:
         return (self.sub(field) for field in self if field.number == number)
 
-    def one(self, number: int) -> Message | None:
-        """The last message of this number: the one that counts."""
-        last = None
+    def few(self, number: int) -> list[Message]:
+        """The same as a list, which is bounded."""
+        found = list(islice(self.all(number), _MOST_REPEATED + 1))
+        if len(found) > _MOST_REPEATED:
+            raise LimitError(
+                f"field {number} is there more than {_MOST_REPEATED} times", code="E_BUDGET", file=self.file, offset=self.start
+            )
+        return found
+
+    def _once(self, number: int) -> Field | None:
+        found = None
         for field in self:
             if field.number == number:
-                last = field
-        return None if last is None else self.sub(last)
+                if found is not None:
+                    raise self._malformed(f"field {number} is there twice", field.begin)
+                found = field
+        return found
+
+    def one(self, number: int) -> Message | None:
+        found = self._once(number)
+        return None if found is None else self.sub(found)
 
     def require(self, number: int, what: str) -> Message:
         if (found := self.one(number)) is None:
@@ -107,13 +125,11 @@ class Message:
         return found
 
     def integer(self, number: int, default: int = 0) -> int:
-        value = default
-        for field in self:
-            if field.number == number:
-                if field.kind != VARINT:
-                    raise self._malformed(f"field {number} must be a number", field.start)
-                value = field.value
-        return value
+        if (found := self._once(number)) is None:
+            return default
+        if found.kind != VARINT:
+            raise self._malformed(f"field {number} must be a number", found.start)
+        return found.value
 
     def integers(self, number: int) -> list[int]:
         """Of a repeated field, packed or one by one. Signed, as `int64` and `int32` are."""
@@ -145,8 +161,13 @@ class Message:
             raise self._malformed(f"a text is not UTF-8: {error.reason}", self.start) from None
 
     def map(self, number: int) -> dict[str, Message]:
-        """A map from text to messages. The last of two entries of one key counts."""
-        return {entry.text(1): entry.one(2) or Message(b"", file=self.file) for entry in self.all(number)}
+        """A map from text to messages."""
+        found: dict[str, Message] = {}
+        for entry in self.few(number):
+            if (key := entry.text(1)) in found:
+                raise self._malformed(f"the key '{key[:80]}' is there twice", entry.start)
+            found[key] = entry.one(2) or Message(b"", file=self.file)
+        return found
 
     @property
     def raw(self) -> bytes:

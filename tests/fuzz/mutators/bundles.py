@@ -14,6 +14,7 @@ _NAMES = (
     "model.safetensors", "model.safetensors.index.json", "model-00001-of-00002.safetensors", "manifest.json",
     "special_tokens_map.json", "tensors/a__q.npy", "tensors/a__q.npy.zst", "tensors/.manifest_ready", ".squish_int4_ready",
     "q-0.uqff", "q-1.uqff", "q.uqff", "residual.safetensors", "uqff_report.json",
+    "Manifest.json", "Data/com.apple.CoreML/model.mlmodel", "Data/com.apple.CoreML/weights/weight.bin", "Data/x",
     "flyweight.json", "x.gguf", "m-00001-of-00002.gguf", "a/b", "é", "x" * 255,
 )  # fmt: skip
 

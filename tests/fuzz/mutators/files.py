@@ -1,4 +1,4 @@
-"""Mutations of single files by what they are: safetensors, GGUF, .npy, zstd, SQUIZD, .wdelta, UQFF, zip, JSON, other text."""
+"""Mutations of files by what they are: safetensors, GGUF, .npy, zstd, SQUIZD, .wdelta, UQFF, Core ML, zip, JSON, text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Callable
 
-from fuzz.mutators import gguf, json_text, plain, squizd, uqff, wdelta
+from fuzz.mutators import coreml, gguf, json_text, plain, squizd, uqff, wdelta
 from fuzz.mutators.values import NUMBERS, TEXTS, near, packed
 
 try:
@@ -121,6 +121,8 @@ KINDS: tuple[tuple[Callable[[bytes], bool], Mutator], ...] = (
     (uqff.is_uqff, lambda rng, raw, donor: (uqff.mutate if rng.randrange(3) else safetensors)(rng, raw, donor)),
     (is_safetensors, safetensors),
     (json_text.is_json, json_text.mutate),
+    (coreml.is_weight_file, coreml.weight_file),
+    (coreml.is_program, coreml.program),
     (lambda raw: 0 < len(raw) < 1 << 16 and raw[:256].isascii(), lambda rng, raw, donor: words(rng, raw)),
 )
 

@@ -26,7 +26,7 @@ from flyweight.containers.coreml.program_writing import (
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.manifest import Entry
 from flyweight.foundation.protobuf import Pieces
-from flyweight.foundation.tensor import RAW, CodecSpec
+from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 
 _OPSET = re.compile(r"CoreML(\d+)")
 IOS16, IOS18 = 6, 8
@@ -225,14 +225,14 @@ def _scaled(weight: Weight) -> list[Pieces]:
     codec, entry = weight.entry.codec, weight.entry
     inner = codec.params["inner"]
     assert isinstance(inner, CodecSpec)
-    prefix, name = "inner.", weight.unused("unscaled")
+    prefix, name, kind = "inner.", weight.unused("unscaled"), TYPES[str(codec.params["scale"])]
+    assert kind.dtype is not None
+    spec = TensorSpec(entry.spec.shape, kind.dtype)  # values and scale are of one type
     within = {key.removeprefix(prefix): part for key, part in entry.parts.items() if key.startswith(prefix)}
     operations = write(
-        weight._replace(
-            entry=Entry(entry.name, entry.spec, inner, within), output=name, weights=_Prefixed(weight.weights, prefix)
-        )
+        weight._replace(entry=Entry(entry.name, spec, inner, within), output=name, weights=_Prefixed(weight.weights, prefix))
     )
-    scale = weight.array(TYPES[str(codec.params["scale"])], entry.parts["scale"].shape, "scale")
+    scale = weight.array(kind, entry.parts["scale"].shape, "scale")
     return [*operations, weight.operation("constexpr_blockwise_shift_scale", {"data": name, "scale": scale})]
 
 

@@ -28,7 +28,8 @@ from flyweight.foundation.tensor import RAW, CodecSpec, Param, TensorSpec, code_
 FLOATS = ("f16", "f32")
 INTEGERS = ("i4", "u4", "i8", "u8")
 CAST = "constexpr_cast"
-_MAX_DEPTH = 4
+MAX_DEPTH = 4
+"""Of operations on each other's results."""
 
 
 class Stored(NamedTuple):
@@ -105,6 +106,13 @@ class Reader:
         self.program, self.producers = program, producers
         self._depth = 0
 
+    def weight(self, operation: Operation) -> Form:
+        """What an operation makes for others than `constexpr` ones."""
+        made = self.read(operation)
+        if made.mask is not None:
+            raise operation.unsupported("its results are used other than to be made dense")
+        return made
+
     def read(self, operation: Operation) -> Form:
         self._depth += 1
         try:
@@ -121,8 +129,8 @@ class Reader:
             if (value := operation.value("val")) is None:
                 raise operation.malformed("it has no value")
             return plain(self.program.value(value, operation), operation)
-        if self._depth > _MAX_DEPTH:
-            raise operation.unsupported(f"operations on each other's results more than {_MAX_DEPTH} deep")
+        if self._depth > MAX_DEPTH:
+            raise operation.unsupported(f"operations on each other's results more than {MAX_DEPTH} deep")
         if operation.kind not in _FORMS:
             raise operation.unsupported("an operation that is not known")
         return _FORMS[operation.kind](self, operation)
@@ -208,7 +216,7 @@ def _affine_dequantize(reader: Reader, operation: Operation) -> Form:
     data, scale = reader.array(operation, "quantized_data"), reader.array(operation, "scale")
     zero: Value | None = reader.array(operation, "zero_point")
     axis, rank = reader.integer(operation, "axis", 0), len(data.shape)
-    if not -rank <= axis < max(rank, 1):
+    if not -rank <= axis < rank:
         raise operation.malformed(f"axis {axis} of {rank}")
     if scale.shape not in ((), data.shape[axis % rank : axis % rank + 1]):
         raise operation.malformed(f"scale{list(scale.shape)} along axis {axis} of data{list(data.shape)}", "E_SHAPE")

@@ -41,6 +41,7 @@ DIALECT = "coreml"
 MAX_WEIGHT_BYTES = 1 << 31
 """Of the weight file of a model that the Neural Engine takes; larger ones run elsewhere."""
 _VERSION = "1.0.0"
+_COPY_AGAIN = "copy the package again, whole"
 
 
 class CoreML(Container):
@@ -145,6 +146,8 @@ class CoreML(Container):
 
 def open_program(bundle: Bundle) -> Program:
     """The program of a package, found through its manifest."""
+    if MANIFEST not in bundle:
+        raise MalformedError("a package without its Manifest.json", code="E_MANIFEST", file=bundle.name, hint=_COPY_AGAIN)
     file = bundle[MANIFEST].name
     document = strict_json.load(bundle[MANIFEST])
     match document:
@@ -163,7 +166,7 @@ def open_program(bundle: Bundle) -> Program:
             f"the model '{path[:200]}' is not in the package",
             code="E_MANIFEST",
             file=file,
-            hint="copy the package again, whole",
+            hint=_COPY_AGAIN,
         )
     return Program(bundle, model)
 

@@ -23,6 +23,7 @@ from flyweight.containers.coreml.program import PROGRAM, WEIGHTS
 from flyweight.containers.coreml.program_writing import WeightsOfProgram, operation, tensor_type
 from flyweight.containers.safetensors import header_metadata
 from flyweight.foundation import strict_json
+from flyweight.foundation.cursor import check_name
 from flyweight.foundation.errors import MalformedError
 from flyweight.foundation.manifest import Entry, Manifest
 from flyweight.foundation.protobuf import Pieces, field, map_field, number_field, packed_field
@@ -110,4 +111,4 @@ def names_in(user_defined: Mapping[str, str], file: str) -> Mapping[str, str]:
     names = strict_json.loads(text.encode(), file=file)
     if not isinstance(names, dict) or not all(type(name) is str for name in names.values()):
         raise MalformedError(f"{NAMES} is not an object of names", code="E_NAMES", file=file)
-    return names
+    return {safe: check_name(name, file=file) for safe, name in names.items()}

@@ -24,6 +24,7 @@ from flyweight.containers.coreml.element_types import OF_PROGRAM, ElementType, n
 from flyweight.containers.coreml.weight_file import WeightFile
 from flyweight.foundation.cursor import Budget, check_shape
 from flyweight.foundation.errors import LimitError, MalformedError, UnsupportedError
+from flyweight.foundation.limits import MAX_RANK
 from flyweight.foundation.manifest import Extent
 from flyweight.foundation.protobuf import Message
 from flyweight.sources import Bundle
@@ -37,9 +38,11 @@ MAX_MODEL_BYTES = 1 << 30
 PROGRAM = 502
 CONST, CONSTEXPR = "const", "constexpr_"
 _MAX_BLOCK_DEPTH = 16
+_MAX_INTEGERS_NBYTES = 1024
+"""Of a value that is looked at number by number: an axis, at most a shape."""
 _MAX_SPARE_BYTES = 8
 """Behind an immediate value: coremltools has some behind one of three bits an element."""
-_OPERATION_NBYTES = 1024
+_OPERATION_NBYTES = 4096
 """What an operation that holds weights takes in memory; rounded up."""
 _KINDS = {
     200: "a pipeline classifier", 201: "a pipeline regressor", 202: "a pipeline", 300: "a GLM regressor",
@@ -72,7 +75,7 @@ class Operation:
     @cached_property
     def outputs(self) -> list[tuple[str, Message]]:
         """Names and types."""
-        return [(made.text(1), made.require(2, "type of an output")) for made in self.message.all(3)]
+        return [(made.text(1), made.require(2, "type of an output")) for made in self.message.few(3)]
 
     @cached_property
     def attributes(self) -> Mapping[str, Message]:
@@ -80,7 +83,13 @@ class Operation:
 
     @cached_property
     def bindings(self) -> Mapping[str, list[Message]]:
-        return {key: list(argument.all(1)) for key, argument in self.message.map(2).items()}
+        return {key: argument.few(1) for key, argument in self.message.map(2).items()}
+
+    @property
+    def is_in_weight_file(self) -> bool:
+        """Of a constant."""
+        value = self.value("val")
+        return value is not None and any(field.number == 5 for field in value)
 
     @property
     def name(self) -> str:
@@ -92,10 +101,15 @@ class Operation:
 
     def value(self, key: str) -> Message | None:
         """An attribute, or an input that is given as a value."""
+        bindings = self.bindings.get(key, [])
+        if len(bindings) + (key in self.attributes) > 1:
+            raise self.malformed(f"{key} is given more than once")
         if key in self.attributes:
             return self.attributes[key]
-        bindings = self.bindings.get(key, ())
-        return bindings[0].one(2) if len(bindings) == 1 else None
+        value = bindings[0].one(2) if bindings else None
+        if value is not None and bindings[0].text(1):
+            raise self.malformed(f"{key} is both a name and a value")
+        return value
 
     def malformed(self, problem: str, code: str = "E_PROGRAM") -> MalformedError:
         return MalformedError(
@@ -104,6 +118,14 @@ class Operation:
 
     def unsupported(self, problem: str) -> UnsupportedError:
         return UnsupportedError(f"{self.kind}: {problem}", code="E_CONSTEXPR", file=self.message.file, tensor=self.name or None)
+
+
+def _mentions_weight_file(message: Message) -> bool:
+    """Whether an input or attribute of an operation, not of operations inside it, is a value in a weight file."""
+    path = MODEL_PATH.encode()
+    return message.data.find(path, message.start, message.end) >= 0 and any(
+        field.number in (2, 5) and message.data.find(path, field.start, field.end) >= 0 for field in message
+    )
 
 
 def typed(message: Message) -> tuple[ElementType, tuple[int, ...]] | None:
@@ -117,6 +139,8 @@ def typed(message: Message) -> tuple[ElementType, tuple[int, ...]] | None:
         if constant is None:
             return None
         dims.append(constant.integer(1))
+        if len(dims) > MAX_RANK:
+            break  # refused below, whatever follows
     if code not in OF_PROGRAM:
         raise UnsupportedError(f"an element type of number {code}", code="E_DTYPE", file=message.file, offset=message.start)
     return OF_PROGRAM[code], check_shape(dims, file=message.file)
@@ -134,6 +158,8 @@ class Program:
         self.version = self.message.integer(1)
         self.weight_files: dict[str, WeightFile] = {}
         self.program = self._program()
+        self.functions = self.program.map(2)
+        self.opsets = {name: function.text(2) for name, function in self.functions.items()}
 
     def _program(self) -> Message:
         if (program := self.message.one(PROGRAM)) is not None:
@@ -143,14 +169,6 @@ class Program:
             f"the package is {kind}; only ML programs have weights that can be read", code="E_COREML_KIND",
             file=self.message.file, hint="convert the model again with coremltools and convert_to='mlprogram'",
         )  # fmt: skip
-
-    @cached_property
-    def functions(self) -> Mapping[str, Message]:
-        return self.program.map(2)
-
-    @cached_property
-    def opsets(self) -> Mapping[str, str]:
-        return {name: function.text(2) for name, function in self.functions.items()}
 
     def holding_weights(self) -> Iterator[Operation]:
         """Every operation that may hold weights, of all functions, those in inner blocks included."""
@@ -168,12 +186,13 @@ class Program:
         if depth > _MAX_BLOCK_DEPTH:
             raise LimitError(f"blocks are nested more than {_MAX_BLOCK_DEPTH} deep", code="E_DEPTH", file=block.file)
         for message in block.all(3):
-            kind = message.text(1)
-            if kind == CONST:
-                if message.data.find(MODEL_PATH.encode(), message.start, message.end) >= 0:
-                    yield Operation(message, kind, scope)
-            elif kind.startswith(CONSTEXPR):
-                yield Operation(message, kind, scope)
+            operation = Operation(message, kind := message.text(1), scope)
+            if kind.startswith(CONSTEXPR) or (kind == CONST and operation.is_in_weight_file):
+                yield operation
+            elif not kind:
+                raise operation.malformed("an operation of no kind")
+            elif kind != CONST and _mentions_weight_file(message):
+                raise operation.unsupported("a value in a weight file that is no constant of its own")
             for inner in message.all(4):
                 yield from self._of_block(inner, scope, depth + 1)
 
@@ -201,10 +220,14 @@ class Program:
             raise operation.malformed("a value has no type of fixed shape")
         kind, shape = known
         blob, immediate = message.one(5), message.one(3)
+        if blob is not None and immediate is not None:
+            raise operation.malformed("a value that is both in the program and in a weight file")
         if blob is not None:
             extent = self._blob(blob, kind, shape, operation)
         elif immediate is not None and (tensor := immediate.one(1)) is not None:
             if (integers := tensor.one(2)) is not None:
+                if len(integers) > _MAX_INTEGERS_NBYTES:
+                    raise operation.unsupported("so many integers in the program")
                 return Value(kind, shape, integers=tuple(integers.integers(1)))
             extent = self._immediate(tensor, operation)
         else:
@@ -219,7 +242,7 @@ class Program:
     def _blob(self, blob: Message, kind: ElementType, shape: tuple[int, ...], operation: Operation) -> Extent:
         path, offset = blob.text(1), blob.integer(2)
         file = f"{self.folder}/{path.removeprefix(MODEL_PATH)}".lstrip("/")
-        if not path.startswith(MODEL_PATH) or file not in self.bundle:
+        if not path.startswith(MODEL_PATH) or file not in self.bundle or file == self.model:
             raise operation.malformed(f"the weight file '{path}' is not in the package", "E_WEIGHTS_MISSING")
         if file not in self.weight_files:
             self.weight_files[file] = WeightFile(self.bundle[file], file)

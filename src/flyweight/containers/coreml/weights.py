@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
-from flyweight.containers.coreml.constexprs import Form, Reader
-from flyweight.containers.coreml.program import CONST, CONSTEXPR, Operation, Program
+from flyweight.containers.coreml.constexprs import MAX_DEPTH, Form, Reader
+from flyweight.containers.coreml.program import CONSTEXPR, Operation, Program
 from flyweight.foundation.cursor import check_name
 from flyweight.foundation.errors import MalformedError
 from flyweight.foundation.protobuf import Message
@@ -57,11 +58,26 @@ def find_weights(program: Program) -> ProgramWeights:
         for name in operation.names_of(key)
     }
     inner = [operation for operation in operations if any((operation.scope, name) in used for name, _ in operation.outputs)]
-    if any(operation.kind == CONST for operation in inner):
+    if inner:
         elsewhere = _names_used_elsewhere(program)
-        inner = [o for o in inner if o.kind != CONST or (o.scope, o.name) not in elsewhere]
+        inner = [o for o in inner if all((o.scope, name) not in elsewhere for name, _ in o.outputs)]
     starts = frozenset(operation.message.start for operation in inner)
+    _check_circles(operations, producers, starts)
     return ProgramWeights(_named(program, operations, producers, starts), producers, starts)
+
+
+def _check_circles(operations: list[Operation], producers: Producers, inner: frozenset[int]) -> None:
+    """Every result that only `constexpr` operations use goes into a weight, unless they use each other's."""
+    left = {operation.message.start: operation for operation in operations if operation.message.start in inner}
+    reached = [operation for operation in operations if operation.message.start not in inner]
+    while reached:
+        operation = reached.pop()
+        for name in chain.from_iterable(map(operation.names_of, operation.bindings)):
+            made = producers.get((operation.scope, name))
+            if made is not None and left.pop(made.message.start, None) is not None:
+                reached.append(made)
+    for operation in left.values():
+        raise operation.malformed("operations that use each other's results in a circle", "E_CIRCLE")
 
 
 def _named(program: Program, operations: list[Operation], producers: Producers, inner: frozenset[int]) -> list[Weight]:
@@ -93,7 +109,7 @@ class _Contents:
         self._of: dict[int, int | None] = {}
         """By where an operation begins; None: being worked out, as happens in a circle, which reading refuses."""
 
-    def number(self, operation: Operation) -> int:
+    def number(self, operation: Operation, depth: int = 0) -> int:
         start = operation.message.start
         if (known := self._of.setdefault(start, None)) is not None:
             return known
@@ -103,15 +119,16 @@ class _Contents:
                 values += key, message.raw
         for key, bindings in sorted(operation.bindings.items()):
             for binding in bindings:
-                values += key, self._bound(operation, binding)
+                values += key, self._bound(operation, binding, depth)
         self._of[start] = number = self._numbers.setdefault(tuple(values), len(self._numbers))
         return number
 
-    def _bound(self, operation: Operation, binding: Message) -> object:
+    def _bound(self, operation: Operation, binding: Message, depth: int) -> object:
         made = self.producers.get((operation.scope, name := binding.text(1)))
-        if made is None or (made.message.start in self._of and self._of[made.message.start] is None):
+        in_circle = made is not None and self._of.get(made.message.start, 0) is None
+        if made is None or in_circle or depth > MAX_DEPTH:
             return binding.raw
-        return self.number(made), [output for output, _ in made.outputs].index(name)
+        return self.number(made, depth + 1), [output for output, _ in made.outputs].index(name)
 
 
 def _names_used_elsewhere(program: Program) -> set[tuple[str, str]]:
@@ -133,6 +150,6 @@ def _used_in(blocks: Mapping[str, Message], depth: int = 0) -> Iterator[str]:
 def read_forms(program: Program, found: ProgramWeights) -> dict[str, Form]:
     """How each weight is stored."""
     reader = Reader(program, found.producers)
-    forms = {weight.name: reader.read(weight.operations[0]) for weight in found.weights}
+    forms = {weight.name: reader.weight(weight.operations[0]) for weight in found.weights}
     program.check_overlaps()
     return forms
