@@ -17,6 +17,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import flyweight
+from flyweight.containers.coreml.coreml_options import CoremlExtras
 from flyweight.containers.coreml.coreml_package import CoreML
 from flyweight.containers.coreml.element_types import OF_BLOB, TYPES
 from flyweight.containers.coreml.weight_file import WeightFile, WeightFileLayout
@@ -271,6 +272,19 @@ def test_forms_survive_another_container(seed: int, tmp_path: Path) -> None:
     weights = [name for name in before if re.fullmatch(r"main/weight_\d+", name)]
     assert len(weights) == 30
     assert [name for name in weights if not same(after[name], before[name])] == []
+
+
+@pytest.mark.parametrize("target", ["M1", "M2", "M5"])
+def test_it_decompresses_forms_that_were_chosen_for_a_chip(target: str, source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.mlpackage"
+    flyweight.convert(source, out, extras=CoremlExtras(target=target))
+    theirs = decoded(out)
+    called_other = json.loads(specifications(out)[0].description.metadata.userDefined["flyweight.names"])
+    names = {name: called for called, name in called_other.items()}
+    with flyweight.open(out) as checkpoint:
+        wrong = [name for name in checkpoint if not same(checkpoint[name], theirs[f"main/{names.get(name, name)}"])]
+        assert wrong == []
+        assert any(entry.codec.name != "raw" for entry in checkpoint.manifest.entries.values())
 
 
 # Compressing again --------------------------------------------------------------------------------
