@@ -57,7 +57,7 @@ _form = click.option(
 )  # fmt: skip
 _max_error = click.option(
     "--max-error", type=click.FloatRange(0, 1, min_open=True, max_open=True), metavar="ERROR",
-    help="For --form auto: the relative RMS error a weight may have.  [default: 0.17]",
+    help="For --form auto: the relative RMS error a weight may have.  [default: 0.05]",
 )  # fmt: skip
 _tokens = click.option(
     "--tokens",

@@ -15,8 +15,10 @@ from flyweight.containers import container_named, mlpackage
 from flyweight.containers.coreml.coreml_options import CoremlExtras
 from flyweight.containers.squizd.squizd_options import Extras as SquizdExtras
 from flyweight.foundation.errors import FlyweightError
+from flyweight.foundation.manifest import Extent
 from flyweight.foundation.tensor import RAW
 from flyweight.models import dense_by_default
+from flyweight.sources import MemorySource
 from support.command_line import flyweight as command
 from support.toys import write_toy_llama
 
@@ -150,9 +152,6 @@ def test_a_file_called_auto_is_given_as_a_path(work: Path) -> None:
 
 def test_the_archive_is_a_bundle_of_its_files(work: Path) -> None:
     files = {"m.mlpackage/Manifest.json": b"{}", "m.mlpackage/Data/weight.bin": b"weights", "note": b"aside"}
-    from flyweight.foundation.manifest import Extent
-    from flyweight.sources import MemorySource
-
     data = b"before" + mlpackage.archive(files)
     bundle = mlpackage.PackageBundle(MemorySource(data, "x"), Extent("x", 6, len(data) - 6))
     assert set(bundle) == {"Manifest.json", "Data/weight.bin"}

@@ -11,7 +11,7 @@ from flyweight.containers.options import OptionGroup, option, options_of
 
 QUANTS = (
     "auto (with --target)", "int8", "uint8", "int4", "uint4", "int8-tensor", "int4-b32", "lut1", "lut2", "lut3", "lut4", "lut6",
-    "lut8", "lut4-g16", "lut4-v2", "sparse", "sparse-lut4", "sparse-int8",
+    "lut8", "lut4-g16", "lut4-v2", "lut4-scaled", "sparse", "sparse-lut4", "sparse-int8",
 )  # fmt: skip
 PROFILES = ("seed", "disputed")
 

@@ -2,7 +2,7 @@
 
     int8, uint8, int4, uint4        a scale per output channel; with -tensor one in all, with -b32 one for 32 input channels
     lut1 … lut8                     a palette of 2, 4, 8, 16, 64 or 256 values; with -g16 one for 16 output channels, with -v2
-                                    of pairs of neighbours along the output channels
+                                    of pairs of neighbours along the output channels, with -scaled with a scale for each of these
     sparse                          the values that are not zero, and where they belong
     sparse-lut4, sparse-int8        the same of a palette, of integers
 
@@ -17,7 +17,8 @@ import re
 from flyweight.containers.named_quantizations import Preset, PresetRule
 from flyweight.foundation.tensor import CodecSpec, Param
 
-_NAME = re.compile(r"(sparse-)?(?:(u?int)([48])|lut([1-8]))(-tensor|-b\d+|-g\d+)?(-v[2-8])?")
+_LINEAR = re.compile(r"(?P<unsigned>u?)int(?P<bits>[48])(?P<tensor>-tensor)?(?:-b(?P<block>[1-9]\d{0,5}))?")
+_PALETTE = re.compile(r"lut(?P<bits>[1-8])(?:-g(?P<group>[1-9]\d{0,5}))?(?:-v(?P<vector>[2-8]))?(?P<scaled>-scaled)?")
 _LUT_BITS = (1, 2, 3, 4, 6, 8)
 _OWN = "stored"
 """Scales and tables have the element type that the tensor has (see `pipeline.plans.recipe`)."""
@@ -35,23 +36,31 @@ def preset(quant: str) -> Preset | None:
 def codec_named(name: str) -> CodecSpec | None:
     if name == "sparse":
         return CodecSpec("sparse", {"form": "stream"})
-    if (found := _NAME.fullmatch(name)) is None:
-        return None
-    sparse, integer, width, bits, grouping, vector = found.groups()
-    if integer:
-        if vector or (grouping or "").startswith("-g"):
-            return None
-        block = {None: "1", "-tensor": ""}.get(grouping) if not (grouping or "").startswith("-b") else f"1x{grouping[2:]}"
-        unsigned = integer == "uint"
-        params: dict[str, Param] = {"data": f"{'u' if unsigned else 'i'}{width}", "block": block or "", "scale": _OWN}
-        codec = CodecSpec("blockwise", {**params, "offset": "data" if unsigned else ""})
+    bare = name.removeprefix("sparse-")
+    if found := _LINEAR.fullmatch(bare):
+        codec = _linear(**found.groupdict())
+    elif found := _PALETTE.fullmatch(bare):
+        codec = _palette(**found.groupdict())
     else:
-        if int(bits) not in _LUT_BITS or grouping in ("-tensor",) or (grouping or "").startswith("-b"):
-            return None
-        params = {"bits": int(bits), "table": _OWN}
-        if grouping:
-            params |= {"group": int(grouping[2:]), "axis": 0}
-        if vector:
-            params |= {"vector": int(vector[2:]), "vector_axis": 0}
-        codec = CodecSpec("palette", params)
-    return CodecSpec("sparse_codes", {"inner": codec}) if sparse else codec
+        return None
+    if bare == name or codec is None:
+        return codec
+    return None if "inner" in codec.params else CodecSpec("sparse_codes", {"inner": codec})
+
+
+def _linear(unsigned: str, bits: str, tensor: str | None, block: str | None) -> CodecSpec | None:
+    if tensor and block:
+        return None
+    blocks = "" if tensor else f"1x{block}" if block else "1"
+    offset = "data" if unsigned else ""
+    return CodecSpec("blockwise", {"data": f"{unsigned or 'i'}{bits}", "block": blocks, "scale": _OWN, "offset": offset})
+
+
+def _palette(bits: str, group: str | None, vector: str | None, scaled: str | None) -> CodecSpec | None:
+    if int(bits) not in _LUT_BITS:
+        return None
+    params: dict[str, Param] = {"bits": int(bits), "table": _OWN}
+    params |= {"group": int(group), "axis": 0} if group else {}
+    params |= {"vector": int(vector), "vector_axis": 0} if vector else {}
+    codec = CodecSpec("palette", params)
+    return CodecSpec("scaled", {"block": "1", "scale": _OWN, "inner": codec}) if scaled else codec

@@ -195,7 +195,9 @@ class Wishes(NamedTuple):
 
 def _step(checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Container, wishes: Wishes) -> Step:
     """How one tensor gets there."""
-    choice = wishes.recipe.choose(TensorSpec(source.spec.shape, _value_dtype(source)), source.name, renamed.name)
+    dtype = _value_dtype(source)
+    known_to_readers = TensorSpec(source.spec.shape, container.dense.instead.get(dtype, dtype))
+    choice = wishes.recipe.choose(known_to_readers, source.name, renamed.name)
     transform = renamed.transform
     moves_values = transform is not None and transform.add != 0
     if source.codec.is_foreign and (choice.codec or choice.dtype or wishes.dtype):

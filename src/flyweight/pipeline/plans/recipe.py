@@ -195,7 +195,7 @@ class ByName(Recipe):
     choices: Mapping[str, Choice] = field(default_factory=dict)
 
     def choose(self, spec: TensorSpec, *names: str) -> Choice:
-        return next((self.choices[name] for name in names if name in self.choices), KEEP)
+        return next((self.choices[name] for name in names if name in self.choices), KEEP).for_tensor(spec)
 
 
 _AFFINE = re.compile(r"int([2-8])(?:-g(\d+))?")

@@ -32,12 +32,7 @@ def recipe_for_target(checkpoint: Checkpoint, wish: NamesTarget) -> ByName:
     """For each weight the smallest form that the target streams, within the error that is allowed; others stay as they are."""
     engine = engine_of(wish)
     chosen = choose_forms(checkpoint, engine.target, engine.profile, wish.max_error or ERROR_BUDGET)
-    entries = checkpoint.manifest.entries
-    choices = {
-        name: Choice(_typed(form.codec), form.quantizer).for_tensor(entries[name].spec)
-        for name, form in chosen.items()
-        if form.codec != RAW
-    }
+    choices = {name: Choice(_typed(form.codec), form.quantizer) for name, form in chosen.items() if form.codec != RAW}
     return ByName(f"auto for {engine.target}", choices=choices)
 
 
