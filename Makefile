@@ -113,6 +113,7 @@ bench: $(PEERS)/.ready $(MISTRALRS)/.ready $(DEMO_MODEL) $(FINE_TUNE)/tuned  ## 
 	$(PEERS)/bin/python -m bench.models.stream
 	$(PEERS)/bin/python -m bench.models.deltas --fine-tune $(FINE_TUNE)
 	$(PEERS)/bin/python -m bench.models.uqff $(DEMO_MODEL)
+	$(PEERS)/bin/python -m bench.models.coreml
 	$(PEERS)/bin/python -m pages performance deltas
 	@cat docs/performance.md
 
