@@ -160,7 +160,7 @@ def test_completion_scripts() -> None:
 def test_formats_lists_every_pair() -> None:
     document = json.loads(run("formats", "--json").stdout)
     carried = {codec["name"]: set(codec["carried_by"]) for codec in document["codecs"]}
-    assert carried["raw"] == {"gguf", "hf", "mlx", "npy_dir", "safetensors", "squizd", "uqff", "uqff_blob"}
+    assert carried["raw"] == {"coreml", "gguf", "hf", "mlx", "npy_dir", "safetensors", "squizd", "uqff", "uqff_blob"}
     assert carried["q4_k"] == {"gguf", "hf", "safetensors", "uqff", "uqff_blob"}
     assert carried["affine"] == {"hf", "mlx", "npy_dir", "safetensors", "uqff", "uqff_blob"}
     assert "npy_dir" in carried["corrected"]

@@ -2,7 +2,7 @@
 
     int8, uint8, int4, uint4        a scale per output channel; with -tensor one in all, with -b32 one for 32 input channels
     lut1 … lut8                     a palette of 2, 4, 8, 16, 64 or 256 values; with -g16 one for 16 output channels, with -v2
-                                    of pairs of neighbours along the output channels, with -scaled with a scale for each of these
+                                    of pairs of neighbours along the output channels, with -scaled a scale for each of these
     sparse                          the values that are not zero, and where they belong
     sparse-lut4, sparse-int8        the same of a palette, of integers
 
