@@ -306,14 +306,14 @@ def graph(path: Path) -> list[Any]:
     return listed
 
 
-def wide_layers() -> Any:
+def wide_layers(target: Any = ct.target.iOS18) -> Any:
     """Layers wide enough for blocks of 32 and groups of 16, two thirds of their weights zero."""
 
     def thinned(*shape: int) -> Array:
         rng = np.random.default_rng(shape)
         return np.where(rng.random(shape) < 1 / 3, rng.standard_normal(shape), 0).astype(np.float32)
 
-    @mb.program(input_specs=[mb.TensorSpec((1, 64, 8, 8))], opset_version=ct.target.iOS18)
+    @mb.program(input_specs=[mb.TensorSpec((1, 64, 8, 8))], opset_version=target)
     def build(image: Any) -> Any:
         convolved = mb.conv(x=image, weight=thinned(32, 64, 3, 3), name="convolved")
         pooled = mb.reduce_mean(x=convolved, axes=[2, 3], keep_dims=False)
@@ -322,7 +322,7 @@ def wide_layers() -> Any:
         second = mb.linear(x=mb.relu(x=first), weight=shared, name="second")
         return mb.matmul(x=second, y=thinned(32, 64), name="product")
 
-    return ct.convert(build, convert_to="mlprogram", minimum_deployment_target=ct.target.iOS18, skip_model_load=True)
+    return ct.convert(build, convert_to="mlprogram", minimum_deployment_target=target, skip_model_load=True)
 
 
 @pytest.mark.parametrize("quant", QUANTS)
@@ -339,6 +339,28 @@ def test_a_program_is_kept_when_its_weights_are_compressed(quant: str, tmp_path:
         assert all(same(checkpoint[name], theirs[name]) for name in checkpoint)
         assert any(entry.codec.name != "raw" for entry in checkpoint.manifest.entries.values())
     assert programs(after)
+
+
+@pytest.mark.parametrize("quant", ["int8", "uint8", "int8-tensor", "lut1", "lut2", "lut4", "lut6", "lut8", "sparse"])
+def test_programs_of_ios16_get_its_operators(quant: str, tmp_path: Path) -> None:
+    before, after = tmp_path / "before.mlpackage", tmp_path / "after.mlpackage"
+    save(wide_layers(ct.target.iOS16), before)
+    flyweight.convert(before, after, quant=quant)
+    assert graph(after) == graph(before)
+    assert specifications(after)[0].specificationVersion == 7
+    theirs = decompressed(after)
+    with flyweight.open(after) as checkpoint:
+        assert [name for name in checkpoint if not same(checkpoint[name], theirs[name])] == []
+        assert any(entry.codec.name != "raw" for entry in checkpoint.manifest.entries.values())
+
+
+@pytest.mark.parametrize("quant", ["int4", "int8-b32", "lut3", "lut4-g16", "lut4-v2", "sparse-lut4"])
+def test_programs_of_ios16_are_refused_what_they_cannot_hold(quant: str, tmp_path: Path) -> None:
+    save(wide_layers(ct.target.iOS16), tmp_path / "before.mlpackage")
+    with pytest.raises(UnsupportedError) as caught:
+        flyweight.convert(tmp_path / "before.mlpackage", tmp_path / "after.mlpackage", quant=quant)
+    assert caught.value.code == "E_OPSET"
+    assert not (tmp_path / "after.mlpackage").exists()
 
 
 PASSES = {

@@ -263,6 +263,12 @@ def test_values_are_those_of_coremltools(path: Path) -> None:
         assert ours[name].tobytes() == value.tobytes(), name
 
 
+def test_the_page_names_every_refusal() -> None:
+    folder = ROOT / "src" / "flyweight" / "containers" / "coreml"
+    codes = {code for path in folder.glob("*.py") for code in re.findall(r'"(E_[A-Z_]+)"', path.read_text("utf-8"))}
+    assert codes - set(re.findall(r"`(E_[A-Z_]+)`", PAGE)) == set()
+
+
 def test_types_of_the_page_are_what_weight_files_hold() -> None:
     """Every number of a blob once, and none twice in programs."""
     blobs = [blob for _, _, blob, _ in TYPES.values() if blob is not None]
