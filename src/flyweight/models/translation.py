@@ -26,7 +26,7 @@ def dialect_of(manifest: Manifest) -> Dialect:
         raise UnsupportedError(
             "the tensor names are neither those of Hugging Face nor of GGUF",
             code="E_DIALECT",
-            hint=f"known: {', '.join(DIALECTS.lines)}",
+            hint=f"known: {', '.join(DIALECTS.lines)}; a safetensors file, or a package of the same kind, keeps any names",
         )
     return DIALECTS[manifest.dialect]
 
