@@ -27,12 +27,18 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "uqff-forced": ("out", {"to": "uqff", "quant": "q8_0", "force": True}),
     "uqff-to-0.x": ("out", {"to": "uqff0", "quant": "fp8"}),
     "uqff-from-0.x": ("out", {"to": "uqff"}),
+    "package": ("out.mlpackage", {"to": "coreml", "quant": "lut4"}),
+    "package-forced": ("out.mlpackage", {"to": "coreml", "quant": "none", "force": True}),
+    "package-rewritten": ("out.mlpackage", {"to": "coreml", "quant": "int8"}),
     "file-plain": ("out.gguf", {"quant": "q8_0", "plain": True}),
     "directory-forced-plain": ("out", {"to": "mlx", "quant": "int4", "force": True, "plain": True}),
 }
-SOURCES: dict[str, dict[str, Any]] = {"uqff-from-0.x": {"to": "uqff0", "quant": "q8_0"}}
+SOURCES: dict[str, dict[str, Any]] = {
+    "uqff-from-0.x": {"to": "uqff0", "quant": "q8_0"},
+    "package-rewritten": {"to": "coreml", "quant": "none"},
+}
 """What is converted, where it is not the toy itself but made of it."""
-OLD = {"out": {"to": "hf", "dtype": "f32"}, "out.gguf": {"quant": "q4_0"}}
+OLD = {"out": {"to": "hf", "dtype": "f32"}, "out.gguf": {"quant": "q4_0"}, "out.mlpackage": {"to": "coreml", "quant": "lut2"}}
 """What is replaced: another output of the same source."""
 
 
@@ -76,6 +82,8 @@ def test_kill_at_every_write_path_call(memory_path: Path, job: str) -> None:
         ("directory-forced", "EIO"),
         ("uqff-sharded", "EIO"),
         ("uqff-from-0.x", "ENOSPC"),
+        ("package-forced", "ENOSPC"),
+        ("package-rewritten", "EIO"),
     ],
 )
 def test_error_at_every_write_path_call(memory_path: Path, job: str, code: str) -> None:

@@ -70,6 +70,7 @@ def disk(tmp_path: Path) -> Path:
 
 OUTPUTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gguf": ("out.gguf", {}),
+    "coreml": ("out.mlpackage", {"to": "coreml"}),
     "uqff": ("out", {"to": "uqff", "quant": "q8_0"}),
     "uqff0": ("out", {"to": "uqff0", "quant": "q8_0", "shard_bytes": 20_000}),
 }

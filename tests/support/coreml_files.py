@@ -281,10 +281,9 @@ class Forms:
     def lut(self, bits: int = 4, tables: Sequence[int] = (1, 1), vector: int = 1, **changed: str | bytes) -> list[bytes]:
         kind = {1: U1, 2: U2, 3: U3, 4: U4, 8: U8}[bits]
         places = (SHAPE[0] // vector, SHAPE[1])
-        arguments: dict[str, str | bytes] = {
-            "indices": self.blob(kind, places),
-            "lut": self.blob(F16, (*tables, 1 << bits, vector)),
-        }
+        arguments: dict[str, str | bytes] = {"indices": self.blob(kind, places)}
+        if "lut" not in changed:
+            arguments["lut"] = self.blob(F16, (*tables, 1 << bits, vector))
         if vector > 1:
             arguments["vector_axis"] = integer_value(0)
         return [self.dense("lut_to_dense", {**arguments, **changed})]
