@@ -37,7 +37,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 REFUSED = {
     "unusual.mlpackage": "E_CONSTEXPR",
-    "ios18_lut4_scaled_conv.mlpackage": "E_CONSTEXPR",
     "pipeline.mlpackage": "E_COREML_KIND",
     "neural_network.mlmodel": "E_UNKNOWN_FORMAT",
 }

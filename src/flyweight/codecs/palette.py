@@ -4,8 +4,9 @@
     w = rnd(scale[g] · (table[g][k][v] − offset[g]))   rounded once, to the type of the scale
 
 k is the index, g the group of `group` neighbours along `axis` that share a table (0: one table for all), v the place within
-the `vector` neighbours along `vector_axis` that one index names. Values are float32. docs/formats/palette.md has the
-layout, the encoder and its error.
+the `vector` neighbours along `vector_axis` that one index names. Groups of 1 may be along `axes` axes from `axis` on: a table
+for every place of these, which is decoded alone. Values are float32. docs/formats/palette.md has the layout, the encoder and
+its error.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Palette(Codec):
     scale: str = ""
     offset: str = ""
     scale_per: str = "table"
+    axes: int = 1
 
     name = "palette"
     quantizer: ClassVar[str] = "kmeans"
@@ -57,6 +59,9 @@ class Palette(Codec):
         require_integers(self, "group", zero="the whole tensor")
         require_integers(self, "vector", least=1, most=16)
         require_integers(self, "axis", "vector_axis", least=-1)
+        require_integers(self, "axes", least=1, most=8)
+        if self.axes > 1 and (self.group != 1 or self.vector > 1 or self.axis < 0):
+            raise ValueError("tables along several axes are of groups of 1, of scalars, from an axis counted from the first")
         if self.scale and self.table not in _INTEGERS and self.table != self.scale:
             raise ValueError(f"the scale of a {self.table} table must be {self.table} too, not {self.scale}")
         if self.offset and (self.offset != self.table or not self.scale):
@@ -91,15 +96,15 @@ class Palette(Codec):
     def frame(self, spec: TensorSpec) -> Frame:
         rank = len(spec.shape)
         require_f32(self, spec)
-        if max(self.axis, self.vector_axis) >= rank:
-            raise UnsupportedError(f"{spec} has no axis {max(self.axis, self.vector_axis)}", code="E_SPEC")
+        if (last := max(self.axis + self.axes - 1, self.vector_axis)) >= rank:
+            raise UnsupportedError(f"{spec} has no axis {last}", code="E_SPEC")
         axis, vector_axis = self.axis % rank, self.vector_axis % rank
         group = self.group
         if group and axis == vector_axis:
             if group % self.vector:
                 raise UnsupportedError(f"groups of {group} are not a multiple of vectors of {self.vector}", code="E_SPEC")
             group //= self.vector
-        return Frame.of(spec, group, axis, self.vector, vector_axis)
+        return Frame.of(spec, group, axis, self.vector, vector_axis, self.axes)
 
     def stored_codes(self, spec: TensorSpec) -> StoredCodes:
         return StoredCodes("indices", self.bits, self.frame(spec).indices)

@@ -12,6 +12,7 @@ import numpy as np
 from flyweight.codecs.casts import astype
 from flyweight.codecs.codec import Array
 from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import TensorSpec
 
 PIECE = 1 << 20
@@ -52,11 +53,15 @@ class Frame:
     span: int
     """Indices along `axis` that share a table."""
     indices: tuple[int, ...]
+    axes: int = 1
+    """From `axis` on, of which every place has a table of its own; 1: the grouped axis alone."""
 
     @classmethod
-    def of(cls, spec: TensorSpec, group: int, axis: int, vector: int, vector_axis: int) -> Frame:
+    def of(cls, spec: TensorSpec, group: int, axis: int, vector: int, vector_axis: int, axes: int = 1) -> Frame:
         """`group` counts indices; 0 is one table for all."""
         indices = tuple(-(-n // vector) if at == vector_axis else n for at, n in enumerate(spec.shape))
+        if axes > 1:
+            return cls(spec, vector, vector_axis, axis, 1, indices, axes)
         if not 0 < group < indices[axis]:
             axis = next((at for at, n in enumerate(indices) if n > 1), 0)
             group = max(indices[axis], 1)
@@ -68,8 +73,9 @@ class Frame:
 
     @property
     def tables(self) -> tuple[int, ...]:
-        """Tables along each axis: 1 except along the grouped one."""
-        return tuple(-(-n // self.span) if at == self.axis else 1 for at, n in enumerate(self.indices))
+        """Tables along each axis: 1 except along the grouped ones."""
+        grouped = range(self.axis, self.axis + self.axes)
+        return tuple(-(-n // self.span) if at in grouped else 1 for at, n in enumerate(self.indices))
 
     @property
     def cycle(self) -> int:
@@ -77,7 +83,7 @@ class Frame:
 
     @property
     def run(self) -> int:
-        return self.cycle if max(self.tables) <= 1 else self.span * prod(self.indices[self.axis + 1 :])
+        return self.cycle if max(self.tables) <= 1 else self.span * prod(self.indices[self.axis + self.axes :])
 
     @property
     def per_position(self) -> int:
@@ -86,6 +92,8 @@ class Frame:
 
     def pieces(self) -> Iterator[Piece]:
         """All points, table after table, about PIECE at a time."""
+        if self.axes > 1:
+            raise UnsupportedError("tables along several axes can be decoded, not encoded", code="E_NO_ENCODER")
         step = max(PIECE // max(self.per_position, 1), 1)
         length = self.indices[self.axis] if self.count else 0
         at_once = step // self.span

@@ -281,3 +281,21 @@ def test_an_infinite_product_is_found() -> None:
     assert (
         codec.check_values(spec, dict(parts) | {"scale": np.float16([[[[65504]]]]), "tables": parts["tables"] * 2}) is not None
     )
+
+
+def test_a_table_for_every_place_of_several_axes() -> None:
+    """As coremltools stores a scale per channel of a convolution: read, not made."""
+    codec, spec = Palette(bits=2, group=1, axis=1, axes=3, scale="f16"), f32(4, 3, 2, 5)
+    parts = noise(codec, spec)
+    assert codec.layout(spec)["tables"].shape == (1, 3, 2, 5, 4, 1)
+    tables = (parts["tables"].astype(np.float32) * parts["scale"].astype(np.float32)).astype(np.float16).astype(np.float32)
+    codes = packing.unpack("little", parts["indices"][None], 2, spec.size).reshape(spec.shape)
+    wanted = np.take_along_axis(np.broadcast_to(tables[..., 0], (*spec.shape, 4)), codes[..., None], -1)[..., 0]
+    assert np.array_equal(codec.decode(spec, parts), wanted)
+    for quantizer in ("nearest", "kmeans"):
+        with pytest.raises(UnsupportedError) as caught:
+            QUANTIZERS[quantizer](wanted, codec, spec)
+        assert caught.value.code == "E_NO_ENCODER"
+    for wrong in ({"group": 2}, {"vector": 2}, {"axis": -1}, {"axes": 9}):
+        with pytest.raises(ValueError):
+            Palette(**{"bits": 2, "group": 1, "axis": 1, "axes": 3, **wrong})

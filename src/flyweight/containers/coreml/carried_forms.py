@@ -60,7 +60,8 @@ def _has_whole_vectors(spec: TensorSpec, codec: CodecSpec) -> bool:
     """Whether vectors and groups of a palette are whole ones."""
     vector, group, shape = codec.integer("vector", 1), codec.integer("group", 0), spec.shape
     axis, vector_axis = codec.integer("axis", 0), codec.integer("vector_axis", -1)
-    if not _is_filled(spec, codec) or max(axis, vector_axis) >= len(shape) or shape[vector_axis] % vector:
+    last = max(axis + codec.integer("axes", 1) - 1, vector_axis)
+    if not _is_filled(spec, codec) or last >= len(shape) or shape[vector_axis] % vector:
         return False
     along_vectors = axis % len(shape) == vector_axis % len(shape)
     return not group or (shape[axis] % group == 0 and not (along_vectors and group % vector))
@@ -79,12 +80,14 @@ def _blocks_by_count(codec: CodecSpec, shape: tuple[int, ...], parts: Layout) ->
 def _axes_counted(codec: CodecSpec, shape: tuple[int, ...], parts: Layout) -> CodecSpec:
     """Axes from the first; that of tables or vectors of which there is one, by default."""
     *tables, _, vector = parts["tables"].shape
-    grouped = next((axis for axis, count in enumerate(tables) if count > 1), None)
+    grouped = [axis for axis, count in enumerate(tables) if count > 1]
     axis = codec.integer("vector_axis", -1) % max(len(shape), 1)
     codec = codec.with_params(vector_axis=axis if vector > 1 else -1)
-    if grouped is None or not codec.params.get("scale"):
+    if not grouped or not codec.params.get("scale"):
         codec = codec.with_params(scale_per="table")
-    return codec.with_params(axis=0, group=0) if grouped is None else codec.with_params(axis=grouped)
+    if not grouped:
+        return codec.with_params(axis=0, group=0, axes=1)
+    return codec.with_params(axis=grouped[0], axes=grouped[-1] - grouped[0] + 1)
 
 
 def _around(codec: CodecSpec, shape: tuple[int, ...], parts: Layout) -> CodecSpec:

@@ -306,7 +306,9 @@ def _table_kind(operation: Operation, table: Value) -> ElementType:
 
 def _palette_codec(bits: int, **params: int | str) -> CodecSpec:
     defaults: dict[str, int | str] = {"group": 0, "axis": 0, "vector": 1, "vector_axis": -1, "table": "f16"}
-    return CodecSpec("palette", {"bits": bits, **defaults, "scale": "", "offset": "", "scale_per": "table", **params})
+    return CodecSpec(
+        "palette", {"bits": bits, **defaults, "scale": "", "offset": "", "scale_per": "table", "axes": 1, **params}
+    )
 
 
 def _palette(reader: Reader, operation: Operation, indices: Value, places: tuple[int, ...]) -> Form:
@@ -332,10 +334,13 @@ def _palette(reader: Reader, operation: Operation, indices: Value, places: tuple
     _check_blocks(operation, places, tuple(tables), "a table")
     grouped = [at for at, count in enumerate(tables) if count > 1]
     if len(grouped) > 1:
-        raise operation.unsupported("tables for blocks along more than one axis")
+        several = range(grouped[0], grouped[-1] + 1)
+        if vector > 1 or any(tables[at] != places[at] for at in several):
+            raise operation.unsupported("tables for blocks along more than one axis that are not of one place each")
     params: dict[str, int | str] = {"table": table.kind.label, "vector": vector, "vector_axis": axis if vector > 1 else -1}
     if grouped:
         params |= {"axis": grouped[0], "group": shape[grouped[0]] // tables[grouped[0]]}
+        params["axes"] = grouped[-1] - grouped[0] + 1
     parts = {"indices": as_bytes(indices, operation), "tables": as_array(table, table.shape, operation)}
     if scale is None:
         return Form(shape, _table_kind(operation, table), _palette_codec(bits, **params), parts)
