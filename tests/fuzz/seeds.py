@@ -31,6 +31,9 @@ from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.pipeline.plans.planning import make_job
 from flyweight.pipeline.plans.recipe import Masks, preset
 from flyweight.sources import MemoryBundle
+from flyweight.targets.ane.records.activation_functions import build as build_activation
+from flyweight.targets.ane.records.channel_groups import channel_table
+from flyweight.targets.ane.records.kernel_unit import Descriptor, KernelUnit, Lut, Ocgs, Pal, Vector, Weights
 from fuzz.framing import Files, Input
 from support import GOLDEN, coreml_files, sample_files, uqff_files, wdelta_files
 from support.adapters import CONFIG as ADAPTER_SETTINGS
@@ -379,7 +382,23 @@ def _wdelta() -> Iterator[Input]:
         yield Input({wdelta_files.NAME: raw}, False)
 
 
+def _ane_records() -> Iterator[Input]:
+    """Activation records of both lengths; a unit with every section, its header, and its descriptor as text."""
+    for name in ("sigmoid", "tanh", "exp", "silu"):
+        for deltas in (False, True):
+            yield Input({"x": build_activation(name).to_bytes(deltas=deltas)}, False)
+    groups, nbytes = channel_table([20] * 12, 4, 2)
+    descriptor = Descriptor(
+        7, Lut(8, 16, 86), Pal(4, 4, 2, 32), Ocgs(4, len(groups)), Vector(5, 12), Vector(6, 12), Weights(9, 4, nbytes)
+    )
+    arrays = {name: np.arange(size, dtype=np.uint8) for name, size in (("tables", 64), ("scale", 24), ("bias", 48))}
+    unit = KernelUnit(descriptor, groups, np.arange(nbytes).astype(np.uint8), build_activation("sigmoid"), **arrays)
+    yield Input({"x": b"".join(unit.pieces())}, False)
+    yield Input({"x": descriptor.text().encode()}, False)
+
+
 SEEDS: dict[str, Callable[[], Iterator[Input]]] = {
+    "ane_records": _ane_records,
     **{name: partial(_container, name) for name in _BY_HAND},
     "coreml_rewriting": _packages,
     "uqff_bridge": _crossing,

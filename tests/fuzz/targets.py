@@ -51,6 +51,8 @@ from flyweight.runtime.text.chat_template import templates_of
 from flyweight.runtime.text.tokenizer import Tokenizer
 from flyweight.sources import MemoryBundle, MemorySource
 from flyweight.sources.zstd import ZstdSource
+from flyweight.targets.ane.records.activation_record import RECORD_BYTES, ActivationRecord
+from flyweight.targets.ane.records.kernel_unit import Descriptor, KernelUnit
 from fuzz.framing import Input
 from fuzz.oracle import MAX_DECODED, check_container, check_manifest, decoded, placed_again, promise
 from fuzz.seeds import PLANNED_TENSORS, SQUIZD_WHOLE
@@ -385,6 +387,31 @@ def _uqff_bridge(given: Input) -> str:
     return f"{min(len(copied), 8)} copied to {target.name}"
 
 
+def _ane_records(given: Input) -> str:
+    """Kernel units and activation records, and descriptors as text: what is read is written as it was."""
+    raw, code = _only(given), ""
+    try:
+        unit = KernelUnit.read(MemorySource(raw, "x.unit"))
+        promise(b"".join(unit.pieces()) == raw, "a kernel unit is written as another")
+        code += "unit "
+    except FlyweightError as error:
+        code += f"{error.code} "
+    try:
+        record = ActivationRecord.read(MemorySource(raw, "x.lut"))
+        promise(record.to_bytes(deltas=len(raw) > RECORD_BYTES) == raw, "an activation record is written as another")
+        record.evaluate(np.array([-1.0, 0.0, 0.5, 70000.0]))
+        code += "record "
+    except FlyweightError as error:
+        code += f"{error.code} "
+    try:
+        descriptor = Descriptor.from_text(raw.decode("latin-1"))
+        promise(Descriptor.from_text(descriptor.text()) == descriptor, "a descriptor does not survive being written")
+        code += "descriptor"
+    except FlyweightError as error:
+        code += error.code
+    return code
+
+
 DELTA_BASE = read_checkpoint(MemoryBundle(BASE, "/models/base"), CONTAINERS["hf"])
 """What deltas are opened on: the seeds are made from it."""
 
@@ -430,6 +457,7 @@ def _read_and_written(opened: Overlay, delta: Delta) -> str:
 TARGETS: dict[str, Target] = {
     **{name: partial(check_container, CONTAINERS[name]) for name in CONTAINERS.lines},
     "coreml_rewriting": _coreml_rewriting,
+    "ane_records": _ane_records,
     "uqff_bridge": _uqff_bridge,
     "wdelta": _wdelta,
     "squizd_audit": _squizd_audit,

@@ -32,6 +32,7 @@ INSTRUMENTED = [
     "flyweight.deltas.wdelta_file",
     "flyweight.deltas.file_patch",
     "flyweight.checkpoint.overlay",
+    "flyweight.targets.ane.records",
     "flyweight.runtime.text.chat_template",
     "flyweight.runtime.text.tokenizer",
 ]

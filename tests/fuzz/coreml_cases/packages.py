@@ -145,6 +145,7 @@ _WEIGHTS: dict[str, Case] = {
     "lone weight file of 2^32 - 1 blobs": lone(header(2**32 - 1) + blob()[64:], "E_LIMIT"),
     "lone weight file of 2^24 blobs": lone(header(2**24) + blob()[64:], "E_TRUNCATED"),
     "lone weight file of half an element": lone(blob(size=127), "E_SIZE"),
+    "lone weight file of more spare bits than a code": lone(blob(code=8, spare=5), "E_SIZE"),
     "lone weight file of a type that is not known": lone(blob(code=18), "E_DTYPE", 4),
     "lone weight file cut short": lone(blob()[:-1], "E_PAST_END"),
     "lone weight file whose blob is elsewhere": lone(header(2) + blob(start=4096)[64:], "E_PAST_END"),

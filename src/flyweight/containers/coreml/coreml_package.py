@@ -208,18 +208,14 @@ def _blobs(bundle: Bundle, file: str) -> Manifest:
     entries: dict[str, Entry] = {}
     weights = WeightFile(bundle[file], file)
     for offset, blob in weights.all():
-        dtype, count = blob.kind.dtype, blob.extent.nbytes
-        if dtype is None:
-            dtype = DType.U8
-        elif dtype.bits < 8:
-            count = (8 * count - blob.spare_bits) // dtype.bits
-        else:
-            if count % dtype.itemsize:
-                raise MalformedError(
-                    f"{count} bytes are no whole number of {dtype}", code="E_SIZE", file=bundle[file].name, offset=offset
-                )
-            count //= dtype.itemsize
+        dtype = blob.kind.dtype or DType.U8
+        count = max(8 * blob.extent.nbytes - blob.spare_bits * (dtype.bits < 8), 0) // dtype.bits
         spec = TensorSpec((count,), dtype)
+        if spec.nbytes != blob.extent.nbytes:
+            raise MalformedError(
+                f"{blob.extent.nbytes} bytes, with {blob.spare_bits} spare bits, are no whole number of {dtype}",
+                code="E_SIZE", file=bundle[file].name, offset=offset,
+            )  # fmt: skip
         entries[f"blob_{offset}"] = Entry(f"blob_{offset}", spec, RAW, {"data": spec}, {"data": blob.extent})
     weights.check_overlaps()
     return Manifest("coreml", entries, dialect=DIALECT)

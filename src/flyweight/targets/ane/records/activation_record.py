@@ -19,7 +19,7 @@ errors that were measured on an M6 (docs/formats/ane-records.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
@@ -144,11 +144,11 @@ class ActivationRecord:
             record = cls(Map(number), low, high, log2_scale, tuple(knots), Tails(*tails))
         except MalformedError as error:
             raise error.at(file=source.name) from None
-        if tuple(slots) != record.slots(reading):
+        if not _same(slots, record.slots(reading)):
             raise cursor.malformed(
                 f"slots 2 and 3 are {slots}, not {record.slots(reading)} as the rest of the record says", _CODE
             )
-        if differences is not None and differences != round_f16(np.diff(knots)).tolist():
+        if differences is not None and not _same(differences, round_f16(np.diff(knots)).tolist()):
             raise cursor.malformed("the differences between knots are not those of the knots", _CODE)
         return record
 
@@ -214,6 +214,11 @@ _CODE = "E_ACTIVATION"
 
 def _values(tails: Tails) -> tuple[float, float, float, float]:
     return tails.low_slope, tails.low_intercept, tails.high_slope, tails.high_intercept
+
+
+def _same(found: Sequence[float], wanted: Sequence[float]) -> bool:
+    """The same f16 numbers, their signs included: 0 is not -0."""
+    return np.array(found, "<f2").tobytes() == np.array(wanted, "<f2").tobytes()
 
 
 def _halves(cursor: Cursor, count: int) -> list[float]:
