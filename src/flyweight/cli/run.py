@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -107,6 +108,7 @@ def _process_began() -> float:
         return float(psutil.Process().create_time())
 
 
+@cache  # one thread is enough for who runs several commands in a process
 def leave_promptly(seconds: float = 0.05) -> None:
     """End the program on Ctrl-C even in the middle of a long product.
 

@@ -173,12 +173,12 @@ class SparseCodes(OuterCodec):
         codes = self._codes(spec)
         try:
             of_vector = self.inner_codec.stored_codes(self._vector)
-            single, whole = self.inner_codec.layout(TensorSpec((1,), DType.F32)), self.inner_codec.layout(spec)
+            of_stored, whole = self.inner_codec.layout(self._vector), self.inner_codec.layout(spec)
         except UnsupportedError:
             return False
         if codes.shape != spec.shape or of_vector is None or of_vector.shape != self._vector.shape:
             return False
-        return all(single[name].size == part.size for name, part in whole.items() if name != codes.part)
+        return all(of_stored[name].size == part.size for name, part in whole.items() if name != codes.part)
 
     def filled_by(self, filler: Filler, spec: TensorSpec, array: Array, importance: Array | None = None) -> Parts:
         if importance is not None and self._is_one_block(spec):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 
@@ -114,19 +115,20 @@ def draft(container: Container, entries: dict[str, Entry]) -> Manifest:
     return Manifest(container.name, entries, gguf if container.dialect == "gguf" else {}, files, container.dialect or "hf")
 
 
-def write(container: Container, found: dict[str, tuple[Entry, EncodedTensor]], place: Path) -> Path:
+def write(container: Container, found: dict[str, tuple[Entry, EncodedTensor]], place: Path) -> tuple[Path, Mapping[str, Entry]]:
+    """The file, and its tensors as the container spells them: some parameters may mean the same for a tensor as others."""
     placement = container.place(
         draft(container, {name: entry for name, (entry, _) in found.items()}), f"model{container.suffix}"
     )
     files = materialise(placement, lambda entry, part: found[entry.name][1].parts[part].tobytes(), container=container)
     write_files(place, files)
-    return place if container.is_directory else place / next(iter(files))
+    return place if container.is_directory else place / next(iter(files)), placement.manifest.entries
 
 
 def read_and_converted(container: Container, tensors: dict[str, tuple[Entry, EncodedTensor]], place: Path) -> bool:
     """Whether these can stand in one file and be converted; what is written must be read in any case."""
     try:
-        path = write(container, tensors, place / "model")
+        path, placed = write(container, tensors, place / "model")
     except FlyweightError:
         return False
     finite = True
@@ -135,7 +137,7 @@ def read_and_converted(container: Container, tensors: dict[str, tuple[Entry, Enc
         for name, (_, tensor) in tensors.items():
             expected = values_of(tensor)
             finite &= bool(np.isfinite(expected).all())
-            assert checkpoint.manifest.entries[name].codec == tensor.codec
+            assert checkpoint.manifest.entries[name].codec == placed[name].codec
             with np.errstate(all="ignore"):
                 assert np.array_equal(checkpoint[name].reshape(-1), expected.reshape(-1), equal_nan=True), name
     flyweight.verify(path)

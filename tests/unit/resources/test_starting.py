@@ -67,8 +67,11 @@ def test_running_a_gguf_file_imports_what_it_needs(gguf: Path) -> None:
 def test_help_imports_names_and_texts_alone(verb: str) -> None:
     """Of the packages below the command line only what declares options, and errors and limits."""
     found = imported_by(f"from flyweight.cli import cli\ncli(['{verb}', '--help'], standalone_mode=False)")
-    declarations = {"options", "npy_dir.npy_options", "npy_dir.tier_places", "squizd.squizd_options", "uqff.uqff_options"}
-    packages = ("npy_dir", "squizd", "uqff")
+    declarations = {
+        "options", "npy_dir.npy_options", "npy_dir.tier_places", "squizd.squizd_options", "uqff.uqff_options",
+        "coreml.coreml_options",
+    }  # fmt: skip
+    packages = ("npy_dir", "squizd", "uqff", "coreml")
     assert {name for name in found if name.startswith("flyweight.containers.")} <= {
         f"flyweight.containers.{name}" for name in (*packages, *declarations)
     }

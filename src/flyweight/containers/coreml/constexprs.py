@@ -407,7 +407,9 @@ def _sparse_blockwise_shift_scale(reader: Reader, operation: Operation) -> Form:
     mask, kept = reader.array(operation, "data_mask"), reader.array(operation, "nonzero_data")
     scale, offset = reader.array(operation, "scale"), reader.optional(operation, "offset")
     dense = kept._replace(shape=mask.shape)
-    inner = _blockwise(operation, dense, scale, offset, scale.shape, as_stream(kept, operation))
+    is_stream = kept.kind.label in INTEGERS
+    stored = as_stream(kept, operation) if is_stream else as_array(kept, kept.shape, operation)
+    inner = _blockwise(operation, dense, scale, offset, scale.shape, stored)
     return _around(operation, mask, kept, inner)
 
 
