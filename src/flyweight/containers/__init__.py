@@ -46,7 +46,7 @@ OPTIONS: Table[OptionGroup] = Table(
 """The formats that have options of their own, and where these are declared."""
 
 
-_OTHER_NAMES = {"uqff0": "uqff_blob", "uqff1": "uqff"}
+_OTHER_NAMES = {"uqff0": "uqff_blob", "uqff1": "uqff", "mlpackage": "coreml"}
 
 
 def container_named(name: str) -> Container:

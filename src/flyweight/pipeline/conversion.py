@@ -114,7 +114,13 @@ def _target_wish(extras: object) -> NamesTarget | None:
 
 
 def _by_name(checkpoint: Checkpoint, container: Container, quant: str | None, extras: Extras | None) -> Recipe:
-    if (wish := _target_wish(extras)) is not None and quant in (None, _AUTO):
+    wish = _target_wish(extras)
+    if quant == _AUTO and wish is None:
+        raise UnsupportedError(
+            "auto chooses the form of each weight for a chip, and none is named", code="E_QUANT",
+            hint="convert to a Core ML package with --target, such as --target M1",
+        )  # fmt: skip
+    if wish is not None and quant in (None, _AUTO):
         from flyweight.pipeline.plans.target_forms import recipe_for_target
 
         return recipe_for_target(checkpoint, wish)

@@ -75,6 +75,14 @@ def test_an_unknown_chip_writes_nothing(work: Path) -> None:
     assert not Path("out.mlpackage").exists()
 
 
+def test_names_that_people_type(work: Path) -> None:
+    asked = command("convert", "toy", "out.mlpackage", "--quant", "auto", "--json").error()
+    assert (asked["code"], "--target M1" in str(asked)) == ("E_QUANT", True)
+    assert "did you mean lut" in command("convert", "toy", "out.mlpackage", "--quant", "lut5").said
+    assert command("convert", "toy", "out", "--to", "mlpackage", "--quant", "LUT6").code == 0
+    assert set(forms("out").values()) == {"palette6"}
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

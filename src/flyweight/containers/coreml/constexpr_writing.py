@@ -248,6 +248,9 @@ class _Prefixed(WeightsOfProgram):
     def value(self, kind: ElementType, shape: tuple[int, ...], key: tuple[str, str]) -> Pieces:
         return self.weights.value(kind, shape, (key[0], self.prefix + key[1]))
 
+    def blob(self, kind: ElementType, shape: tuple[int, ...], key: tuple[str, str]) -> Pieces:
+        return self.weights.blob(kind, shape, (key[0], self.prefix + key[1]))
+
 
 def _sparse(weight: Weight) -> list[Pieces]:
     stored = weight.entry.codec.integer("stored")

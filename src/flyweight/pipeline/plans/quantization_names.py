@@ -8,7 +8,7 @@ from typing import Any
 from flyweight.containers.abilities import HasPresets
 from flyweight.containers.container import Container
 from flyweight.containers.named_quantizations import PresetRule
-from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.errors import UnsupportedError, nearest
 from flyweight.pipeline.plans.recipe import Choice, Masks, Recipe, Rule, choice, preset
 
 
@@ -21,6 +21,8 @@ def recipe_for(container: Container, quant: str, extras: Any = None) -> Recipe:
         try:
             recipe = preset(quant)
         except UnsupportedError as error:
+            if (meant := nearest(quant.lower(), container.quants)) and not error.message.endswith("?"):
+                error.message += meant
             error.hint = f"{error.hint}; for {container.title}: {', '.join(container.quants)}"
             raise
     else:
