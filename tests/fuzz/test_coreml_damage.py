@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,24 +28,11 @@ from support.coreml_files import (
     halves,
     of_operations,
 )
+from support.damage import cut, flipped
 from support.toys import write_files
 
 DAMAGED = [name for name in SOUND if name not in ("of every form", "of two functions")]
 """Those that take a millisecond each."""
-
-
-def flipped(files: Files) -> Iterator[Files]:
-    """Every byte of every file, one of its bits."""
-    rng = random.Random(0)
-    for name, raw in files.items():
-        for at in range(len(raw)):
-            yield files | {name: raw[:at] + bytes([raw[at] ^ 1 << rng.randrange(8)]) + raw[at + 1 :]}
-
-
-def cut(files: Files) -> Iterator[Files]:
-    for name, raw in files.items():
-        for length in range(len(raw)):
-            yield files | {name: raw[:length]}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import struct
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from flyweight.foundation.errors import FlyweightError
 from flyweight.pipeline.soundness import verify
 from fuzz.framing import Files, Input
 from fuzz.targets import TARGETS
+from support.damage import cut, flipped
 from support.toys import write_files
 from support.uqff_files import (
     BLOBS,
@@ -35,20 +35,6 @@ from support.uqff_files import (
 )
 
 GENERATIONS = {"uqff": named_directory(), "uqff_blob": blob_directory()}
-
-
-def flipped(files: Files) -> Iterator[Files]:
-    """Every byte of every file, one of its bits."""
-    rng = random.Random(0)
-    for name, raw in files.items():
-        for at in range(len(raw)):
-            yield files | {name: raw[:at] + bytes([raw[at] ^ 1 << rng.randrange(8)]) + raw[at + 1 :]}
-
-
-def cut(files: Files) -> Iterator[Files]:
-    for name, raw in files.items():
-        for length in range(len(raw)):
-            yield files | {name: raw[:length]}
 
 
 @pytest.mark.parametrize("damaged", [flipped, cut])

@@ -96,6 +96,17 @@ def options_of(extras: type[Any]) -> tuple[Option, ...]:
     return tuple(item.metadata["option"] for item in fields(extras))
 
 
+def share(text: str) -> float:
+    """A number between 0 and 1, which are none."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1:
+        raise ValueError(f"{text!r} is no number between 0 and 1")
+    return number
+
+
 def count(least: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not text.isdecimal() or int(text) < least:

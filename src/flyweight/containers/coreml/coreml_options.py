@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from flyweight.containers.options import OptionGroup, option, options_of
+from flyweight.containers.options import OptionGroup, option, options_of, share
 
 QUANTS = (
     "auto (with --target)", "int8", "uint8", "int4", "uint4", "int8-tensor", "int4-b32", "lut1", "lut2", "lut3", "lut4", "lut6",
@@ -20,16 +20,6 @@ def _profile(text: str) -> str:
     if text not in PROFILES:
         raise ValueError(f"{text!r} is neither {' nor '.join(PROFILES)}")
     return text
-
-
-def _error(text: str) -> float:
-    try:
-        error = float(text)
-    except ValueError:
-        error = 0.0
-    if not 0 < error < 1:
-        raise ValueError(f"{text!r} is no number between 0 and 1")
-    return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +39,7 @@ class CoremlExtras:
         default=None, metadata=option("--profile", _profile, "NAME", "Whose reading of disputed facts: seed or disputed.")
     )
     max_error: float | None = field(
-        default=None, metadata=option("--max-error", _error, "ERROR", "Relative RMS error a weight may have.")
+        default=None, metadata=option("--max-error", share, "ERROR", "Relative RMS error a weight may have.")
     )
 
     def conflict(self, quant: str | None, has_recipe: bool) -> str | None:

@@ -9,7 +9,7 @@ from math import lcm
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from flyweight.containers.options import OptionGroup, count, option, options_of
+from flyweight.containers.options import OptionGroup, count, option, options_of, share
 
 QUANTS = ("int4", "int2", "tca", "astc", "astc-4x4 … astc-12x12", "none")
 INT4_SUB_BLOCK = 64
@@ -23,12 +23,9 @@ def _share(text: str) -> float | Literal["auto"]:
     if text == "auto":
         return "auto"
     try:
-        share = float(text)
+        return share(text)
     except ValueError:
-        share = 0.0
-    if not 0 < share < 1:
-        raise ValueError(f"{text!r} is neither auto nor a number between 0 and 1")
-    return share
+        raise ValueError(f"{text!r} is neither auto nor a number between 0 and 1") from None
 
 
 @dataclass(frozen=True, slots=True)
