@@ -24,6 +24,7 @@ from flyweight.codecs.codec import Array, Codec, Filler, Parts, StoredCodes, col
 from flyweight.codecs.value_checks import require_f32, require_finite, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.foundation.tensor import Layout, TensorSpec, code_stream
 
 _INTEGERS = {"i4": DType.I4, "u4": DType.U4, "i8": DType.I8, "u8": DType.U8}
@@ -297,16 +298,16 @@ class Blockwise(Codec):
         rows = TensorSpec((spec.size // blocking.row, blocking.row), DType.F32)
         return Affine(self.bits, blocking.run, "symmetric", self.scale), rows
 
-    def filled_by(self, filler: Filler, spec: TensorSpec, array: Array, importance: Array | None = None) -> Parts:
+    def filled_by(self, filler: Filler, spec: TensorSpec, array: Array, inputs: InputStatistics | None = None) -> Parts:
         """Values differ from those of the affine codec by their rounding to the type of the scale."""
         same = self._affine(spec)
         if filler.takes(self) or same is None or not filler.takes(same[0]):
-            return super().filled_by(filler, spec, array, importance)
+            return super().filled_by(filler, spec, array, inputs)
         affine, rows = same
-        if importance is not None:
-            column_weights(importance, spec)  # refuses what is none
-            importance = np.tile(importance, rows.columns // spec.columns)
-        parts = filler.fill(array, affine, rows, importance)
+        if inputs is not None:
+            column_weights(inputs.importance, spec)  # refuses what is none
+            inputs = inputs.repeated(rows.columns // spec.columns)
+        parts = filler.fill(array, affine, rows, inputs)
         self._require_range(self._in_range(parts["scale"], np.zeros(1)))
         packed = parts["codes"]
         if rows.columns * self.bits % 8:  # rows share bytes

@@ -22,6 +22,7 @@ import numpy as np
 
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.foundation.tensor import CodecSpec, EncodedTensor, Layout, TensorSpec, has_rows
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Filler(Protocol):
     def takes(self, codec: Codec, /) -> bool:
         """Whether it fills the parts of such a codec."""
 
-    def fill(self, array: Array, codec: Any, spec: TensorSpec, importance: Array | None, /) -> Parts: ...
+    def fill(self, array: Array, codec: Any, spec: TensorSpec, inputs: InputStatistics | None, /) -> Parts: ...
 
 
 @dataclass(frozen=True)
@@ -164,11 +165,11 @@ class Codec(ABC):
             column_weights(importance, spec)  # refuses what is none
         return self.encode(spec, array)
 
-    def filled_by(self, filler: Filler, spec: TensorSpec, array: Array, importance: Array | None = None) -> Parts:
+    def filled_by(self, filler: Filler, spec: TensorSpec, array: Array, inputs: InputStatistics | None = None) -> Parts:
         """The parts as a quantizer finds them. A codec that stores another's parts, or its grids, hands it on to that one."""
         if not filler.takes(self):
             raise UnsupportedError(f"the quantizer {filler.name} does not work with {self.spec}", code="E_QUANTIZER")
-        return filler.fill(array, self, spec, importance)
+        return filler.fill(array, self, spec, inputs)
 
     def decoded_dtype(self, dtype: DType) -> DType:
         """The element type that encoding a tensor of `dtype` decodes to."""

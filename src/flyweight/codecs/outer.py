@@ -16,6 +16,7 @@ from typing import Self
 from flyweight.codecs.codec import Array, Codec, Filler, Parts, column_weights
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError
+from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.foundation.limits import MAX_CODEC_DEPTH
 from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec
 
@@ -77,11 +78,11 @@ class OuterCodec(Codec):
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         return self.encode_around(spec, array, self.inner_codec.encode)
 
-    def filled_by(self, filler: Filler, spec: TensorSpec, array: Array, importance: Array | None = None) -> Parts:
-        if importance is not None and self.inner_spec(spec) != spec:
-            column_weights(importance, spec)  # refuses what is none
-            importance = None  # the inner codec does not see these columns
-        return self.encode_around(spec, array, lambda own, values: self.inner_codec.filled_by(filler, own, values, importance))
+    def filled_by(self, filler: Filler, spec: TensorSpec, array: Array, inputs: InputStatistics | None = None) -> Parts:
+        if inputs is not None and self.inner_spec(spec) != spec:
+            column_weights(inputs.importance, spec)  # refuses what is none
+            inputs = None  # the inner codec does not see these columns
+        return self.encode_around(spec, array, lambda own, values: self.inner_codec.filled_by(filler, own, values, inputs))
 
     @abstractmethod
     def encode_around(self, spec: TensorSpec, array: Array, encode_inner: EncodeInner) -> Parts:

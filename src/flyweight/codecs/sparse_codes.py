@@ -24,6 +24,7 @@ from flyweight.codecs.outer import EncodeInner, OuterCodec
 from flyweight.codecs.value_checks import require_integers, require_marks
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.foundation.tensor import CodecSpec, Layout, TensorSpec
 
 _BLOCKWISE = CodecSpec("blockwise")
@@ -180,11 +181,11 @@ class SparseCodes(OuterCodec):
             return False
         return all(of_stored[name].size == part.size for name, part in whole.items() if name != codes.part)
 
-    def filled_by(self, filler: Filler, spec: TensorSpec, array: Array, importance: Array | None = None) -> Parts:
-        if importance is not None and self._is_one_block(spec):
-            column_weights(importance, spec)  # refuses what is none
-            importance = None  # the inner codec does not see these columns
-        return super().filled_by(filler, spec, array, importance)
+    def filled_by(self, filler: Filler, spec: TensorSpec, array: Array, inputs: InputStatistics | None = None) -> Parts:
+        if inputs is not None and self._is_one_block(spec):
+            column_weights(inputs.importance, spec)  # refuses what is none
+            inputs = None  # the inner codec does not see these columns
+        return super().filled_by(filler, spec, array, inputs)
 
 
 def _clear(values: Array, mask: Array) -> None:

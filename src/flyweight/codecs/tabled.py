@@ -27,6 +27,7 @@ from flyweight.codecs.codec import Array, Codec, Filler, Grid, GridSpec, Parts, 
 from flyweight.codecs.value_checks import require_f32, require_finite, require_integers, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
+from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.foundation.tensor import Layout, TensorSpec
 
 _RUN = 1 << 63
@@ -191,15 +192,15 @@ class Tabled(Codec):
             codes[np.repeat(constant, min(self._span(spec), frame.columns), axis=1)[:, : frame.columns]] = 0
         return self._parts(spec, packing.pack("little", codes, self.bits), scale, zero)
 
-    def filled_by(self, filler: Filler, spec: TensorSpec, array: Array, importance: Array | None = None) -> Parts:
+    def filled_by(self, filler: Filler, spec: TensorSpec, array: Array, inputs: InputStatistics | None = None) -> Parts:
         if filler.takes(self) or not filler.takes(self.affine):
-            return super().filled_by(filler, spec, array, importance)
+            return super().filled_by(filler, spec, array, inputs)
         self.layout(spec)
         frame = self.frame(spec)
-        if importance is not None:
-            column_weights(importance, spec)  # refuses what is none
-            importance = np.tile(importance, frame.columns // max(spec.columns, 1))
-        return self.from_affine(spec, filler.fill(array, self.affine, frame, importance))
+        if inputs is not None:
+            column_weights(inputs.importance, spec)  # refuses what is none
+            inputs = inputs.repeated(frame.columns // max(spec.columns, 1))
+        return self.from_affine(spec, filler.fill(array, self.affine, frame, inputs))
 
     @property
     def grid_spec(self) -> GridSpec | None:

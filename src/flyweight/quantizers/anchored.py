@@ -27,15 +27,16 @@ from flyweight.codecs.blockwise import Blockwise, block_extremes
 from flyweight.codecs.casts import astype
 from flyweight.codecs.codec import column_weights
 from flyweight.foundation.dtypes import DType
+from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers.quantizer import Quantizer
 
 _SMALLEST_SCALE = np.float32(1e-7)
 
 
-def _fill(array: Array, codec: Affine | Blockwise, spec: TensorSpec, importance: Array | None) -> Parts:
-    if importance is not None:
-        column_weights(importance, spec)  # refuses what is none
+def _fill(array: Array, codec: Affine | Blockwise, spec: TensorSpec, inputs: InputStatistics | None) -> Parts:
+    if inputs is not None:
+        column_weights(inputs.importance, spec)  # refuses what is none
     if isinstance(codec, Blockwise):
         return _fill_signed(array, codec, spec)
     rows = codec.finite_rows(spec, array)

@@ -17,6 +17,7 @@ from flyweight.codecs import Array, Parts
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.casts import astype
 from flyweight.foundation.dtypes import DType
+from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers.quantizer import Quantizer, chunks, group_columns, stored_or
 
@@ -24,8 +25,8 @@ _SHRINK = tuple(round(1 - 0.04 * i, 2) for i in range(1, 17))
 _REFITS = 3
 
 
-def _fill(array: Array, codec: Affine, spec: TensorSpec, importance: Array | None) -> Parts:
-    rows, weights = codec.finite_rows(spec, array), codec.weight_rows(spec, importance)
+def _fill(array: Array, codec: Affine, spec: TensorSpec, inputs: InputStatistics | None) -> Parts:
+    rows, weights = codec.finite_rows(spec, array), codec.weight_rows(spec, inputs.importance if inputs else None)
     scale, offset = codec.representable(*codec.span_of(rows))
     for part, weight in chunks(rows, weights):
         search = _Search(codec, *group_columns(codec, rows[part], weight))

@@ -31,6 +31,7 @@ from flyweight.codecs.codec import column_weights
 from flyweight.codecs.value_checks import require_finite
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers.quantizer import Quantizer
 
@@ -40,9 +41,11 @@ _SLAB = 1 << 16
 Round = Callable[[Array], Array]
 
 
-def _fill(array: Array, codec: Blockwise, spec: TensorSpec, importance: Array | None, *, symmetric: bool = False) -> Parts:
-    if importance is not None:
-        column_weights(importance, spec)  # refuses what is none
+def _fill(
+    array: Array, codec: Blockwise, spec: TensorSpec, inputs: InputStatistics | None, *, symmetric: bool = False
+) -> Parts:
+    if inputs is not None:
+        column_weights(inputs.importance, spec)  # refuses what is none
     blocking = codec.blocking(spec)
     if not spec.size:
         return codec.encode(spec, array)

@@ -29,6 +29,7 @@ from flyweight.codecs import Array, Codec, Parts
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.codec import column_weights
 from flyweight.codecs.hqq import Hqq
+from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers.quantizer import Quantizer, chunks, group_columns, stored_or
 
@@ -45,10 +46,10 @@ def _takes(codec: Codec) -> bool:
     return isinstance(codec, Hqq) or (isinstance(codec, Affine) and codec.form != "symmetric")
 
 
-def _fill(array: Array, codec: Affine | Hqq, spec: TensorSpec, importance: Array | None) -> Parts:
+def _fill(array: Array, codec: Affine | Hqq, spec: TensorSpec, inputs: InputStatistics | None) -> Parts:
     if isinstance(codec, Hqq):
-        return _whole_tensor(array, codec, spec, importance)
-    rows, weights = codec.finite_rows(spec, array), codec.weight_rows(spec, importance)
+        return _whole_tensor(array, codec, spec, inputs)
+    rows, weights = codec.finite_rows(spec, array), codec.weight_rows(spec, inputs.importance if inputs else None)
     groups = -(-rows.shape[1] // codec.span(rows.shape[1]))
     scale, zero = np.zeros((len(rows), groups), F), np.zeros((len(rows), groups), F)
     for part, weight in chunks(rows, weights):
@@ -80,11 +81,11 @@ def _by_group(codec: Affine, rows: Array, weights: Array) -> tuple[Array, Array]
         return (F(1) / t).reshape(len(rows), -1), best.reshape(len(rows), -1)
 
 
-def _whole_tensor(array: Array, codec: Hqq, spec: TensorSpec, importance: Array | None) -> Parts:
+def _whole_tensor(array: Array, codec: Hqq, spec: TensorSpec, inputs: InputStatistics | None) -> Parts:
     w = codec.finite_groups(spec, array)
     by = np.empty((0, w.shape[1]), F)
-    if importance is not None:
-        wide = np.broadcast_to(column_weights(importance, spec), (spec.rows, spec.columns))
+    if inputs is not None:
+        wide = np.broadcast_to(column_weights(inputs.importance, spec), (spec.rows, spec.columns))
         by = codec.groups(np.ascontiguousarray(wide))
     search = _Search.of(w, by, codec.affine.levels)
     low, high = search.extremes()

@@ -27,6 +27,7 @@ from flyweight.codecs import Array, Parts
 from flyweight.codecs.palette import Palette
 from flyweight.codecs.palette_frame import Frame
 from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.kernels.palettes.kmeans_1d import centres
 from flyweight.quantizers.kmeans_vectors import MOST_VECTORS, sample, vector_centres
@@ -35,9 +36,9 @@ from flyweight.quantizers.quantizer import Quantizer
 _MOST_POINTS = 1 << 16
 
 
-def _fill(array: Array, codec: Palette, spec: TensorSpec, importance: Array | None) -> Parts:
+def _fill(array: Array, codec: Palette, spec: TensorSpec, inputs: InputStatistics | None) -> Parts:
     frame, given = codec.frame(spec), np.asarray(array).reshape(spec.shape)
-    points = _Points(codec, frame, given, None if importance is None else _weights(importance, spec))
+    points = _Points(codec, frame, given, None if inputs is None else _weights(inputs.importance, spec))
     tables = np.zeros((prod(frame.tables), codec.entries, codec.vector))
     for (first, last), pieces in groupby(frame.pieces(), lambda piece: (piece.tables.start, piece.tables.stop)):
         places = [piece.positions for piece in pieces]

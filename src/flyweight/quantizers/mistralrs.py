@@ -34,6 +34,7 @@ from flyweight.codecs.hqq import Hqq
 from flyweight.codecs.value_checks import require_finite
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
+from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers.half_quadratic import hqq
 from flyweight.quantizers.quantizer import Quantizer, chunks
@@ -137,9 +138,9 @@ def _takes(codec: Codec) -> bool:
     return type(codec) in _FILLS
 
 
-def _fill(array: Array, codec: Codec, spec: TensorSpec, importance: Array | None) -> Parts:
-    if importance is not None:
-        column_weights(importance, spec)  # refuses what is none
+def _fill(array: Array, codec: Codec, spec: TensorSpec, inputs: InputStatistics | None) -> Parts:
+    if inputs is not None:
+        column_weights(inputs.importance, spec)  # refuses what is none
     return _FILLS[type(codec)](array, codec, spec)
 
 

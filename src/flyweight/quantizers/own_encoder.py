@@ -8,12 +8,13 @@ grid has less error, so they change nothing.
 from __future__ import annotations
 
 from flyweight.codecs import Array, Codec, Parts
+from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers.quantizer import Quantizer
 
 
-def _fill(array: Array, codec: Codec, spec: TensorSpec, importance: Array | None) -> Parts:
-    return codec.encode_weighted(spec, array, importance)
+def _fill(array: Array, codec: Codec, spec: TensorSpec, inputs: InputStatistics | None) -> Parts:
+    return codec.encode_weighted(spec, array, inputs.importance if inputs else None)
 
 
 nearest = Quantizer("nearest", lambda _: True, _fill)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flyweight.codecs import Array, Codec, Parts
+from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.foundation.tensor import TensorSpec
 
 if TYPE_CHECKING:
@@ -26,15 +27,15 @@ class Quantizer:
     name: str
     takes: Callable[[Codec], bool]
     """Which codecs it fills itself."""
-    fill: Callable[[Array, Any, TensorSpec, Array | None], Parts]
+    fill: Callable[[Array, Any, TensorSpec, InputStatistics | None], Parts]
     """As `__call__`, for a codec that it takes."""
 
-    def __call__(self, array: Array, codec: Codec, spec: TensorSpec, importance: Array | None = None) -> Parts:
-        """Parts of `codec` for `array`. `importance`, a number of 0 or more for each column, weighs the columns' error.
+    def __call__(self, array: Array, codec: Codec, spec: TensorSpec, inputs: InputStatistics | None = None) -> Parts:
+        """Parts of `codec` for `array`. `inputs` say what an error costs; their importance weighs the columns.
 
-        Every quantizer takes it; one whose result cannot depend on it says so, and refuses what is not importance all the same.
+        Every quantizer takes them; one whose result cannot depend on them says so, and refuses bad importance all the same.
         """
-        return codec.filled_by(self, spec, array, importance)
+        return codec.filled_by(self, spec, array, inputs)
 
 
 def chunks(rows: Array, weights: Array) -> Iterator[tuple[slice, Array]]:

@@ -17,6 +17,7 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import CodecSpec, EncodedTensor, TensorSpec, has_rows, rows_encode_alone
 from flyweight.quantizers import QUANTIZERS
+from support.importance import weighing
 
 TYPES = {"f16": np.float16, "f32": np.float32}
 BLOCKS = [
@@ -272,7 +273,7 @@ def test_the_search_of_affine_grids_fills_it_too(shape: tuple[int, ...], block: 
         return float((np.square(codec.decode(spec, parts) - values) * weights).sum())
 
     assert error(parts) < 0.9 * error(own)
-    assert error(QUANTIZERS["clip"](values, codec, spec, by), by) < error(parts, by)
+    assert error(QUANTIZERS["clip"](values, codec, spec, weighing(by)), by) < error(parts, by)
     rows = values.reshape(-1, {"1x32": 64, "1x16": 16, "": 64}.get(block, int(np.prod(shape[1:]))))
     affine = Affine(4, {"1x32": 32, "1x16": 16}.get(block, 0), "symmetric", scale)
     same = QUANTIZERS["clip"](rows, affine, f32(*rows.shape))

@@ -15,6 +15,7 @@ from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.quantizers import QUANTIZERS
 from support import GOLDEN
+from support.importance import weighing
 
 hqq = QUANTIZERS["hqq"]
 HQQ4 = GOLDEN / "hqq4.npz"
@@ -154,7 +155,7 @@ def test_constant_groups_come_back() -> None:
 def test_importance_lessens_the_error_where_it_is(codec: Affine | Hqq) -> None:
     values, importance = normal(32, 64), np.where(np.arange(64) < 16, 100.0, 1.0)
     spec = f32(32, 64)
-    even, weighed = (np.abs(codec.decode(spec, hqq(values, codec, spec, by)) - values) for by in (None, importance))
+    even, weighed = (np.abs(codec.decode(spec, hqq(values, codec, spec, weighing(by))) - values) for by in (None, importance))
     assert weighed[:, :16].mean() < even[:, :16].mean()
 
 

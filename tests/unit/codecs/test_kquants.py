@@ -10,6 +10,7 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers import QUANTIZERS
+from support.importance import weighing
 
 SEARCHED = {kind.name: kind() for kind in ggml.CODECS if issubclass(kind, ggml.Searched)}
 EVERY = pytest.mark.parametrize("name", SEARCHED)
@@ -97,7 +98,7 @@ def test_equal_importance_is_no_importance(name: str) -> None:
     codec, values = SEARCHED[name], sample()
     plain = codec.encode(SPEC, values)["blocks"]
     for importance in (np.full(512, 7.0), np.zeros(512)):
-        assert np.array_equal(QUANTIZERS["nearest"](values, codec, SPEC, importance)["blocks"], plain)
+        assert np.array_equal(QUANTIZERS["nearest"](values, codec, SPEC, weighing(importance))["blocks"], plain)
 
 
 @EVERY

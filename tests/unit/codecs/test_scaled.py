@@ -16,6 +16,7 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import CodecSpec, TensorSpec, has_rows
 from flyweight.quantizers import QUANTIZERS
+from support.importance import weighing
 
 TYPES = {"f16": np.float16, "f32": np.float32}
 
@@ -79,7 +80,7 @@ def test_a_scale_per_channel_makes_a_palette_better() -> None:
 
     def error(codec: Codec) -> float:
         """Relative to its row, of the worst row."""
-        off = codec.decode(spec, kmeans(values, codec, spec, np.ones(64))) - values
+        off = codec.decode(spec, kmeans(values, codec, spec, weighing(np.ones(64)))) - values
         return float((np.square(off).sum(axis=1) / np.square(values).sum(axis=1)).max())
 
     assert error(scaled) < error(plain) / 10

@@ -14,6 +14,7 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.quantizers import QUANTIZERS
+from support.importance import weighing
 
 
 def f32(*shape: int) -> TensorSpec:
@@ -79,7 +80,7 @@ def test_one_table_is_spent_on_what_is_stored() -> None:
     sparse = Sparse(Palette(4).spec, "stream").fit(spec, values)
     other = kmeans(values, sparse, spec)
     codec = SparseCodes(Palette(4).spec).fit(spec, values)
-    parts = kmeans(values, codec, spec, np.ones(64))
+    parts = kmeans(values, codec, spec, weighing(np.ones(64)))
     assert parts["inner.tables"].shape == (1, 1, 16, 1)
     for name in ("mask", "inner.indices", "inner.tables"):
         assert parts[name].tobytes() == other[name].tobytes()

@@ -14,6 +14,7 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
 from flyweight.foundation.tensor import CodecSpec, TensorSpec, has_rows
 from flyweight.quantizers import QUANTIZERS
+from support.importance import weighing
 
 ID = 0x0123_4567_89AB_CDEF
 
@@ -149,16 +150,16 @@ def test_quantizers_of_affine_grids_fill_it(bits: int, length: int, quantizer: s
     importance = rng.random(102).astype(np.float32)
     fill = QUANTIZERS[quantizer]
     for by in (None, importance):
-        parts = fill(values, codec, spec, by)
+        parts = fill(values, codec, spec, weighing(by))
         assert codec.check_values(spec, parts) is None
         frame = codec.frame(spec)
         tiled = by if by is None or length else np.tile(by, len(values))
-        affine = codec.affine.decode(frame, fill(values, codec.affine, frame, tiled)).reshape(spec.shape)
+        affine = codec.affine.decode(frame, fill(values, codec.affine, frame, weighing(tiled))).reshape(spec.shape)
         assert np.abs(codec.decode(spec, parts) - affine).max() <= 2.0**-22
     if length:
         assert not codec.decode(spec, parts)[1].any()  # zeros stay zeros, whatever the scale
     with pytest.raises(UnsupportedError):
-        fill(values, codec, spec, importance[1:])
+        fill(values, codec, spec, weighing(importance[1:]))
 
 
 def test_a_search_loses_less_than_the_extremes() -> None:

@@ -13,6 +13,7 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers import QUANTIZERS
+from support.importance import weighing
 
 clip = QUANTIZERS["clip"]
 FORMS = ("scale_bias", "scale_zero", "symmetric")
@@ -22,7 +23,7 @@ def losses(codec: Affine, values: np.ndarray, quantizer: str, importance: np.nda
     """Σ importance · error² of each group, in a row of its own."""
     spec = TensorSpec(values.shape, DType.F32)
     by = importance if quantizer == "clip" else None
-    decoded = codec.decode(spec, QUANTIZERS[quantizer](values, codec, spec, by)).astype(np.float64)
+    decoded = codec.decode(spec, QUANTIZERS[quantizer](values, codec, spec, weighing(by))).astype(np.float64)
     weights = np.ones(values.shape[1]) if importance is None else np.maximum(importance / importance.max(), 2.0**-20)
     terms = (decoded - values) ** 2 * weights.astype(np.float32)
     return np.add.reduceat(terms, np.arange(0, values.shape[1], codec.group), axis=1)
@@ -70,7 +71,7 @@ def test_importance_lessens_the_error_where_it_is(form: str, axis: int) -> None:
     values = np.random.default_rng(1).standard_normal((64, 64)).astype(np.float32)
     importance = np.where(np.arange(64) % 4 == 0, 100.0, 1.0)
     codec, spec = Affine(3, 64, form, axis=axis), TensorSpec((64, 64), DType.F32)
-    even, weighed = ((codec.decode(spec, clip(values, codec, spec, by)) - values) ** 2 for by in (None, importance))
+    even, weighed = ((codec.decode(spec, clip(values, codec, spec, weighing(by))) - values) ** 2 for by in (None, importance))
     if axis == 0:
         assert np.allclose(even, weighed, atol=1e-6)  # every group is one column: nothing to weigh
     else:

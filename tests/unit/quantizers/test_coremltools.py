@@ -12,6 +12,7 @@ from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers import QUANTIZERS
 from support import GOLDEN
+from support.importance import weighing
 
 coremltools, symmetric = QUANTIZERS["coremltools"], QUANTIZERS["coremltools_symmetric"]
 
@@ -101,10 +102,10 @@ def test_codecs_it_has_no_bytes_for(codec: Blockwise) -> None:
 def test_nan_is_refused_and_importance_changes_nothing() -> None:
     values = np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)
     codec = Blockwise("i8", "1")
-    parts, weighed = (coremltools(values, codec, f32(4, 8), by) for by in (None, np.arange(8)))
+    parts, weighed = (coremltools(values, codec, f32(4, 8), weighing(by)) for by in (None, np.arange(8)))
     assert all(parts[name].tobytes() == weighed[name].tobytes() for name in parts)
     with pytest.raises(UnsupportedError):
-        coremltools(values, codec, f32(4, 8), np.arange(7))
+        coremltools(values, codec, f32(4, 8), weighing(np.arange(7)))
     values[1, 1] = np.nan
     with pytest.raises(UnsupportedError) as caught:
         coremltools(values, codec, f32(4, 8))

@@ -18,6 +18,7 @@ from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers import QUANTIZERS
 from flyweight.quantizers.kmeans import optimal_centres
+from support.importance import weighing
 
 kmeans = QUANTIZERS["kmeans"]
 
@@ -125,11 +126,11 @@ def test_importance_moves_the_table() -> None:
     def errors(parts: object) -> float:
         return float((importance * (codec.decode(spec, parts) - values) ** 2).sum())
 
-    plain, weighted = kmeans(values, codec, spec), kmeans(values, codec, spec, importance)
+    plain, weighted = kmeans(values, codec, spec), kmeans(values, codec, spec, weighing(importance))
     assert errors(weighted) < errors(plain)
     vectors = Palette(4, 0, 0, 2)
-    assert vectors.check_values(spec, kmeans(values, vectors, spec, importance)) is None
-    zero = kmeans(values, codec, spec, np.zeros(32))
+    assert vectors.check_values(spec, kmeans(values, vectors, spec, weighing(importance))) is None
+    zero = kmeans(values, codec, spec, weighing(np.zeros(32)))
     assert all(np.array_equal(zero[part], plain[part]) for part in plain)
 
 
@@ -138,7 +139,7 @@ def test_importance_moves_the_table() -> None:
 )
 def test_bad_importance(importance: np.ndarray) -> None:
     with pytest.raises(UnsupportedError) as caught:
-        kmeans(np.zeros((4, 8)), Palette(4), f32(4, 8), importance)
+        kmeans(np.zeros((4, 8)), Palette(4), f32(4, 8), weighing(importance))
     assert caught.value.code == "E_IMPORTANCE"
 
 
@@ -196,8 +197,8 @@ def test_a_table_in_several_pieces() -> None:
     assert np.array_equal(kmeans(values, Palette(4), spec)["tables"].reshape(1, -1), whole)
     pull = np.broadcast_to(importance.astype(np.float32), values.shape).reshape(1, -1)
     weighted = optimal_centres(values.astype(np.float32).reshape(1, -1), pull, 16).astype(np.float16)
-    assert np.array_equal(kmeans(values, Palette(4), spec, importance)["tables"].reshape(1, -1), weighted)
-    assert np.array_equal(kmeans(values, Palette(4), spec, np.zeros(1000))["tables"].reshape(1, -1), whole)
+    assert np.array_equal(kmeans(values, Palette(4), spec, weighing(importance))["tables"].reshape(1, -1), weighted)
+    assert np.array_equal(kmeans(values, Palette(4), spec, weighing(np.zeros(1000)))["tables"].reshape(1, -1), whole)
 
 
 def test_groups_whose_last_is_short() -> None:

@@ -16,6 +16,7 @@ from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.quantizers import QUANTIZERS
 from support import GOLDEN
+from support.importance import weighing
 
 mistralrs = QUANTIZERS["mistralrs"]
 
@@ -93,10 +94,10 @@ def test_importance_changes_nothing_but_must_be_one() -> None:
     values = np.random.default_rng(3).standard_normal((4, 64)).astype(np.float32)
     importance = np.arange(64.0)
     for codec in (afq(4), Hqq(4, 64), F8q8(), codec_for(CodecSpec("q8_0"))):
-        plain, weighed = (mistralrs(values, codec, f32(4, 64), by) for by in (None, importance))
+        plain, weighed = (mistralrs(values, codec, f32(4, 64), weighing(by)) for by in (None, importance))
         assert all(np.array_equal(plain[part], weighed[part]) for part in plain)
         with pytest.raises(UnsupportedError) as refused:
-            mistralrs(values, codec, f32(4, 64), importance[:-1])
+            mistralrs(values, codec, f32(4, 64), weighing(importance[:-1]))
         assert refused.value.code == "E_IMPORTANCE"
 
 

@@ -14,6 +14,7 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers import QUANTIZERS, Quantizer
+from support.importance import weighing
 
 FILLED: dict[str, Codec] = {
     "kmeans": Palette(4),
@@ -95,11 +96,11 @@ def test_weights_that_cannot_be_stored_are_refused(quantizer: Quantizer, codec: 
 @EACH
 def test_every_quantizer_takes_importance_and_refuses_what_is_none(quantizer: Quantizer, codec: Codec) -> None:
     values = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
-    parts = quantizer(values, codec, f32(4, 64), importance=np.arange(64, dtype=np.float32))
+    parts = quantizer(values, codec, f32(4, 64), weighing(np.arange(64, dtype=np.float32)))
     assert {name: part.shape for name, part in parts.items()} == {n: p.shape for n, p in codec.layout(f32(4, 64)).items()}
     for bad in (np.full(64, np.nan), np.full(64, -1.0), np.ones(63)):
         with pytest.raises(UnsupportedError) as caught:
-            quantizer(values, codec, f32(4, 64), importance=bad)
+            quantizer(values, codec, f32(4, 64), weighing(bad))
         assert caught.value.code == "E_IMPORTANCE"
 
 
@@ -132,7 +133,7 @@ def test_anchored_signed_codes_lose_less() -> None:
 def test_rules_that_leave_nothing_to_weigh_give_the_same_bytes(name: str) -> None:
     values = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
     plain, weighed = (
-        QUANTIZERS[name](values, Affine(4, 32), f32(4, 64), importance=weights) for weights in (None, np.arange(64.0))
+        QUANTIZERS[name](values, Affine(4, 32), f32(4, 64), weighing(weights)) for weights in (None, np.arange(64.0))
     )
     assert all(np.array_equal(plain[part], weighed[part]) for part in plain)
 
@@ -146,7 +147,7 @@ def test_importance_draws_the_error_away(name: str, codec: Affine) -> None:
     if codec.axis == 0:  # every element of such a group has the same weight
         importance = np.ones(64)
     off = [
-        (codec.decode(f32(64, 64), QUANTIZERS[name](values, codec, f32(64, 64), importance=weights)) - values) ** 2
+        (codec.decode(f32(64, 64), QUANTIZERS[name](values, codec, f32(64, 64), weighing(weights))) - values) ** 2
         for weights in (None, importance)
     ]
     weighed = [float((squares * importance).sum()) for squares in off]
