@@ -8,6 +8,7 @@ from functools import wraps
 import numpy as np
 
 from flyweight.foundation.ggml_types import GGML_TYPES
+from flyweight.kernels.blocks.fields import FORMS, Fields
 from flyweight.kernels.blocks.layout import E2M1_VALUES, E8M0_NAN, F16_NAN, half_e8m0, to_planes
 from flyweight.kernels.checks import U8, Array, check, check_numbers
 from flyweight.kernels.registry import kernel
@@ -59,7 +60,7 @@ def _encode_signed(values: Array, half: int) -> tuple[Array, Array]:
     return scale, _codes(values * _inverse(scale) + np.float32(half + 0.5), 2 * half - 1)
 
 
-def _encode_ranged(values: Array, top: int) -> tuple[Array, Array, Array]:
+def _encode_ranged(values: Array, top: int) -> Fields:
     """Scale, minimum and codes in 0..top of w = d·code + m.
 
     Of equal extremes the first counts, which decides the sign of a zero minimum.
@@ -67,7 +68,7 @@ def _encode_ranged(values: Array, top: int) -> tuple[Array, Array, Array]:
     low = np.take_along_axis(values, values.argmin(axis=1, keepdims=True), axis=1)
     high = np.take_along_axis(values, values.argmax(axis=1, keepdims=True), axis=1)
     scale = (high - low) / np.float32(top)
-    return scale, low, _codes((values - low) * _inverse(scale) + np.float32(0.5), top)
+    return Fields(scale, _codes((values - low) * _inverse(scale) + np.float32(0.5), top), low)
 
 
 def _put_f16(blocks: Array, at: int, values: Array) -> None:
@@ -76,37 +77,25 @@ def _put_f16(blocks: Array, at: int, values: Array) -> None:
 
 @_encoder
 def encode_q4_0(values: Array, blocks: Array) -> None:
-    scale, codes = _encode_signed(values, 8)
-    _put_f16(blocks, 0, scale)
-    blocks[:, 2:18] = to_planes(codes, 16, 4)
+    FORMS["q4_0"].write(blocks, Fields(*_encode_signed(values, 8)))
     _void(values, blocks)
 
 
 @_encoder
 def encode_q4_1(values: Array, blocks: Array) -> None:
-    scale, low, codes = _encode_ranged(values, 15)
-    _put_f16(blocks, 0, scale)
-    _put_f16(blocks, 2, low)
-    blocks[:, 4:20] = to_planes(codes, 16, 4)
+    FORMS["q4_1"].write(blocks, _encode_ranged(values, 15))
     _void(values, blocks)
 
 
 @_encoder
 def encode_q5_0(values: Array, blocks: Array) -> None:
-    scale, codes = _encode_signed(values, 16)
-    _put_f16(blocks, 0, scale)
-    blocks[:, 2:6] = to_planes(codes >> 4, 1, 1)
-    blocks[:, 6:22] = to_planes(codes & 0x0F, 16, 4)
+    FORMS["q5_0"].write(blocks, Fields(*_encode_signed(values, 16)))
     _void(values, blocks)
 
 
 @_encoder
 def encode_q5_1(values: Array, blocks: Array) -> None:
-    scale, low, codes = _encode_ranged(values, 31)
-    _put_f16(blocks, 0, scale)
-    _put_f16(blocks, 2, low)
-    blocks[:, 4:8] = to_planes(codes >> 4, 1, 1)
-    blocks[:, 8:24] = to_planes(codes & 0x0F, 16, 4)
+    FORMS["q5_1"].write(blocks, _encode_ranged(values, 31))
     _void(values, blocks)
 
 
@@ -122,8 +111,7 @@ def _encode_bytes(values: Array) -> tuple[Array, Array]:
 @_encoder
 def encode_q8_0(values: Array, blocks: Array) -> None:
     scale, codes = _encode_bytes(values)
-    _put_f16(blocks, 0, scale)
-    blocks[:, 2:34] = codes.view(np.uint8)
+    FORMS["q8_0"].write(blocks, Fields(scale, codes.view(np.uint8) ^ np.uint8(0x80)))
     _void(values, blocks)
 
 

@@ -25,10 +25,12 @@ so that the order, and with it every bit, is the same on every machine. docs/for
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from flyweight.kernels.blocks.layout import F16_NAN, IQ4_VALUES, to_planes
+from flyweight.kernels.blocks.fields import FORMS, Fields
+from flyweight.kernels.blocks.layout import F16_NAN, IQ4_VALUES
 from flyweight.kernels.checks import Array
 
 F = np.float32
@@ -123,10 +125,6 @@ class _Blocks:
     def overflow(self, scale: Array) -> None:
         """Blocks whose scale is beyond f16 do not fit."""
         np.logical_or(self.unfit, (np.abs(scale * self.unit) >= F(65520))[:, 0], out=self.unfit)
-
-    def field(self, scale: Array) -> Array:
-        """The bytes of a narrowed scale."""
-        return (scale * self.unit).astype("<f2").view(np.uint8)
 
 
 # w = (d · step) · q ---------------------------------------------------------------------------
@@ -362,78 +360,32 @@ _IQ4_NL = _Levels(-127, 113, 0, 0, (97, 103, 109, 115, 121, 127, 133, 139), ())
 _Q8_K = _Centred(-127, 127, 0, 0, (126.0, 126.5, 127.0, 127.5), ())
 
 
-def _void(made: _Blocks, blocks: Array, scale: int) -> None:
+def _store(name: str, made: _Blocks, blocks: Array, fields: Fields) -> None:
     """NaN scale, zero elsewhere, in the blocks that do not fit."""
+    form = FORMS[name]
+    form.write(blocks, fields)
     blocks[made.unfit] = 0
-    blocks[made.unfit, scale : scale + 2] = F16_NAN
+    blocks[made.unfit, form.d : form.d + 2] = F16_NAN
 
 
-def encode_q2_k(values: Array, weights: Array, blocks: Array) -> None:
-    made = _Blocks.of(values, weights, 16)
-    d, dmin, sc, mn, codes = _Q2_K.encode(made)
-    blocks[:, 0:16] = sc.astype(np.uint8) | mn.astype(np.uint8) << 4
-    blocks[:, 16:80] = to_planes(codes, 32, 2)
-    blocks[:, 80:82], blocks[:, 82:84] = made.field(d), made.field(dmin)
-    _void(made, blocks, 80)
+def _encode_from_minimum(name: str, search: _FromMinimum, groups: int, values: Array, weights: Array, blocks: Array) -> None:
+    made = _Blocks.of(values, weights, groups)
+    d, dmin, sc, mn, codes = search.encode(made)
+    _store(name, made, blocks, Fields(d * made.unit, codes, dmin * made.unit, sc, mn))
 
 
-def encode_q3_k(values: Array, weights: Array, blocks: Array) -> None:
-    made = _Blocks.of(values, weights, 16)
-    d, step, codes = _Q3_K.encode(made)
-    steps = (step + F(32)).astype(np.uint8)
-    blocks[:, 0:32] = to_planes(codes >> 2, 32, 1)
-    blocks[:, 32:96] = to_planes(codes & 3, 32, 2)
-    blocks[:, 96:104] = to_planes(steps & 15, 8, 4)
-    blocks[:, 104:108] = to_planes(steps >> 4, 4, 2)
-    blocks[:, 108:110] = made.field(d)
-    _void(made, blocks, 108)
+def _encode_centred(name: str, search: _Centred, groups: int, values: Array, weights: Array, blocks: Array) -> None:
+    made = _Blocks.of(values, weights, groups)
+    d, step, codes = search.encode(made)
+    _store(name, made, blocks, Fields(d * made.unit, codes, None, step))
 
 
-def _put_pairs(blocks: Array, made: _Blocks, d: Array, dmin: Array, sc: Array, mn: Array) -> None:
-    """d, dmin and the eight pairs of six bits of q4_k and q5_k: the inverse of `decode._scales_and_mins`."""
-    s, m = sc.astype(np.uint8), mn.astype(np.uint8)
-    blocks[:, 0:2], blocks[:, 2:4] = made.field(d), made.field(dmin)
-    blocks[:, 4:8] = s[:, :4] | s[:, 4:] >> 4 << 6
-    blocks[:, 8:12] = m[:, :4] | m[:, 4:] >> 4 << 6
-    blocks[:, 12:16] = s[:, 4:] & 15 | m[:, 4:] << 4
-
-
-def encode_q4_k(values: Array, weights: Array, blocks: Array) -> None:
-    made = _Blocks.of(values, weights, 8)
-    *pairs, codes = _Q4_K.encode(made)
-    _put_pairs(blocks, made, *pairs)
-    blocks[:, 16:144] = to_planes(codes, 32, 4)
-    _void(made, blocks, 0)
-
-
-def encode_q5_k(values: Array, weights: Array, blocks: Array) -> None:
-    made = _Blocks.of(values, weights, 8)
-    *pairs, codes = _Q5_K.encode(made)
-    _put_pairs(blocks, made, *pairs)
-    blocks[:, 16:48] = to_planes(codes >> 4, 32, 1)
-    blocks[:, 48:176] = to_planes(codes & 15, 32, 4)
-    _void(made, blocks, 0)
-
-
-def encode_q6_k(values: Array, weights: Array, blocks: Array) -> None:
-    made = _Blocks.of(values, weights, 16)
-    d, step, codes = _Q6_K.encode(made)
-    blocks[:, 0:128] = to_planes(codes & 15, 64, 4)
-    blocks[:, 128:192] = to_planes(codes >> 4, 32, 2)
-    blocks[:, 192:208] = step.astype(np.int8).view(np.uint8)
-    blocks[:, 208:210] = made.field(d)
-    _void(made, blocks, 208)
-
-
-def encode_iq4_xs(values: Array, weights: Array, blocks: Array) -> None:
-    made = _Blocks.of(values, weights, 8)
-    d, step, codes = _IQ4_XS.encode(made)
-    steps = (step + F(32)).astype(np.uint8)
-    blocks[:, 0:2] = made.field(d)
-    blocks[:, 2:4] = to_planes(steps >> 4, 1, 2)
-    blocks[:, 4:8] = to_planes(steps & 15, 1, 4)
-    blocks[:, 8:136] = to_planes(codes, 16, 4)
-    _void(made, blocks, 0)
+encode_q2_k = partial(_encode_from_minimum, "q2_k", _Q2_K, 16)
+encode_q3_k = partial(_encode_centred, "q3_k", _Q3_K, 16)
+encode_q4_k = partial(_encode_from_minimum, "q4_k", _Q4_K, 8)
+encode_q5_k = partial(_encode_from_minimum, "q5_k", _Q5_K, 8)
+encode_q6_k = partial(_encode_centred, "q6_k", _Q6_K, 16)
+encode_iq4_xs = partial(_encode_centred, "iq4_xs", _IQ4_XS, 8)
 
 
 def encode_iq4_nl(values: Array, weights: Array, blocks: Array) -> None:
@@ -442,9 +394,7 @@ def encode_iq4_nl(values: Array, weights: Array, blocks: Array) -> None:
     made.overflow(scale)
     d = made.narrow(scale)
     codes = _IQ4_NL.code(made.x * _inverse(d)).astype(np.uint8).transpose(1, 0, 2).reshape(values.shape)
-    blocks[:, 0:2] = made.field(d)
-    blocks[:, 2:18] = to_planes(codes, 16, 4)
-    _void(made, blocks, 0)
+    _store("iq4_nl", made, blocks, Fields(d * made.unit, codes))
 
 
 def encode_q8_k(values: Array, weights: Array, blocks: Array) -> None:
