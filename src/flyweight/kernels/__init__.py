@@ -9,6 +9,7 @@ from flyweight.kernels.blocks import *
 from flyweight.kernels.coding import *
 from flyweight.kernels.differences import *
 from flyweight.kernels.entropy import *
+from flyweight.kernels.feedback import *
 from flyweight.kernels.grids import *
 from flyweight.kernels.palettes import *
 from flyweight.kernels.products import *
