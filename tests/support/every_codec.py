@@ -47,6 +47,7 @@ SAMPLES = {
         ),
         {"bits": 4, "group": 1, "axis": -1, "table": "f16", "scale": "f16"},
     ],
+    "stepped": [*({"bits": bits} for bits in range(2, 9)), {"bits": 3, "group": 48}, {"bits": 4, "group": 7}],
     "hqq": [
         *({"bits": bits, "group": 64} for bits in (1, 2, 3, 4, 8)),
         *({"bits": bits, "group": group, "axis": 1} for bits, group in ((1, 32), (3, 64), (4, 64), (8, 16))),

@@ -39,6 +39,7 @@ CODECS: Table[type[Codec]] = Table(
         "astc": "astc:Astc",
         "excess": "excess:Excess",
         "nf4": "nf4:Nf4",
+        "stepped": "stepped:Stepped",
     },
 )
 

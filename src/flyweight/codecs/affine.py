@@ -21,6 +21,7 @@ from flyweight import kernels
 from flyweight.codecs import packing
 from flyweight.codecs.casts import astype
 from flyweight.codecs.codec import Array, Codec, Grid, GridSpec, Parts, column_weights
+from flyweight.codecs.lines import Lines, Zeros
 from flyweight.codecs.value_checks import FLOATS, require_f32, require_finite, require_integers, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
@@ -28,6 +29,7 @@ from flyweight.foundation.tensor import Layout, TensorSpec
 
 _GROUP_PARTS = {"scale_bias": ("scale", "bias"), "scale_zero": ("scale", "zero"), "symmetric": ("scale",)}
 _F32 = DType.F32.numpy
+_WHOLE_ROW = 1 << 62
 _WORDS = {"u8": DType.U8, "u32": DType.U32}
 
 
@@ -275,6 +277,35 @@ class Affine(Codec):
         if self.form == "symmetric" and self.bits == 8:
             return kernels.matrix("symmetric8", codes=codes, scale=parts["scale"])
         return None
+
+    # The lines its codes lie on
+
+    @property
+    def alone(self) -> int:
+        return (self.group or _WHOLE_ROW) if self.axis == -1 else 0
+
+    @property
+    def searched_by(self) -> str:
+        return "clip"
+
+    def lines(self, spec: TensorSpec, parts: Parts) -> Lines:
+        wide = [np.ascontiguousarray(part.T) for part in self._wide(parts)]
+        least = -self.half if self.form == "symmetric" else 0
+        levels = np.arange(least, least + self.levels + 1, dtype=np.float32)[None]
+        own = levels, self.span(spec.columns), wide[0]
+        if self.form == "scale_zero":
+            return Zeros(*own, -wide[0] * wide[1], FLOATS[self.scale], has_bias=True)
+        if self.form == "symmetric":
+            return Lines(*own, np.zeros_like(wide[0]), FLOATS[self.scale], has_bias=False)
+        return Lines(*own, wide[1], FLOATS[self.scale], has_bias=True)
+
+    def from_lines(self, spec: TensorSpec, lines: Lines, codes: Array) -> Parts:
+        scale, offset = lines.scale.T, lines.bias.T
+        if self.form == "scale_zero":
+            offset = -_quotient(offset, scale)
+        elif self.form == "symmetric":
+            offset = np.full_like(scale, self.half)
+        return self.store(spec, codes, *self.representable(scale, offset))
 
     # The grid behind the bytes
 

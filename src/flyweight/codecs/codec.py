@@ -26,6 +26,7 @@ from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.foundation.tensor import CodecSpec, EncodedTensor, Layout, TensorSpec, has_rows
 
 if TYPE_CHECKING:
+    from flyweight.codecs.lines import Lines
     from flyweight.kernels import Matrix
 
 Array = np.ndarray[Any, Any]
@@ -170,6 +171,25 @@ class Codec(ABC):
         if not filler.takes(self):
             raise UnsupportedError(f"the quantizer {filler.name} does not work with {self.spec}", code="E_QUANTIZER")
         return filler.fill(array, self, spec, inputs)
+
+    # Codecs whose codes lie on lines, a scale and a bias for each group, can be given codes by who knows better than they.
+
+    @property
+    def alone(self) -> int:
+        """How many columns have lines that can be found without the others; 0: its codes lie on no lines."""
+        return 0
+
+    @property
+    def searched_by(self) -> str:
+        """The quantizer that finds scales of least error where columns are weighed."""
+        return self.quantizer
+
+    def lines(self, spec: TensorSpec, parts: Parts) -> Lines:
+        raise UnsupportedError(f"the codes of {self.name} lie on no lines", code="E_LINES")
+
+    def from_lines(self, spec: TensorSpec, lines: Lines, codes: Array) -> Parts:
+        """Parts for codes (rows, columns) on lines that can be stored; UnsupportedError where they leave the range of that."""
+        raise UnsupportedError(f"the codes of {self.name} lie on no lines", code="E_LINES")
 
     def decoded_dtype(self, dtype: DType) -> DType:
         """The element type that encoding a tensor of `dtype` decodes to."""

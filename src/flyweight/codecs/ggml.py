@@ -19,12 +19,16 @@ from typing import ClassVar, cast
 import numpy as np
 
 from flyweight import kernels
+from flyweight.codecs.affine import Affine
 from flyweight.codecs.casts import as_float, astype
-from flyweight.codecs.codec import Array, Codec, Grid, GridSpec, Parts, column_weights
+from flyweight.codecs.codec import Array, Codec, Filler, Grid, GridSpec, Parts, column_weights
+from flyweight.codecs.lines import Lines, Steps
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.ggml_types import GGML_TYPES, ggml_types_with
+from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.foundation.tensor import Layout, TensorSpec
+from flyweight.kernels.blocks.fields import FORMS, Fields
 
 
 class GgmlBlocks(Codec):
@@ -65,9 +69,12 @@ class GgmlBlocks(Codec):
         # Nearest encoders widen on their way. What is beyond f32 is found by the check below.
         values = astype(np.asarray(array), DType.F32.numpy) if weights else as_float(array)
         getattr(kernels, f"encode_{self.name}")(values.reshape(-1, self.block_size), *weights, self._blocks(parts))
+        self._require_storable(spec, parts)
+        return parts
+
+    def _require_storable(self, spec: TensorSpec, parts: Parts) -> None:
         if (complaint := self.check_values(spec, parts)) is not None:
             raise UnsupportedError(f"the values cannot be stored as {self.name}: {complaint}", code="E_BLOCK_RANGE")
-        return parts
 
     def product(self, spec: TensorSpec, parts: Parts) -> kernels.Matrix | None:
         return kernels.matrix(self.name, blocks=parts["blocks"]) if self.name in kernels.FORMS else None
@@ -79,6 +86,46 @@ class GgmlBlocks(Codec):
             if not (finite := np.isfinite(field)).all():
                 return f"block {int(finite.argmin())} has a scale that is NaN or infinite"
         return None
+
+    @property
+    def alone(self) -> int:
+        return self.block_size if self.name in FORMS else 0
+
+    def lines(self, spec: TensorSpec, parts: Parts) -> Lines:
+        if self.name not in FORMS:
+            return super().lines(spec, parts)
+        form = FORMS[self.name]
+        fields, has_bias = form.read(self._blocks(parts)), form.m is not None
+
+        def turned(array: Array | None) -> Array:
+            """(blocks of all rows, n) → (n of a row, rows)"""
+            return np.zeros_like(scale) if array is None else np.ascontiguousarray(array.reshape(spec.rows, -1).T)
+
+        scale = turned(fields.scale)
+        group = self.block_size // fields.scale.shape[1]
+        own = form.levels[None], group, scale, turned(fields.bias), DType.F16, has_bias
+        if fields.steps is None:
+            return Lines(*own)
+        m, minimums = (turned(fields.m), turned(fields.minimums)) if has_bias else (None, None)
+        return Steps(*own, form.greatest, turned(fields.d), m, turned(fields.steps), minimums)
+
+    def from_lines(self, spec: TensorSpec, lines: Lines, codes: Array) -> Parts:
+        if self.name not in FORMS:
+            return super().from_lines(spec, lines, codes)
+
+        def of_blocks(array: Array | None) -> Array | None:
+            return None if array is None else np.ascontiguousarray(array.T).reshape(len(blocks), -1)
+
+        parts = self._allocate(spec)
+        blocks, by_block = self._blocks(parts), codes.reshape(-1, self.block_size)
+        d, m, steps, minimums = lines.scale, lines.bias if lines.has_bias else None, None, None
+        if isinstance(lines, Steps):
+            d, m, steps, minimums = lines.d, lines.m, lines.steps, lines.minimums
+        kept = of_blocks(d)
+        assert kept is not None
+        FORMS[self.name].write(blocks, Fields(kept, by_block, of_blocks(m), of_blocks(steps), of_blocks(minimums)))
+        self._require_storable(spec, parts)
+        return parts
 
     def _blocks(self, parts: Parts) -> Array:
         """Every block as a row of bytes. (n, block_bytes)"""
@@ -95,6 +142,19 @@ class _UniformGrid(GgmlBlocks):
     """A type whose codes and scales are also a `Grid`."""
 
     bits: ClassVar[int]
+    affine_form: ClassVar[str]
+    """The codec `affine` of this form has the same grids."""
+    searched_by = "clip"
+
+    @property
+    def affine(self) -> Affine:
+        return Affine(self.bits, self.block_size, self.affine_form, "f16")
+
+    def filled_by(self, filler: Filler, spec: TensorSpec, array: Array, inputs: InputStatistics | None = None) -> Parts:
+        if filler.takes(self) or not filler.takes(self.affine):
+            return super().filled_by(filler, spec, array, inputs)
+        self.layout(spec)
+        return self.from_grid(spec, self.affine.grid(spec, filler.fill(array, self.affine, spec, inputs)))
 
     @property
     def grid_spec(self) -> GridSpec:
@@ -159,6 +219,8 @@ class _UniformGrid(GgmlBlocks):
 class _Centred(_UniformGrid):
     """w = d · (code − half), half = 2**(bits − 1): any grid whose bias is a whole number of steps fits, shifted."""
 
+    affine_form = "symmetric"
+
     def _map(self, blocks: Array) -> tuple[Array, Array]:
         scale = blocks[:, 0:2].view("<f2").astype(np.float32)
         return scale, scale * np.float32(-(1 << (self.bits - 1)))
@@ -180,6 +242,7 @@ class _Centred(_UniformGrid):
 class _FromMinimum(_UniformGrid):
     """w = d · code + m."""
 
+    affine_form = "scale_bias"
     scales = ((0, "<f2"), (2, "<f2"))
 
     def holds_grid(self, grid: GridSpec, columns: int) -> bool:

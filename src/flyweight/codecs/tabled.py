@@ -24,6 +24,7 @@ from flyweight.codecs import packing
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.casts import as_float
 from flyweight.codecs.codec import Array, Codec, Filler, Grid, GridSpec, Parts, column_weights
+from flyweight.codecs.lines import Lines
 from flyweight.codecs.value_checks import require_f32, require_finite, require_integers, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import MalformedError, UnsupportedError
@@ -201,6 +202,22 @@ class Tabled(Codec):
             column_weights(inputs.importance, spec)  # refuses what is none
             inputs = inputs.repeated(frame.columns // max(spec.columns, 1))
         return self.from_affine(spec, filler.fill(array, self.affine, frame, inputs))
+
+    searched_by = "clip"
+
+    @property
+    def alone(self) -> int:
+        return self.length
+
+    def lines(self, spec: TensorSpec, parts: Parts) -> Lines:
+        _, _, scale, zero = self._load(spec, parts)
+        bias = zero - np.float32(_HALF[self.bits]) * scale
+        levels = np.arange(1 << self.bits, dtype=np.float32)[None]
+        turned = np.ascontiguousarray(scale.T), np.ascontiguousarray(bias.T)
+        return Lines(levels, self.length, *turned, DType.F32, has_bias=True)
+
+    def from_lines(self, spec: TensorSpec, lines: Lines, codes: Array) -> Parts:
+        return self.from_affine(spec, self.affine.from_lines(self.frame(spec), lines, codes))
 
     @property
     def grid_spec(self) -> GridSpec | None:

@@ -16,6 +16,7 @@ QUANTIZERS: Table[Quantizer] = Table(
         "kmeans": "kmeans:kmeans",
         "clip": "clip:clip",
         "hqq": "half_quadratic:hqq",
+        "gptq": "gptq:gptq",
         "mistralrs": "mistralrs:mistralrs",
         "coremltools": "coremltools:coremltools",
         "coremltools_symmetric": "coremltools:symmetric",

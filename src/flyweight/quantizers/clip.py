@@ -57,8 +57,13 @@ class _Search:
         return last[:2]
 
     def shrunk(self, scale: Array, offset: Array) -> tuple[Array, Array]:
-        """Both ends of the grid drawn in towards zero by each of `_SHRINK`. A zero is in steps, and stays."""
-        by = np.array(_SHRINK, np.float32)[:, None]
+        """Both ends of the grid drawn in towards zero by each of `_SHRINK`. A zero is in steps, and stays.
+
+        A symmetric grid has a code more below zero, and which side that is the sign of the scale says: both are tried.
+        """
+        by = np.array(_SHRINK if self.codec.form != "symmetric" else (*_SHRINK, *(-shrink for shrink in _SHRINK)), np.float32)[
+            :, None
+        ]
         grids = scale * by, offset * by if self.codec.form == "scale_bias" else np.repeat(offset, len(by), axis=0)
         return stored_or(self.codec, grids, (scale, offset))
 
