@@ -10,5 +10,6 @@ windows from the texts.
 """
 
 from flyweight.calibration.gathering import Calibration, calibrate
+from flyweight.calibration.shipped import shipped_texts
 
-__all__ = ["Calibration", "calibrate"]
+__all__ = ["Calibration", "calibrate", "shipped_texts"]

@@ -87,7 +87,7 @@ def calibrate(
         about: dict[str, Any] = {"bos": bos, "samples": samples, "activations": "int8" if int8 else "f32"}
         about |= {"texts": [{"name": text.name, "blake3": text.digest} for text in read]}
         try:
-            nbytes, resumed = walk.carry_out(about, resume=resume, force=force, progress=progress)
+            nbytes, resumed = walk.carry_out(about, [text.name for text in read], resume=resume, force=force, progress=progress)
         except FlyweightError as error:
             raise error.at(file=checkpoint.bundle.name) from None
     return Calibration(

@@ -93,7 +93,7 @@ class InputSums:
 
     def gram(self) -> list[Array]:
         """The tiles of the lower triangle of the mean, which are then this caller's."""
-        if self._limit is None:
+        if self._tiles and self._limit is None:
             self._decide()
         for tile in self._tiles:
             tile /= np.float32(max(self.tokens, 1))

@@ -30,6 +30,8 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, InterruptedRunError, ResourceError, UnsupportedError
 from flyweight.foundation.manifest import Entry, Extent
 from flyweight.foundation.tensor import RAW, TensorSpec
+from flyweight.models.dialects import DIALECTS
+from flyweight.models.dialects.gguf_form import GgufForm
 from flyweight.pipeline.conversion_report import TensorReport
 from flyweight.pipeline.model_sketch import sketch_of
 from flyweight.pipeline.output.staging import Staging
@@ -37,8 +39,8 @@ from flyweight.pipeline.plans.inputs import input_of
 from flyweight.runtime import Model
 from flyweight.runtime.batch import Windows
 from flyweight.runtime.decoder import Buffers, Joint
-from flyweight.statistics_files.gram_form import diagonal_of, pack
-from flyweight.statistics_files.statistics_file import SKETCH, layout, parts_of
+from flyweight.statistics_files.known_files import form_for
+from flyweight.statistics_files.statistics_form import Form, Gathered, Wanted
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]
@@ -71,6 +73,14 @@ class LayerWalk:
         self.rows = {name: spec.rows for name, spec in specs.items()}
         self.inputs = {names: int(specs[names[0]].columns) for names in joint}
         self.sketch = sketch_of(model.checkpoint, tensors.blueprint)
+        called = {name: DIALECTS["gguf"].stored(f"{name}.weight", self.config).name for name in self.rows}
+        self.called = called if self.config.family.form(GgufForm) else {}
+        self.form: Form = form_for(destination, self.called, count)
+        if gram and not self.form.gives_gram:
+            raise UnsupportedError(
+                f"'{destination.suffix}' asks for an imatrix of llama.cpp, which has no place for Gram matrices",
+                code="E_STATISTICS", hint="give the output another suffix, such as .stats",
+            )  # fmt: skip
 
     @property
     def tokens(self) -> int:
@@ -111,11 +121,24 @@ class LayerWalk:
 
     # Carrying it out ------------------------------------------------------------------------------
 
-    def carry_out(self, about: Mapping[str, Any], *, resume: bool, force: bool, progress: Progress | None) -> tuple[int, int]:
+    def carry_out(
+        self, about: Mapping[str, Any], texts: Sequence[str] = (), *, resume: bool, force: bool, progress: Progress | None
+    ) -> tuple[int, int]:
         """Bytes of the file, and layers that an earlier run had done."""
-        about = {"tokens": self.tokens, "windows": len(self.windows), "window": self.window, **about}
-        about |= {"gram_cap": CAP} if self.gram else {}
-        image, extents = layout(self.destination.name, self.inputs, self.rows, len(self.sketch), about, gram=self.gram)
+        about = {**about, "gram_cap": CAP} if self.gram else about
+        wanted = Wanted(
+            self.inputs,
+            self.rows,
+            self.called,
+            self.sketch,
+            self.tokens,
+            len(self.windows),
+            self.window,
+            texts,
+            about,
+            self.gram,
+        )
+        image, extents = self.form.layout(self.destination.name, wanted)
         fingerprint = self._fingerprint(image)
         streams = [f"{self.destination.name}.stream-{which}" for which in range(2)]
         staging = Staging(
@@ -162,7 +185,6 @@ class _Gathering:
         self._width = 4 * hidden * walk.window
         nbytes = self._width * len(walk.windows)
         staging.allocate({walk.destination.name: image} | {stream: Image(nbytes, ()) for stream in streams})
-        staging.write(walk.destination.name, extents[SKETCH].offset, walk.sketch.astype("<f4").data.cast("B"))
         self._stream_spec = TensorSpec((nbytes // 4,), DType.F32)
         self._together: Callable[..., Iterable[None]] = map
         self._cache = Windows(walk.config, walk.window)
@@ -206,7 +228,9 @@ class _Gathering:
                 progress(index * len(walk.windows) + run.stop, total)
         parts: dict[str, str] = {}
         for names in inputs:
-            for name, pieces in _stored(sums.pop(names), gram=walk.gram):
+            done = sums.pop(names)
+            gathered = Gathered(names, done.importance(), done.tokens, done.gram())
+            for name, pieces in walk.form.values(gathered):
                 parts[name] = self._write(name, pieces)
         if layer is not None:
             self._record_stream(index + 1, digest)
@@ -252,7 +276,7 @@ class _Gathering:
     def _layer_entry(self, index: int, inputs: Sequence[tuple[str, ...]]) -> Entry:
         specs: dict[str, TensorSpec] = {}
         for names in inputs:
-            specs |= parts_of(names[0], self.walk.inputs[names], gram=self.walk.gram)
+            specs |= self.walk.form.parts(names, self.walk.inputs[names], gram=self.walk.gram)
         return Entry(_layer_line(index), self._stream_spec, RAW, specs, {name: self.extents[name] for name in specs})
 
     def _first_layer(self) -> int:
@@ -274,13 +298,3 @@ def _layer_line(index: int) -> str:
 
 def _stream_line(index: int) -> str:
     return f"input of layer {index}"
-
-
-def _stored(sums: InputSums, *, gram: bool) -> Iterator[tuple[str, Iterator[Array]]]:
-    """The tensors of one input, as runs of numbers."""
-    yield f"{sums.name}.importance", iter([sums.importance().astype("<f4")])
-    if gram:
-        lower = sums.gram()
-        diagonal = diagonal_of(lower)
-        yield f"{sums.name}.gram_diagonal", iter([diagonal.astype("<f4")])
-        yield f"{sums.name}.gram", (piece.astype("<f2") for piece in pack(lower, diagonal))

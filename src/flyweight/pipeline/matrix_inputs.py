@@ -20,7 +20,7 @@ from flyweight.foundation.input_statistics import InputStatistics, Statistics
 from flyweight.models import Blueprint, blueprint
 from flyweight.models.dialects import DIALECTS
 from flyweight.pipeline.model_sketch import SAME_MODEL, cosine, sketch_of
-from flyweight.statistics_files import StoredStatistics, open_statistics
+from flyweight.statistics_files.stored import StoredStatistics
 
 _CODE = "E_STATISTICS"
 
@@ -48,6 +48,8 @@ def opened(statistics: Path | str | Statistics | None) -> Iterator[Statistics | 
     if not isinstance(statistics, Path | str):
         yield statistics
         return
+    from flyweight.statistics_files.known_files import open_statistics  # and with it the containers they are in
+
     with open_statistics(statistics) as file:
         yield file
 

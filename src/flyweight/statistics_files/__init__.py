@@ -1,6 +1,5 @@
-"""Files that hold what is known of the inputs of a model's matrices: our own (`docs/formats/statistics.md`) and llama.cpp's."""
+"""Files that hold what is known of the inputs of a model's matrices: our own (`docs/formats/statistics.md`) and llama.cpp's.
 
-from flyweight.statistics_files.opening import open_statistics
-from flyweight.statistics_files.stored import StoredStatistics
-
-__all__ = ["StoredStatistics", "open_statistics"]
+`known_files` opens any of them and `stored` is what is opened. Each kind has a module with its reader and its `Form`, which
+says where everything lies before anything is gathered.
+"""

@@ -12,7 +12,7 @@ The metadata has, under "flyweight.statistics", JSON text:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ from flyweight.foundation.errors import FlyweightError, MalformedError, Unsuppor
 from flyweight.foundation.manifest import Entry, Extent
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.sources import FileSource, Source
-from flyweight.statistics_files.gram_form import packed_size, unpack
+from flyweight.statistics_files.gram_form import diagonal_of, pack, packed_size, unpack
+from flyweight.statistics_files.statistics_form import Gathered, Names, Wanted
 from flyweight.statistics_files.stored import Measured, StoredStatistics, checked_importance
 
 Array = np.ndarray[Any, Any]
@@ -41,32 +42,35 @@ _CODE = "E_STATISTICS"
 # Writing ----------------------------------------------------------------------------------------
 
 
-def parts_of(name: str, columns: int, *, gram: bool) -> dict[str, TensorSpec]:
-    """The tensors of one input, called after its first matrix."""
-    vector = TensorSpec((columns,), DType.F32)
-    parts = {f"{name}.importance": vector}
-    if gram:
-        parts |= {f"{name}.gram_diagonal": vector, f"{name}.gram": TensorSpec((packed_size(columns),), DType.F16)}
-    return parts
+class StatisticsForm:
+    gives_gram = True
 
+    def parts(self, names: Names, columns: int, *, gram: bool) -> dict[str, TensorSpec]:
+        name, vector = names[0], TensorSpec((columns,), DType.F32)
+        parts = {f"{name}.importance": vector}
+        if gram:
+            parts |= {f"{name}.gram_diagonal": vector, f"{name}.gram": TensorSpec((packed_size(columns),), DType.F16)}
+        return parts
 
-def layout(
-    file: str,
-    inputs: Mapping[tuple[str, ...], int],
-    rows: Mapping[str, int],
-    sketch: int,
-    about: Mapping[str, Any],
-    *,
-    gram: bool,
-) -> tuple[Image, dict[str, Extent]]:
-    """The header of a file and the place of each tensor; `inputs` has the columns of each, by the matrices that share it."""
-    tensors: dict[str, TensorSpec] = {}
-    for names, columns in inputs.items():
-        tensors |= parts_of(names[0], columns, gram=gram)
-    tensors[SKETCH] = TensorSpec((sketch,), DType.F32)
-    shared = {names[0]: {name: rows[name] for name in names} for names in inputs}
-    text = strict_json.dumps({"version": VERSION, **about, "inputs": shared}).decode()
-    return build_image(file, tensors, {"format": "pt", KEY: text})
+    def layout(self, file: str, wanted: Wanted) -> tuple[Image, Mapping[str, Extent]]:
+        tensors: dict[str, TensorSpec] = {}
+        for names, columns in wanted.inputs.items():
+            tensors |= self.parts(names, columns, gram=wanted.gram)
+        tensors[SKETCH] = TensorSpec(wanted.sketch.shape, DType.F32)
+        shared = {names[0]: {name: wanted.rows[name] for name in names} for names in wanted.inputs}
+        said = {"tokens": wanted.tokens, "windows": wanted.windows, "window": wanted.window, **wanted.about}
+        text = strict_json.dumps({"version": VERSION, **said, "inputs": shared}).decode()
+        image, extents = build_image(file, tensors, {"format": "pt", KEY: text})
+        sketch = extents.pop(SKETCH).offset, wanted.sketch.astype("<f4").tobytes()
+        return Image(image.nbytes, (*image.chunks, sketch)), extents
+
+    def values(self, gathered: Gathered) -> Iterator[tuple[str, Iterator[Array]]]:
+        name = gathered.names[0]
+        yield f"{name}.importance", iter([gathered.importance.astype("<f4")])
+        if gathered.gram:
+            diagonal = diagonal_of(gathered.gram)
+            yield f"{name}.gram_diagonal", iter([diagonal.astype("<f4")])
+            yield f"{name}.gram", (piece.astype("<f2") for piece in pack(gathered.gram, diagonal))
 
 
 # Reading ----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from flyweight.calibration.sampling import Text
 from flyweight.foundation.errors import FlyweightError
 from flyweight.pipeline import convert
 from flyweight.runtime import open_model
-from flyweight.statistics_files import open_statistics
+from flyweight.statistics_files.known_files import open_statistics
 from support import GOLDEN
 from support.calibrating import tapped
 from support.toys import CONFIG, toy_llama_files, write_files

@@ -16,7 +16,7 @@ from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.pipeline import convert, execute
 from flyweight.pipeline.conversion import plan
 from flyweight.pipeline.plans.plan import Plan
-from flyweight.statistics_files import open_statistics
+from flyweight.statistics_files.known_files import open_statistics
 from support.command_line import flyweight as command
 from support.toys import CONFIG, llama_tensors, safetensors_bytes, toy_llama_files, write_files
 
