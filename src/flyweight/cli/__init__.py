@@ -26,6 +26,7 @@ _OUT_OF_MEMORY = b"flyweight: not enough memory [E_RAM]\n"
 VERBS = {
     "inspect": "Show the format, metadata and tensors of a model.",
     "convert": "Convert or quantize a model.",
+    "calibrate": "Gather statistics that make a quantization of a model better.",
     "verify": "Check a model for damage and errors.",
     "diff": "Compare the weights of two models, in any formats.",
     "delta": "Store a fine-tune as its difference from a base.",

@@ -52,6 +52,13 @@ _OF_PLAN = {"plan_file", "source", "gate_text", "allow_ungated", "force", *_RUNN
 @delta_option
 @click.option("--recipe", type=LocalPath(), help="TOML file with rules that choose a codec for each tensor.")
 @click.option(
+    "--stats",
+    "--imatrix",
+    type=LocalPath(dir_okay=False),
+    help="What the matrices are multiplied with: a file of `flyweight calibrate`, or an imatrix of llama.cpp.",
+)
+@click.option("--stats-of-another-model", is_flag=True, help="Use statistics although they are of other weights.")
+@click.option(
     "--dtype",
     metavar="TYPE",
     help="Element type of tensors that are not quantized: f32, f16, bf16. Default: one that loses nothing.",
@@ -82,6 +89,8 @@ def command(
     quant: str | None,
     deltas: tuple[Path, ...],
     recipe: Path | None,
+    stats: Path | None,
+    stats_of_another_model: bool,
     dtype: str | None,
     shard_size: int | None,
     dry_run: bool,
@@ -111,6 +120,7 @@ def command(
       flyweight convert model-hf model.gguf --quant q8_0
       flyweight convert model-hf model-4bit --to mlx --quant int4
       flyweight convert model.gguf model.safetensors          # copies every quantized byte
+      flyweight convert model-hf out.gguf --quant q4_k --stats model.stats
       flyweight convert model-hf out.gguf --quant q4_0 --dry-run --json
       flyweight convert model-hf out.gguf --quant q4_0 --plan-out plan.json && flyweight convert --plan plan.json
       flyweight convert base-hf tuned.gguf --delta tuned.wdelta --quant q4_0
@@ -150,7 +160,8 @@ def command(
         if conflict := conflict_of(target_container(destination, to), quant, recipe is not None, extras):
             raise click.UsageError(conflict)
         wish: dict[str, Any] = {"deltas": deltas, "to": to, "quant": quant, "recipe": recipe, "dtype": dtype}
-        wish |= {"shard_bytes": shard_size, "extras": extras}
+        wish |= {"shard_bytes": shard_size, "extras": extras, "statistics": stats}
+        wish |= {"statistics_of_another_model": stats_of_another_model}
         title = f"{source} → {destination}"
         planned = partial(open_conversion, source, destination, digests=plan_digests, **wish, **judged)
         carry_out = partial(convert, source, destination, **wish, **judged, **replacing)

@@ -18,11 +18,13 @@ from flyweight.containers.options import Extras, NamesTarget
 from flyweight.foundation.accuracy_gate import Measure
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnknownFormatError, UnsupportedError
+from flyweight.foundation.input_statistics import Statistics
 from flyweight.pipeline.conversion_report import ConversionReport
 from flyweight.pipeline.execution import Progress, carry_out_job
+from flyweight.pipeline.matrix_inputs import NONE, MatrixInputs, inputs_for, opened
 from flyweight.pipeline.output.replacing import require_apart
 from flyweight.pipeline.plans.arguments import as_count, as_dtype, as_path, as_size, check_name
-from flyweight.pipeline.plans.inputs import SOURCE, input_at, input_of, require_same
+from flyweight.pipeline.plans.inputs import SOURCE, STATISTICS, input_at, input_of, require_same
 from flyweight.pipeline.plans.job import Job
 from flyweight.pipeline.plans.plan import Plan
 from flyweight.pipeline.plans.planning import job_of_plan, make_job
@@ -70,8 +72,11 @@ def plan_conversion(
     extras: Extras | None = None,
     allow_ungated: bool = False,
     digests: bool = False,
+    known: MatrixInputs = NONE,
+    known_from: Path | None = None,
 ) -> Job:
-    """What `convert` would do; with `digests` its inputs are known by these, so that copies of them will do.
+    """What `convert` would do, `known` being what is in the file `known_from`; with `digests` its inputs are known by these, so
+    that copies of them will do.
 
     ResourceError if a codec has to be fitted to a tensor that the memory does not hold, GateError if the checkpoint needs
     a gate itself that it has not passed.
@@ -89,6 +94,8 @@ def plan_conversion(
     else:
         chosen = _by_name(checkpoint, container, quant, extras)
     beside = {name: input_at(path, digests=digests) for name, path in extras.inputs.items()} if extras else {}
+    if known_from is not None:
+        beside[STATISTICS] = input_at(known_from, digests=digests)
     job = make_job(
         checkpoint,
         container,
@@ -101,6 +108,7 @@ def plan_conversion(
         files=_files(checkpoint, extras),
         inputs={SOURCE: input_of(checkpoint, digests=digests), **beside},
         made=extras.made if extras else None,
+        known=known,
     )
     if (wish := _target_wish(extras)) is not None:
         from flyweight.pipeline.plans.target_forms import target_notes  # which knows chips: few conversions ask for one
@@ -146,12 +154,21 @@ def _draft(extras: Extras | None) -> Checkpoint | None:
 
 @contextmanager
 def open_conversion(
-    source: Path | str, destination: Path | str, *, deltas: Sequence[Path | str] = (), in_f32: bool = False, **options: Any
+    source: Path | str,
+    destination: Path | str,
+    *,
+    deltas: Sequence[Path | str] = (),
+    in_f32: bool = False,
+    statistics: Path | str | Statistics | None = None,
+    statistics_of_another_model: bool = False,
+    **options: Any,
 ) -> Iterator[Job]:
-    """`plan_conversion` of what is at a path, with deltas on it."""
+    """`plan_conversion` of what is at a path, with deltas on it, and with statistics from a file or as an object."""
     destination = Path(os.path.abspath(as_path("destination", destination)))
-    with open_checkpoint(source, deltas=deltas, checks_digests=True, in_f32=in_f32) as checkpoint:
-        yield plan_conversion(checkpoint, destination, **options)
+    place = Path(os.path.abspath(statistics)) if isinstance(statistics, Path | str) else None
+    with open_checkpoint(source, deltas=deltas, checks_digests=True, in_f32=in_f32) as checkpoint, opened(statistics) as found:
+        known = inputs_for(checkpoint, found, of_another_model=statistics_of_another_model)
+        yield plan_conversion(checkpoint, destination, known=known, known_from=place, **options)
 
 
 def plan(source: Path | str, destination: Path | str, **options: Any) -> Plan:
@@ -159,6 +176,8 @@ def plan(source: Path | str, destination: Path | str, **options: Any) -> Plan:
 
     The source is known by its files' sizes and times of change; with `digests`, for which it is read, also a copy of it is.
     """
+    if not isinstance(options.get("statistics"), Path | str | None):
+        raise ValueError("a plan that is carried out later needs its statistics in a file: give their path")
     with open_conversion(source, destination, **options) as job:
         return job.plan
 
@@ -177,6 +196,8 @@ def convert(
     jobs: int | None = None,
     max_ram: int | str | None = None,
     extras: Extras | None = None,
+    statistics: Path | str | Statistics | None = None,
+    statistics_of_another_model: bool = False,
     measure: Measure | None = None,
     gate_text: Path | str | None = None,
     allow_ungated: bool = False,
@@ -187,6 +208,9 @@ def convert(
     """Convert a checkpoint, with `deltas` on it. Memory does not grow with the model; the destination appears complete or not
     at all.
 
+    `statistics`, a file of `flyweight calibrate` or of llama.cpp's imatrix, tell quantizers what an error costs. They must be
+    of this model, in whatever format, unless `statistics_of_another_model`.
+
     Sizes are bytes, or text such as "5G". If there is an accuracy gate, the output is measured before it is published, on
     `gate_text` or on text that the source model generates. An output that fails, or that cannot be measured because there is
     no `measure`, is published only with `allow_ungated`, and records that.
@@ -195,11 +219,13 @@ def convert(
     destination = Path(os.path.abspath(as_path("destination", destination)))
     jobs, max_ram = as_count("jobs", jobs), as_size("max_ram", max_ram)
     if force:
-        beside = (recipe if isinstance(recipe, Path | str) else None, *(extras.inputs.values() if extras else ()))
+        given = (each for each in (recipe, statistics) if isinstance(each, Path | str))
+        beside = (*given, *(extras.inputs.values() if extras else ()))
         require_apart(destination, [source, *deltas, *(path for path in (*beside, gate_text) if path is not None)])
     with open_conversion(
         source, destination, deltas=deltas, in_f32=in_f32, to=to, quant=quant, recipe=recipe, dtype=dtype,
-        shard_bytes=shard_bytes, max_ram=max_ram, extras=extras, allow_ungated=allow_ungated,
+        shard_bytes=shard_bytes, max_ram=max_ram, extras=extras, allow_ungated=allow_ungated, statistics=statistics,
+        statistics_of_another_model=statistics_of_another_model,
     ) as job:  # fmt: skip
         return _carried_out(
             job, source, destination, started, jobs=jobs, max_ram=max_ram, measure=measure, gate_text=gate_text,
@@ -236,12 +262,14 @@ def execute(
 def open_plan(plan: Plan, name: str, *, max_ram: int | None = None, allow_ungated: bool = False) -> Iterator[Job]:
     """A plan ready to be carried out under this name, once its inputs are found to be the same."""
     source = plan.inputs[SOURCE]
-    with open_checkpoint(source.path, deltas=source.deltas, checks_digests=True) as checkpoint:
+    gathered = plan.inputs[STATISTICS].path if STATISTICS in plan.inputs else None
+    with open_checkpoint(source.path, deltas=source.deltas, checks_digests=True) as checkpoint, opened(gathered) as found:
         require_same(plan.inputs, checkpoint)
         require_passed(checkpoint, allow_ungated=allow_ungated)
         extras = plan.extras
         files = _files(checkpoint, extras)
-        yield job_of_plan(plan, checkpoint, name, max_ram=max_ram, draft=_draft(extras), files=files)
+        known = inputs_for(checkpoint, found, of_another_model=True)  # they are what they were when the plan was made
+        yield job_of_plan(plan, checkpoint, name, max_ram=max_ram, draft=_draft(extras), files=files, known=known)
 
 
 def _carried_out(

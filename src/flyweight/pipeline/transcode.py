@@ -58,14 +58,14 @@ def carry_out(job: Job, step: Step, write: Writer, *, measured: bool = True) -> 
         else:
             for start, stop in slabs(source.spec, _by_rows(source, target)):
                 # Nobody but `_turn` holds the slab, so that it can let go of it.
-                parts = _turn(step, read_rows(checkpoint, source.name, start, stop, step.transform), drift)
+                parts = _turn(job, step, read_rows(checkpoint, source.name, start, stop, step.transform), drift)
                 _put(target, start, parts, hashers, write)
     except FlyweightError as error:
         raise error.at(file=checkpoint.bundle.name, tensor=step.source or step.name) from None
     return TensorReport.of(step.action, target, drift), {part: hasher.hexdigest() for part, hasher in hashers.items()}
 
 
-def _turn(step: Step, tensor: EncodedTensor, drift: Drift | None) -> Parts:
+def _turn(job: Job, step: Step, tensor: EncodedTensor, drift: Drift | None) -> Parts:
     """A source slab as the target's parts."""
     if step.action == "remux":
         return tensor.parts
@@ -88,7 +88,7 @@ def _turn(step: Step, tensor: EncodedTensor, drift: Drift | None) -> Parts:
                 "the tensor has NaN or infinite values, which cannot be quantized", code="E_NONFINITE",
                 hint="keep this tensor unquantized with a recipe",
             )  # fmt: skip
-        parts = QUANTIZERS[step.quantizer](pruned(values, target.spec, step.sparsity), target, spec)
+        parts = QUANTIZERS[step.quantizer](pruned(values, target.spec, step.sparsity), target, spec, job.inputs_of(step))
     unchanged = target.exact and same_type and not step.sparsity and not (step.transform and step.transform.add)
     if drift is not None and not unchanged:
         flat, at = values.reshape(-1), 0

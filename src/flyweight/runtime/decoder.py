@@ -12,7 +12,7 @@ product that follows them, so that a layer is five calls: qkv, attention, o, gat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from math import sqrt
@@ -23,6 +23,7 @@ import numpy as np
 from flyweight import kernels
 from flyweight.codecs import codec_for
 from flyweight.foundation.tensor import EncodedTensor
+from flyweight.kernels.products.activations import normalize
 from flyweight.models import Blueprint, Config
 from flyweight.runtime.kv import KeyValues
 from flyweight.runtime.linear import DecodedRows, Gated, Linear
@@ -34,6 +35,11 @@ Array = np.ndarray[Any, Any]
 
 BLOCK = 256
 """Tokens computed at a time when there are many."""
+
+
+Tap = Callable[[tuple[str, ...], Array], None]
+"""tap(names, inputs): what the matrices of these names are about to be multiplied with, f32 (n, columns), theirs only for
+the time of the call."""
 
 
 class Settings(NamedTuple):
@@ -48,6 +54,30 @@ def _vector(tensors: Mapping[str, EncodedTensor], name: str, add: float = 0.0) -
     tensor = tensors[name]
     values = np.ascontiguousarray(codec_for(tensor.codec).decode(tensor.spec, tensor.parts), np.float32)
     return values + np.float32(add) if add else values
+
+
+class Joint(NamedTuple):
+    """The matrices of a layer by what they are multiplied with, by their canonical names without `.weight`."""
+
+    qkv: tuple[str, ...]
+    o: tuple[str, ...]
+    gate_up: tuple[str, ...]
+    down: tuple[str, ...]
+
+    @classmethod
+    def of(cls, names: Collection[str], index: int) -> Joint:
+        """Of a layer of a model that has tensors of these names: some families have one matrix where others have several."""
+        prefix = f"model.layers.{index}."
+
+        def either(whole: str, *parts: str) -> tuple[str, ...]:
+            return (prefix + whole,) if f"{prefix}{whole}.weight" in names else tuple(prefix + part for part in parts)
+
+        return cls(
+            either("self_attn.qkv_proj", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+            (f"{prefix}self_attn.o_proj",),
+            either("mlp.gate_up_proj", "mlp.gate_proj", "mlp.up_proj"),
+            (f"{prefix}mlp.down_proj",),
+        )
 
 
 class Layer:
@@ -68,35 +98,39 @@ class Layer:
             return _vector(tensors, full, blueprint.gain) if name and full in tensors else None
 
         def bias(*names: str) -> Array | None:
-            full = [f"{prefix}{name}.bias" for name in names]
+            full = [f"{name}.bias" for name in names]
             return np.concatenate([_vector(tensors, name) for name in full]) if full[0] in tensors else None
 
         def linear(*names: str) -> Linear:
-            found = [tensors[f"{prefix}{name}.weight"] for name in names]
+            found = [tensors[f"{name}.weight"] for name in names]
             return Linear(found, bias(*names), int8=settings.int8, threads=settings.threads)
-
-        def fused(whole: str, *parts: str) -> Linear:
-            return linear(whole) if f"{prefix}{whole}.weight" in tensors else linear(*parts)
 
         self.attention_norm, self.mlp_norm = norm(graph.attention_norm), norm(graph.mlp_norm)
         self.attention_post, self.mlp_post = norm(graph.attention_post_norm), norm(graph.mlp_post_norm)
         self.q_norm, self.k_norm = norm("self_attn.q_norm"), norm("self_attn.k_norm")
-        self.qkv = fused("self_attn.qkv_proj", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-        self.o = linear("self_attn.o_proj")
-        self.gated = Gated(fused("mlp.gate_up_proj", "mlp.gate_proj", "mlp.up_proj"), config.activation)
-        self.down = linear("mlp.down_proj")
+        self.joint = joint = Joint.of(tensors, index)
+        self.qkv, self.o, self.down = linear(*joint.qkv), linear(*joint.o), linear(*joint.down)
+        self.gated = Gated(linear(*joint.gate_up), config.activation)
 
-    def __call__(self, x: Array, cache: KeyValues, buffers: Buffers) -> None:
+    def __call__(self, x: Array, cache: KeyValues, buffers: Buffers, tap: Tap | None = None) -> None:
         n = len(x)
         qkv, heads, ffn = buffers.qkv[:n], buffers.heads[:n], buffers.ffn[:n]
+        if tap:
+            tap(self.joint.qkv, normalize(x, self.attention_norm, self.eps))
         self.qkv(x, qkv, gain=self.attention_norm, eps=self.eps)
-        cos, sin = self.rotary.tables(cache.length + n)
+        cos, sin = self.rotary.tables(cache.reach(n))
         cache.attend(
             self.index, qkv, self.heads, cos, sin, heads, scale=self.scale, pairs=self.pairs, q_gain=self.q_norm,
             k_gain=self.k_norm, eps=self.eps, cap=self.softcap, threads=self.threads,
         )  # fmt: skip
+        if tap:
+            tap(self.joint.o, heads)
         self._add(self.o, heads, x, self.attention_post, buffers)
+        if tap:
+            tap(self.joint.gate_up, normalize(x, self.mlp_norm, self.eps))
         self.gated(x, ffn, gain=self.mlp_norm, eps=self.eps)
+        if tap:
+            tap(self.joint.down, ffn)
         self._add(self.down, ffn, x, self.mlp_post, buffers)
 
     def _add(self, linear: Linear, values: Array, x: Array, post_norm: Array | None, buffers: Buffers) -> None:
@@ -135,7 +169,7 @@ class Decoder(Uncopied):
         self.config = config = tensors.blueprint.config
         locality = [config.has_local_rope(layer) for layer in range(config.dims.layers)]
         rotaries = {local: Rotary(config, context, local=local) for local in set(locality)}
-        self._layers = tensors.layers(
+        self.layers: Iterable[Layer] = tensors.layers(
             lambda held, index: Layer(held, self.blueprint, index, rotaries[locality[index]], settings)
         )
         self._output = tensors.output(lambda held: Linear([held], int8=settings.int8, threads=settings.threads))
@@ -150,6 +184,15 @@ class Decoder(Uncopied):
     @cached_property
     def _norm(self) -> Array:
         return _vector(self.tensors, "model.norm.weight", self.blueprint.gain)
+
+    def embed(self, ids: Array) -> Array:
+        """What enters the first layer for these tokens, f32 (n, hidden)."""
+        x = np.ascontiguousarray(self._embedding[ids])
+        return x if self._factor is None else x * self._factor
+
+    def output_input(self, x: Array) -> Array:
+        """What the output matrix is multiplied with, from what leaves the last layer."""
+        return normalize(x, self._norm, float(self.config.values["rms_norm_eps"]))
 
     @property
     def vocabulary(self) -> int:
@@ -191,10 +234,8 @@ class Decoder(Uncopied):
 
     def _block(self, ids: Array, cache: KeyValues, every: bool, out: Array | None) -> Array:
         with self._buffers(len(ids)) as buffers, self.tensors.turn:
-            x = np.ascontiguousarray(self._embedding[ids])
-            if self._factor is not None:
-                x = x * self._factor
-            for layer in self._layers:
+            x = self.embed(ids)
+            for layer in self.layers:
                 layer(x, cache, buffers)
             cache.advance(len(ids))
             wanted = x if every else x[-1:]

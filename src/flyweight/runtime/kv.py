@@ -181,6 +181,10 @@ class KeyValues(Uncopied):
             pairs, q_gain, k_gain, eps, scale, cap, self.windows[layer], threads, *grids,
         )  # fmt: skip
 
+    def reach(self, count: int) -> int:
+        """Positions that there are with so many more tokens."""
+        return self.length + count
+
     def advance(self, count: int) -> None:
         """All layers hold `count` more tokens."""
         self._require(count)

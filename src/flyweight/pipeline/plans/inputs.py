@@ -12,8 +12,8 @@ from flyweight.checkpoint import Checkpoint
 from flyweight.foundation.errors import OutputError
 from flyweight.sources import Identity, Source, open_bundle
 
-SOURCE = "source"
-"""The input that is converted; others are called by the option that names them."""
+SOURCE, STATISTICS = "source", "statistics"
+"""The input that is converted, and what is known of its matrices; others are called by the option that names them."""
 
 
 class Input(NamedTuple):

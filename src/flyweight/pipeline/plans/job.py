@@ -16,7 +16,9 @@ from flyweight.codecs import Array
 from flyweight.containers.abilities import RecordsGate
 from flyweight.containers.container import Container, Placement
 from flyweight.foundation.accuracy_gate import INT3, Gate
+from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.foundation.manifest import Entry
+from flyweight.pipeline.matrix_inputs import NONE, MatrixInputs
 from flyweight.pipeline.plans.plan import Plan, Step
 
 
@@ -30,6 +32,8 @@ class Job:
     added: Mapping[str, Array] = field(default_factory=dict)
     """The values of tensors that the source holds only as settings."""
     notes: tuple[str, ...] = ()
+    inputs: MatrixInputs = NONE
+    """What is known of what the source's matrices are multiplied with."""
 
     @property
     def container(self) -> Container:
@@ -63,6 +67,9 @@ class Job:
     def source(self, step: Step) -> Entry | None:
         return None if step.source is None else self.origin(step).manifest.entries[step.source]
 
+    def inputs_of(self, step: Step) -> InputStatistics | None:
+        return None if step.source is None or step.draft else self.inputs.inputs_of(step.source)
+
     def target(self, step: Step) -> Entry:
         return self.placement.manifest.entries[step.name]
 
@@ -73,6 +80,8 @@ class Job:
             for name, image in self.placement.images.items()
         }
         said = {"version": flyweight.__version__, "images": images, "plan": self.plan.as_json("/")}
+        if self.inputs:
+            said["inputs"] = self.inputs.digest
         return blake3(json.dumps(said).encode()).hexdigest()  # ASCII, so that a file may have any name
 
     def as_json(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from flyweight.foundation.errors import FlyweightError, MalformedError, OutputEr
 from flyweight.foundation.limits import MAX_SIZE
 from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.models import Transform
-from flyweight.pipeline.plans.inputs import SOURCE, Input
+from flyweight.pipeline.plans.inputs import SOURCE, STATISTICS, Input
 from flyweight.sources import FileSource, Identity, local_path
 from flyweight.writing import Folder
 
@@ -125,7 +125,9 @@ class Plan:
     @property
     def extras(self) -> Extras | None:
         """What is read or made beside the source, as the options that name it."""
-        asked: dict[str, Any] = {name: Path(given.path) for name, given in self.inputs.items() if name != SOURCE}
+        asked: dict[str, Any] = {
+            name: Path(given.path) for name, given in self.inputs.items() if name not in (SOURCE, STATISTICS)
+        }
         if not asked and not self.made:
             return None
         group = OPTIONS[self.container.name] if self.container.name in OPTIONS else None  # noqa: SIM401 (it has no `get`)

@@ -36,6 +36,7 @@ from flyweight.models import EXPERT_STACKS, Renamed, Transform, Translation, are
 from flyweight.pipeline import memory_limit
 from flyweight.pipeline.conversion_report import Drift
 from flyweight.pipeline.draft import draft_tensors, without_draft
+from flyweight.pipeline.matrix_inputs import NONE, MatrixInputs
 from flyweight.pipeline.plans.inputs import SOURCE, Input, input_of
 from flyweight.pipeline.plans.job import Job
 from flyweight.pipeline.plans.plan import Action, Plan, Step
@@ -59,12 +60,13 @@ def make_job(
     inputs: Mapping[str, Input] | None = None,
     made: Mapping[str, str] | None = None,
     order: Callable[[Entry], int] | None = None,
+    known: MatrixInputs = NONE,
 ) -> Job:
     """Decide everything. Raises UnsupportedError listing every tensor that cannot be carried.
 
     `draft` holds a draft head to add, `files` are side files to add, `inputs` what they are read from and `made` which of them
     are made of the source. Tensors lie as in the
-    source, or sorted by `order`.
+    source, or sorted by `order`; `known` is what quantizers are told of their inputs.
     """
     inputs = {SOURCE: input_of(checkpoint), **(inputs or {})}
     checkpoint = _with_experts_of(container, checkpoint)
@@ -113,9 +115,10 @@ def make_job(
         metadata = container.describe(entries, metadata)
     placement = container.place(Manifest(container.name, entries, metadata, side, dialect), name, shard_bytes)
     notes += _notes_of(steps)
+    notes += _unknown(steps, known)
     notes += placement.notes
     plan = Plan(container, name, inputs, recipe.as_json(), tuple(steps), dtype, shard_bytes, made or {})
-    return Job(plan, checkpoint, placement, draft, translation.added, tuple(notes))
+    return Job(plan, checkpoint, placement, draft, translation.added, tuple(notes), known)
 
 
 def _arranged(
@@ -154,6 +157,13 @@ def _notes_of(steps: Iterable[Step]) -> Iterator[str]:
     named.pop("", None)
     for note, names in named.items():
         yield f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {note}"
+
+
+def _unknown(steps: Iterable[Step], known: MatrixInputs) -> Iterator[str]:
+    """Quantized matrices that the statistics say nothing of, in a line."""
+    names = [step.name for step in steps if step.action == "transcode" and step.codec != RAW and step.source in known.missing]
+    if names:
+        yield f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: no statistics, so all columns weigh alike"
 
 
 @lru_cache(1 << 12)
@@ -424,12 +434,13 @@ def job_of_plan(
     max_ram: int | None = None,
     draft: Checkpoint | None = None,
     files: Mapping[str, bytes] | None = None,
+    known: MatrixInputs = NONE,
 ) -> Job:
     """A plan that was made before, for its source, which is the same as then (`require_same`)."""
     order = {step.source: place for place, step in enumerate(plan.steps) if not step.draft}
     job = make_job(
         checkpoint, plan.container, name, recipe=Planned.by(plan), dtype=plan.dtype, shard_bytes=plan.shard_bytes,
         max_ram=max_ram, draft=draft, files=files, inputs=plan.inputs, made=plan.made,
-        order=lambda entry: order.get(entry.name, 0),
+        order=lambda entry: order.get(entry.name, 0), known=known,
     )  # fmt: skip
     return replace(job, plan=replace(job.plan, recipe=plan.recipe))

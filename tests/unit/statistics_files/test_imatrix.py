@@ -1,0 +1,136 @@
+"""llama.cpp's importance matrices, both kinds, written by hand, read and written; and bytes that are none."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flyweight.calibration import calibrate
+from flyweight.calibration.sampling import Text
+from flyweight.foundation.errors import FlyweightError
+from flyweight.pipeline import convert
+from flyweight.statistics_files.known_files import open_statistics
+from support.toys import toy_llama_files, write_files
+
+WORDS = Text("words.txt", "abc ab a b 12 c! " * 400)
+NAME = b"blk.0.attn_q.weight"
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_files(tmp_path_factory.mktemp("imatrix") / "toy", toy_llama_files(dtype=np.float32))
+
+
+def dat(values: Any = (2.0, 4.0), calls: int = 2, name: bytes = NAME, entries: int = 1, end: bytes = b"") -> bytes:
+    raw = np.asarray(values, "<f4").tobytes()
+    body = struct.pack("<i", len(name)) + name + struct.pack("<ii", calls, len(raw) // 4) + raw
+    return struct.pack("<i", entries) + body + end
+
+
+def gguf(tensors: dict[str, tuple[tuple[int, ...], list[float]]], kind: str = "imatrix") -> bytes:
+    """Version 3, f32 alone, by the book: dimensions fastest first, data aligned to 32."""
+
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value.encode())) + value.encode()
+
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), 1) + text("general.type") + struct.pack("<I", 8) + text(kind)
+    data = b""
+    for name, (shape, values) in tensors.items():
+        head += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, len(data))
+        data += np.asarray(values, "<f4").tobytes()
+        data += bytes(-len(data) % 32)
+    return head + bytes(-len(head) % 32) + data
+
+
+GOOD = {"blk.0.attn_q.weight.in_sum2": ((2, 1), [2.0, 4.0]), "blk.0.attn_q.weight.counts": ((1, 1), [2.0])}
+
+
+@pytest.mark.parametrize("raw", [dat(), dat(end=struct.pack("<ii", 7, 3) + b"a.b"), gguf(GOOD)])
+def test_means_are_read(raw: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(raw)
+    with open_statistics(tmp_path / "x") as found:
+        assert found.matrices == {"blk.0.attn_q.weight": (0, 2)}
+        known = found.inputs_of("blk.0.attn_q.weight")
+        assert known is not None
+        assert known.importance.tolist() == [1.0, 2.0]
+        assert known.gram is None
+        assert found.inputs_of("blk.1.attn_q.weight") is None
+
+
+def sums(values: list[float], count: list[float], **more: Any) -> bytes:
+    return gguf({"w.in_sum2": ((len(values), 1), values), "w.counts": ((len(count), 1), count), **more})
+
+
+HOSTILE = {
+    "empty": b"",
+    "text": b"Once upon a time there was a file that was none.",
+    "no entries": dat(entries=0),
+    "more entries than bytes": dat(entries=1000),
+    "entries beyond any file": dat(entries=0x7FFFFFFF),
+    "cut short": dat()[:-3],
+    "no calls": dat(calls=0),
+    "fewer calls than none": dat(calls=-1),
+    "no columns": dat(values=()),
+    "twice": dat(entries=2) + dat()[4:],
+    "not a number": dat(values=(1.0, float("nan"))),
+    "infinite": dat(values=(1.0, float("inf"))),
+    "negative": dat(values=(1.0, -1.0)),
+    "bytes behind the end": dat(end=struct.pack("<ii", 7, 1) + b"ab"),
+    "a name that is cut": dat(end=struct.pack("<ii", 7, 100) + b"ab"),
+    "a model": gguf({"w": ((2, 1), [1, 2])}, "model"),
+    "sums without a count": gguf({"w.in_sum2": ((2, 1), [1, 2])}),
+    "a count without sums": gguf({"w.counts": ((1, 1), [1])}),
+    "another tensor": gguf({**GOOD, "w": ((2, 1), [1, 2])}),
+    "a count of none": sums([1.0, 2.0], [0.0]),
+    "a count that is no number": sums([1.0, 2.0], [float("nan")]),
+    "a negative count": sums([1.0, 2.0], [-2.0]),
+    "negative sums": sums([1.0, -2.0], [2.0]),
+    "sums that are no numbers": sums([1.0, float("nan")], [2.0]),
+    "of experts": gguf({"w.in_sum2": ((2, 2), [1, 2, 3, 4]), "w.counts": ((1, 2), [1, 1])}),
+    "gguf cut short": gguf(GOOD)[:-40],
+}
+
+
+@pytest.mark.parametrize("raw", HOSTILE.values(), ids=HOSTILE)
+def test_what_is_none_is_refused(raw: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(raw)
+    with pytest.raises(FlyweightError) as caught:
+        open_statistics(tmp_path / "x")
+    assert "x" in str(caught.value.file)
+
+
+@pytest.mark.parametrize("length", range(0, 67, 6))
+def test_no_piece_of_a_file_is_one(length: int, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(dat(values=range(1, 9))[:length])
+    with pytest.raises(FlyweightError):
+        open_statistics(tmp_path / "x")
+
+
+@pytest.mark.parametrize("suffix", ["gguf", "dat"])
+@pytest.mark.parametrize("source", ["hf", "gguf"])
+def test_ours_are_read_back(toy: Path, tmp_path: Path, suffix: str, source: str) -> None:
+    model = toy
+    if source == "gguf":
+        convert(toy, model := tmp_path / "model.gguf")
+    out = tmp_path / f"toy.imatrix.{suffix}"
+    calibrate(toy, tmp_path / "toy.stats", texts=[WORDS], tokens=1024, window=32)
+    calibrate(model, out, texts=[WORDS], tokens=1024, window=32)
+    with open_statistics(out) as theirs, open_statistics(tmp_path / "toy.stats") as ours:
+        assert len(theirs.matrices) == len(ours.matrices)
+        for name, called in {"model.layers.1.self_attn.k_proj": "blk.1.attn_k", "lm_head": "output"}.items():
+            one, other = theirs.inputs_of(f"{called}.weight"), ours.inputs_of(f"{name}.weight")
+            assert one is not None
+            assert other is not None
+            # a sum or a mean times a number, in f32, and back: each rounds once. Sources differ in the order of rows alone
+            assert np.allclose(one.importance, other.importance, rtol=2.0**-20)
+    convert(model, tmp_path / "out.gguf", quant="iq4_nl", statistics=out)
+
+
+def test_there_is_no_place_for_gram_matrices(toy: Path, tmp_path: Path) -> None:
+    with pytest.raises(FlyweightError, match="E_STATISTICS"):
+        calibrate(toy, tmp_path / "x.gguf", texts=[WORDS], tokens=1024, window=32, gram=True)
+    assert list(tmp_path.iterdir()) == []
