@@ -51,7 +51,7 @@ def recipe_for(container: Container, quant: str, extras: Any = None) -> Recipe:
     own = container.preset(quant, extras) if isinstance(container, HasPresets) else None
     if own is not None and own.rules:
         recipe = _recipe(quant, own)
-        if own.name and own.name != _plain_name(quant):
+        if own.name and own.name != _plain_name(quant) and gguf_mixes.mix(quant) is None:
             recipe = replace(recipe, notes=(f"{quant} is {own.name} in a {container.title}",))
     else:
         recipe = _preset(quant, container)

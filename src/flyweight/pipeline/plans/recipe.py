@@ -222,10 +222,21 @@ def choice(
         raise UnsupportedError(
             f"no quantizer named '{quantizer}'", code="E_RECIPE", hint=f"known: {', '.join(QUANTIZERS.lines)}"
         )
-    spec = complete.spec if of_tensor(wish, _ANY) == wish else wish
+    spec = _with_open(wish, complete.spec)
     if cosine is None and otherwise is not None:
         return Choice(spec, quantizer or "", sparsity=sparsity, otherwise=_others(otherwise))
     return Choice(spec, quantizer or "", sparsity=sparsity, floor=_floor(spec, cosine, otherwise))
+
+
+def _with_open(wish: CodecSpec, complete: CodecSpec) -> CodecSpec:
+    """The complete parameters, but ROW and STORED where a wish says so: what they are is another for every tensor."""
+    said = {key: value for key, value in wish.params.items() if value in (ROW, STORED)}
+    inside = {
+        key: _with_open(value, inner)
+        for key, value in wish.params.items()
+        if isinstance(value, CodecSpec) and isinstance(inner := complete.params[key], CodecSpec)
+    }
+    return complete.with_params(**said, **inside)
 
 
 def _others(otherwise: object) -> tuple[CodecSpec, ...]:
