@@ -66,7 +66,14 @@ def test_the_record_has_models_in_which_every_rule_counts() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("Q4_K_M", "q4_k_m"), ("q4-k-m", "q4_k_m"), ("Q4_K", "q4_k_m"), ("q3_k", "q3_k_m"), ("q5_K", "q5_k_m"), ("IQ4-XS", "iq4_xs")],
+    [
+        ("Q4_K_M", "q4_k_m"),
+        ("q4-k-m", "q4_k_m"),
+        ("Q4_K", "q4_k_m"),
+        ("q3_k", "q3_k_m"),
+        ("q5_K", "q5_k_m"),
+        ("IQ4-XS", "iq4_xs"),
+    ],
 )
 def test_case_separators_and_the_aliases_of_llama_quantize(typed: str, meant: str) -> None:
     assert preset(typed) == preset(meant)

@@ -15,13 +15,19 @@ from support.toys import write_toy_llama
 
 
 def every_name() -> list[tuple[str, str]]:
-    own = [(c.name, name) for c in CONTAINERS if isinstance(c, HasPresets) for name in c.quants if "…" not in name and "(" not in name]
+    own = [
+        (c.name, name)
+        for c in CONTAINERS
+        if isinstance(c, HasPresets)
+        for name in c.quants
+        if "…" not in name and "(" not in name
+    ]
     return [("", name) for name in names()] + own
 
 
-@pytest.mark.parametrize(("format", "name"), every_name())
-def test_what_is_printed_is_read_as_the_same(format: str, name: str, tmp_path: Path) -> None:
-    recipe = recipe_for(container_named(format), name) if format else preset(name)
+@pytest.mark.parametrize(("target", "name"), every_name())
+def test_what_is_printed_is_read_as_the_same(target: str, name: str, tmp_path: Path) -> None:
+    recipe = recipe_for(container_named(target), name) if target else preset(name)
     path = tmp_path / "printed.toml"
     path.write_text(recipe_text(recipe, "a comment\nof two lines"), "utf-8")
     assert load_recipe(path).as_json() == recipe.as_json()

@@ -31,7 +31,9 @@ def test_layers(text: str, count: int, wanted: list[int]) -> None:
     assert layers(text, count) == wanted
 
 
-@pytest.mark.parametrize("text", ["", "all", "first", "first 0", "first 2/2", "first 1/0", "every 3", "first 1, first 2", "2,", 3])
+@pytest.mark.parametrize(
+    "text", ["", "all", "first", "first 0", "first 2/2", "first 1/0", "every 3", "first 1, first 2", "2,", 3]
+)
 def test_what_names_no_layers_is_refused(text: object) -> None:
     with pytest.raises(UnsupportedError, match="names no layers") as caught:
         Layers.read(text)
