@@ -29,7 +29,8 @@ from flyweight.foundation.errors import FlyweightError
 from flyweight.foundation.manifest import Entry, Manifest, Typed
 from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
 from flyweight.pipeline.plans.planning import make_job
-from flyweight.pipeline.plans.recipe import Masks, preset
+from flyweight.pipeline.plans.quantization_names import preset
+from flyweight.pipeline.plans.recipe import Masks
 from flyweight.sources import MemoryBundle
 from flyweight.targets.ane.records.activation_functions import build as build_activation
 from flyweight.targets.ane.records.channel_groups import channel_table

@@ -44,8 +44,8 @@ from flyweight.pipeline.deltas.delta_check import look_at_file
 from flyweight.pipeline.plans.job import Job
 from flyweight.pipeline.plans.plan import Plan
 from flyweight.pipeline.plans.planning import job_of_plan, make_job
-from flyweight.pipeline.plans.quantization_names import recipe_for
-from flyweight.pipeline.plans.recipe import load_recipe, preset
+from flyweight.pipeline.plans.quantization_names import preset, recipe_for
+from flyweight.pipeline.plans.recipe_file import load_recipe
 from flyweight.pipeline.transcode import carry_out
 from flyweight.runtime.text.chat_template import templates_of
 from flyweight.runtime.text.tokenizer import Tokenizer

@@ -36,6 +36,7 @@ VERBS = {
     "eval": "Measure perplexity, and KL divergence from another model.",
     "ane": "Plan what the Apple Neural Engine does with a model's weights.",
     "cache": "Build, list and remove cached tiers, which make npy-dirs start faster.",
+    "recipes": "List named quantizations, and print one as a recipe to change.",
     "formats": "List formats, codecs, and which format stores which codec.",
     "bench": "Measure the speed of codecs or of a model.",
     "completion": "Print a shell completion script.",

@@ -47,7 +47,7 @@ _OF_PLAN = {"plan_file", "source", "gate_text", "allow_ungated", "force", *_RUNN
 @click.option(
     "--quant",
     metavar="NAME",
-    help="Quantize matrices: q8_0, q4_k, q4_0, int4, int4-g32 … `dense` decodes; `keep`, the default, keeps what is stored.",
+    help="Quantize: q4_k_m, q8_0, iq4_xs, 4bit, int4, int4-g32, bf16 … (`flyweight recipes ls`). Default: keep what is stored.",
 )
 @delta_option
 @click.option("--recipe", type=LocalPath(), help="TOML file with rules that choose a codec for each tensor.")
@@ -135,6 +135,13 @@ def command(
     from flyweight.pipeline.conversion import conflict_of, open_conversion, open_plan, target_container
     from flyweight.pipeline.plans.plan import Plan
 
+    told: list[str] = []
+
+    def tell(notes: tuple[str, ...]) -> None:
+        """Say it now; it may be a reason to stop."""
+        told.extend(notes)
+        _notes(notes, quiet)
+
     ctx, label = click.get_current_context(), "converting"
     judged: dict[str, Any] = {"max_ram": max_ram, "allow_ungated": allow_ungated}
     replacing: dict[str, Any] = {"gate_text": gate_text, "force": force}
@@ -146,7 +153,7 @@ def command(
         destination = source or plan_file.parent / plan.name  # the one argument there is
         title = f"{plan_file} → {destination}"
         planned = partial(open_plan, plan, destination.name, **judged)
-        carry_out = partial(execute, plan, destination, **judged, **replacing)
+        carry_out = partial(execute, plan, destination, notify=tell, **judged, **replacing)
     elif source is None:
         raise click.MissingParameter(param_type="argument", param_hint="SOURCE")
     elif (added := added_form(ctx, _IN_PLACE)) is not None:
@@ -164,7 +171,7 @@ def command(
         wish |= {"statistics_of_another_model": stats_of_another_model}
         title = f"{source} → {destination}"
         planned = partial(open_conversion, source, destination, digests=plan_digests, **wish, **judged)
-        carry_out = partial(convert, source, destination, **wish, **judged, **replacing)
+        carry_out = partial(convert, source, destination, notify=tell, **wish, **judged, **replacing)
     if plan_digests and plan_out is None:
         raise click.UsageError("--plan-digests goes with --plan-out")
     if dry_run or plan_out is not None:
@@ -180,12 +187,14 @@ def command(
     signal.signal(signal.SIGTERM, _terminated)
     with progress_bar(label, quiet=quiet) as advance:
         report = carry_out(jobs=jobs, resume=resume, progress=advance)
-    _print_report(report, title, tensors=tensors, quiet=quiet, as_json=as_json)
+    _notes(tuple(text for text in report.notes if text not in told), quiet)
+    _print_report(report, title, tensors=tensors, as_json=as_json)
 
 
 def _print_plan(job: Job, title: str, *, quiet: bool, as_json: bool) -> None:
     if as_json:
         print_json(job.as_json())
+        _notes(job.notes, quiet)
         return
     columns = ["tensor", "action", "from", "to", ">bytes", ">bits/w"]
     rows = [
@@ -197,11 +206,10 @@ def _print_plan(job: Job, title: str, *, quiet: bool, as_json: bool) -> None:
     _notes(job.notes, quiet)
 
 
-def _print_report(report: ConversionReport, title: str, *, tensors: bool, quiet: bool, as_json: bool) -> None:
+def _print_report(report: ConversionReport, title: str, *, tensors: bool, as_json: bool) -> None:
     if as_json:
         print_json(report.as_json())
         return
-    _notes(report.notes, quiet)
     if tensors:
         columns = ["tensor", "action", "codec", ">bits/w", ">rel. error", ">max error"]
         lines = [

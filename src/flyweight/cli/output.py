@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flyweight.foundation.errors import as_utf8, printable
+from flyweight.foundation.limits import human_bytes as human_bytes
 from flyweight.foundation.limits import parse_size
 
 if TYPE_CHECKING:
@@ -129,14 +130,6 @@ def say(text: str) -> None:
 def note(text: str) -> None:
     """A line for people, on stderr."""
     click.echo(printable(text, 2000), err=True)
-
-
-def human_bytes(count: float) -> str:
-    for unit in ("B", "KB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.2f} TB"
 
 
 def size_argument(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:

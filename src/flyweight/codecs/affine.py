@@ -136,6 +136,15 @@ class Affine(Codec):
         """What is stored beside the codes, as float32 rows."""
         return [self._as_rows(astype(parts[part], _F32)) for part in _GROUP_PARTS[self.form]]
 
+    def f16_bound(self, spec: TensorSpec, parts: Parts) -> float | None:
+        """Scales of f16 are whole numbers of its smallest step, and so are the values; bf16 scales must be larger than that."""
+        if self.form == "scale_zero" or self.scale == "f32" or not spec.size:
+            return None
+        scale, *bias = (float(np.abs(wide).max()) for wide in self._wide(parts))
+        if self.scale == "bf16" and not scale >= 2.0**-14:
+            return None
+        return sum(bias, scale * (self.half if self.form == "symmetric" else self.levels))
+
     # Values
 
     def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:

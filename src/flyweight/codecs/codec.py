@@ -200,6 +200,11 @@ class Codec(ABC):
         """An element type narrower than f32 that holds every value it decodes to; None where there is none."""
         return None
 
+    def f16_bound(self, spec: TensorSpec, parts: Parts) -> float | None:
+        """The most that any value of these parts can be, either way, where f16 holds what does not exceed its range as well as
+        anybody can measure (docs/decisions/0211); None where that is not known."""
+        return None
+
     def stored_codes(self, spec: TensorSpec) -> StoredCodes | None:
         """Where the codes are, if they are one stream of which another codec may leave some out (`sparse_codes`)."""
         return None

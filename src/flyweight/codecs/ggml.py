@@ -38,6 +38,8 @@ class GgmlBlocks(Codec):
     block_size: ClassVar[int]
     block_bytes: ClassVar[int]
     scales: ClassVar[tuple[tuple[int, str], ...]] = ((0, "<f2"),)
+    steps: ClassVar[tuple[int, ...]] = ()
+    """How many of each f16 scale a value is at most. Every value is a sum of whole numbers of them."""
 
     def __init_subclass__(cls) -> None:
         """A named type takes its block and its abilities from the table of types."""
@@ -126,6 +128,13 @@ class GgmlBlocks(Codec):
         FORMS[self.name].write(blocks, Fields(kept, by_block, of_blocks(m), of_blocks(steps), of_blocks(minimums)))
         self._require_storable(spec, parts)
         return parts
+
+    def f16_bound(self, spec: TensorSpec, parts: Parts) -> float | None:
+        blocks = self._blocks(parts)
+        if not self.steps or not len(blocks):
+            return 0.0 if self.steps else None
+        fields = (blocks[:, at : at + 2].view("<f2") for at, _ in self.scales)
+        return float(sum(count * float(np.abs(field).max()) for count, field in zip(self.steps, fields, strict=True)))
 
     def _blocks(self, parts: Parts) -> Array:
         """Every block as a row of bytes. (n, block_bytes)"""
@@ -266,6 +275,11 @@ class _Microscaled(GgmlBlocks):
 
     scales = ()
 
+    @property
+    def value_dtype(self) -> DType | None:
+        """Two bits after the point and a power of two of eight bits."""
+        return DType.BF16
+
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
         if (marked := self._blocks(parts)[:, 0] == 0xFF).any():
             return f"block {int(marked.argmax())} has the E8M0 scale 255, which means NaN"
@@ -289,20 +303,20 @@ def _type(name: str, base: type[GgmlBlocks] = GgmlBlocks, **attributes: object) 
     return cast(type[GgmlBlocks], type(name, (base,), {"name": name, "__module__": __name__, **attributes}))
 
 
-Q4_0 = _type("q4_0", _Centred, bits=4)
-Q4_1 = _type("q4_1", _FromMinimum, bits=4)
-Q5_0 = _type("q5_0", _Centred, bits=5)
-Q5_1 = _type("q5_1", _FromMinimum, bits=5)
-Q8_0 = _type("q8_0", _Centred, bits=8)
-Q8_1 = _type("q8_1", scales=((0, "<f2"), (2, "<f2")))
-Q2_K = _type("q2_k", Searched, scales=((80, "<f2"), (82, "<f2")))
-Q3_K = _type("q3_k", Searched, scales=((108, "<f2"),))
-Q4_K = _type("q4_k", Searched, scales=((0, "<f2"), (2, "<f2")))
-Q5_K = _type("q5_k", Searched, scales=((0, "<f2"), (2, "<f2")))
-Q6_K = _type("q6_k", Searched, scales=((208, "<f2"),))
+Q4_0 = _type("q4_0", _Centred, bits=4, steps=(8,))
+Q4_1 = _type("q4_1", _FromMinimum, bits=4, steps=(15, 1))
+Q5_0 = _type("q5_0", _Centred, bits=5, steps=(16,))
+Q5_1 = _type("q5_1", _FromMinimum, bits=5, steps=(31, 1))
+Q8_0 = _type("q8_0", _Centred, bits=8, steps=(128,))
+Q8_1 = _type("q8_1", scales=((0, "<f2"), (2, "<f2")), steps=(128, 0))
+Q2_K = _type("q2_k", Searched, scales=((80, "<f2"), (82, "<f2")), steps=(15 * 3, 15))
+Q3_K = _type("q3_k", Searched, scales=((108, "<f2"),), steps=(32 * 4,))
+Q4_K = _type("q4_k", Searched, scales=((0, "<f2"), (2, "<f2")), steps=(63 * 15, 63))
+Q5_K = _type("q5_k", Searched, scales=((0, "<f2"), (2, "<f2")), steps=(63 * 31, 63))
+Q6_K = _type("q6_k", Searched, scales=((208, "<f2"),), steps=(128 * 32,))
 Q8_K = _type("q8_k", Searched, scales=((0, "<f4"),))
 MXFP4 = _type("mxfp4", _Microscaled)
-IQ4_NL = _type("iq4_nl", Searched)
-IQ4_XS = _type("iq4_xs", Searched)
+IQ4_NL = _type("iq4_nl", Searched, steps=(127,))
+IQ4_XS = _type("iq4_xs", Searched, steps=(32 * 127,))
 
 CODECS: tuple[type[GgmlBlocks], ...] = tuple(globals()[name.upper()] for name in ggml_types_with("decode"))

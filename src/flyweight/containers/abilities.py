@@ -95,8 +95,8 @@ def adapted(container: Container, codec: CodecSpec, name: str = "") -> CodecSpec
 class Describes(Protocol):
     """Metadata say something of the tensors."""
 
-    def describe(self, entries: Mapping[str, Entry], metadata: Mapping[str, Typed]) -> Mapping[str, Typed]:
-        """The metadata with that made true, for tensors that are new."""
+    def describe(self, entries: Mapping[str, Entry], metadata: Mapping[str, Typed], recipe: str) -> Mapping[str, Typed]:
+        """The metadata with that made true, for tensors that are new, by a recipe of this name."""
 
 
 @runtime_checkable

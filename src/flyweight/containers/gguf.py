@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
+from flyweight.containers import gguf_mixes
 from flyweight.containers.carried import Carried
 from flyweight.containers.container import (
     ENTRY_KIND_NBYTES,
@@ -33,6 +34,7 @@ from flyweight.containers.container import (
     require_carried,
 )
 from flyweight.containers.gguf_values import pack_text, read_metadata, write_metadata
+from flyweight.containers.named_quantizations import Preset
 from flyweight.foundation.cursor import Cursor, check_name, check_shape
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import LimitError, MalformedError, UnsupportedError
@@ -63,6 +65,7 @@ FILE_TYPES = {"f32": 0, "f16": 1, "bf16": 32} | {
 """`general.file_type` by the type of most weights."""
 
 _PLAIN_IDS = {dtype: number for number, dtype in PLAIN.items()}
+_BITS = re.compile(r"int([234568])|([234568])[-_]?bit")
 _BLOCK_IDS = {block.name: number for number, block in BLOCKS.items()}
 _LINES = [struct.Struct(f"<{rank}QIQ") for rank in range(MAX_GGUF_RANK + 1)]
 """What follows the rank of a tensor: dimensions, type, offset."""
@@ -278,6 +281,7 @@ class Gguf(Container):
     dialect = "gguf"
     is_directory = False
     suffix = ".gguf"
+    quants = (*gguf_mixes.MIXES, "int2 … int8")
     codecs = (Carried("raw", dtypes=tuple(_PLAIN_IDS)), *(Carried(codec) for codec in _BLOCK_IDS))
     dense = DenseTypes(vectors=DType.F32)  # llama.cpp multiplies norms and adds biases in f32 only
 
@@ -308,16 +312,21 @@ class Gguf(Container):
         stored = None if number is None else _stored_as(number, spec.shape)
         return stored is not None and stored[:2] == (spec, codec)
 
-    def describe(self, entries: Mapping[str, Entry], metadata: Mapping[str, Typed]) -> Mapping[str, Typed]:
-        """`general.file_type` names the type most weights of matrices have; block types have a version."""
+    def preset(self, quant: str, extras: object) -> Preset | None:
+        """A number of bits means the mix that users of the format take for it."""
+        found = _BITS.fullmatch(quant.lower())
+        return gguf_mixes.mix(gguf_mixes.BITS[int(found[1] or found[2])] if found else quant)
+
+    def describe(self, entries: Mapping[str, Entry], metadata: Mapping[str, Typed], recipe: str) -> Mapping[str, Typed]:
+        """`general.file_type` names the mix, or else the type most weights of matrices have; block types have a version."""
         sizes: Counter[str] = Counter()
         for entry in entries.values():
             if len(entry.spec.shape) > 1:
                 sizes[entry.spec.dtype.label if entry.codec == RAW else entry.codec.name] += entry.spec.size
         made = {key: typed for key, typed in metadata.items() if key != FILE_TYPE}
         main = max(sizes, key=sizes.__getitem__, default="")
-        if main in FILE_TYPES:
-            made[FILE_TYPE] = Typed("u32", FILE_TYPES[main])
+        if (number := gguf_mixes.FILE_TYPES.get(recipe, FILE_TYPES.get(main))) is not None:
+            made[FILE_TYPE] = Typed("u32", number)
         if any(entry.codec != RAW for entry in entries.values()):
             made.setdefault("general.quantization_version", Typed("u32", 2))
         return made

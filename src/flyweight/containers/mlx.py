@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from flyweight.containers import mlx_presets
 from flyweight.containers.carried import Carried
 from flyweight.containers.container import Container, Placement, require_carried
 from flyweight.containers.hf import (
@@ -37,6 +38,7 @@ from flyweight.containers.hf import (
     unread_weights,
     with_method,
 )
+from flyweight.containers.named_quantizations import Preset
 from flyweight.containers.quantization import as_foreign
 from flyweight.containers.safetensors import header_metadata, metadata_of, with_extents
 from flyweight.foundation import strict_json
@@ -274,6 +276,7 @@ class MlxDirectory(Container):
     dialect = "hf"
     expert_layout = "mlx"
     own_files = (INDEX,)
+    quants = mlx_presets.QUANTS
     codecs = (
         Carried("raw", dtypes=tuple(PLAIN)),
         Carried(
@@ -323,6 +326,9 @@ class MlxDirectory(Container):
         grid = _grid_of(codec)
         whole = len(spec.shape) >= 2 and spec.columns % grid.group == 0
         return whole and any(codec == grid.codec(scale) for scale in SCALES)
+
+    def preset(self, quant: str, extras: object) -> Preset | None:
+        return mlx_presets.preset(quant)
 
     def summary(self, bundle: Bundle) -> Mapping[str, Any]:
         return unread_weights(bundle)

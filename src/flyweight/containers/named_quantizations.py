@@ -14,6 +14,10 @@ class Floor(NamedTuple):
     otherwise: CodecSpec
 
 
+KEPT = CodecSpec("keep")
+"""Stands for no codec: a tensor stays as it is."""
+
+
 class PresetRule(NamedTuple):
     """Tensors whose names match a pattern get this codec; parameters that are left out have their defaults."""
 
@@ -24,6 +28,10 @@ class PresetRule(NamedTuple):
     """Codecs for tensors whose shape the codec does not fit; the first that does is taken."""
     quantizer: str = ""
     """Empty: the one the codec names."""
+    layers: str = ""
+    """Only in these layers, such as "first 1/8, last 1/8, every 3rd"; empty: in all."""
+    when: tuple[str, ...] = ()
+    """Only in models of which all this is true, such as "tied" or "gqa >= 4"."""
 
 
 class MaskRule(NamedTuple):
@@ -41,3 +49,5 @@ class Preset(NamedTuple):
     protect: bool = True
     """Whether what is dense by default (embeddings, output head, norms, biases) stays as it is, and not only vectors."""
     masks: MaskRule | None = None
+    name: str = ""
+    """What it is better known by, where the name that was asked for is another."""

@@ -28,6 +28,10 @@ class InputStatistics:
     tokens: int = 0
     """How many inputs the means are over; 0: not known."""
 
+    @property
+    def has_gram(self) -> bool:
+        return self.gram is not None
+
     def repeated(self, times: int) -> InputStatistics:
         """Of rows that hold so many rows of the matrix one after the other, whose columns are then others."""
         if times == 1:

@@ -46,3 +46,11 @@ def parse_size(size: int | str, name: str = "a size") -> int:
     if not 1 <= number <= MAX_SIZE:
         raise ValueError(f"{name} must be a number of bytes or text such as 500M or 4G, not {size!r}")
     return int(number)
+
+
+def human_bytes(count: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.2f} TB"

@@ -6,7 +6,9 @@ from flyweight.pipeline.conversion import convert, execute, plan_conversion, tar
 from flyweight.pipeline.conversion_report import ConversionReport, TensorReport
 from flyweight.pipeline.extraction import ExtractReport, Part, extract, list_parts
 from flyweight.pipeline.plans.plan import Plan, Step
-from flyweight.pipeline.plans.recipe import Recipe, load_recipe, preset
+from flyweight.pipeline.plans.quantization_names import preset
+from flyweight.pipeline.plans.recipe import Recipe
+from flyweight.pipeline.plans.recipe_file import load_recipe
 from flyweight.pipeline.soundness import VerifyReport, verify
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,10 +29,12 @@ from flyweight.pipeline.plans.job import Job
 from flyweight.pipeline.plans.plan import Plan
 from flyweight.pipeline.plans.planning import job_of_plan, make_job
 from flyweight.pipeline.plans.quantization_names import recipe_for
-from flyweight.pipeline.plans.recipe import Recipe, load_recipe
+from flyweight.pipeline.plans.recipe import Recipe
+from flyweight.pipeline.plans.recipe_file import load_recipe
 
 _AUTO = "auto"
 """The quantization that is the best form of each weight for a target."""
+Notify = Callable[[tuple[str, ...]], None]
 _EXTENSION = re.compile(r"\.[a-z][a-z0-9]{1,11}")
 
 
@@ -204,6 +206,7 @@ def convert(
     resume: bool = False,
     force: bool = False,
     progress: Progress | None = None,
+    notify: Notify | None = None,
 ) -> ConversionReport:
     """Convert a checkpoint, with `deltas` on it. Memory does not grow with the model; the destination appears complete or not
     at all.
@@ -213,7 +216,8 @@ def convert(
 
     Sizes are bytes, or text such as "5G". If there is an accuracy gate, the output is measured before it is published, on
     `gate_text` or on text that the source model generates. An output that fails, or that cannot be measured because there is
-    no `measure`, is published only with `allow_ungated`, and records that.
+    no `measure`, is published only with `allow_ungated`, and records that. `notify` gets the notes of the plan before the work
+    begins; the report has them too.
     """
     started = time.perf_counter()
     destination = Path(os.path.abspath(as_path("destination", destination)))
@@ -229,7 +233,7 @@ def convert(
     ) as job:  # fmt: skip
         return _carried_out(
             job, source, destination, started, jobs=jobs, max_ram=max_ram, measure=measure, gate_text=gate_text,
-            allow_ungated=allow_ungated, resume=resume, force=force, progress=progress,
+            allow_ungated=allow_ungated, resume=resume, force=force, progress=progress, notify=notify,
         )  # fmt: skip
 
 
@@ -273,12 +277,21 @@ def open_plan(plan: Plan, name: str, *, max_ram: int | None = None, allow_ungate
 
 
 def _carried_out(
-    job: Job, source: Path | str, destination: Path, started: float, *, gate_text: Path | str | None, **run: Any
+    job: Job,
+    source: Path | str,
+    destination: Path,
+    started: float,
+    *,
+    gate_text: Path | str | None,
+    notify: Notify | None = None,
+    **run: Any,
 ) -> ConversionReport:
     if gate_text is not None and job.gate is None:
         raise UnsupportedError(
             "there is a text to measure accuracy on, but no accuracy gate", code="E_RECIPE", hint="use a recipe with a [gate]"
         )
+    if notify is not None:
+        notify(job.notes)
     done = carry_out_job(job, destination, gate_text=gate_text, **run)
     verdict = done.verdict
     warning = (f"used without a passed accuracy gate: {verdict.complaint}",) if verdict and not verdict.passed else ()

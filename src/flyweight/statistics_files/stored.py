@@ -43,6 +43,7 @@ class StoredStatistics:
     about: Mapping[str, Any] = field(default_factory=dict)
     """What else the file says, for people."""
     close: Callable[[], None] = lambda: None
+    _inputs: dict[int, InputStatistics] = field(default_factory=dict)
     _grams: OrderedDict[int, Array] = field(default_factory=OrderedDict)
     _lock: Any = field(default_factory=Lock)
 
@@ -51,8 +52,9 @@ class StoredStatistics:
         return any(measured.read_gram is not None for measured in self.measured.values())
 
     def inputs_of(self, name: str) -> InputStatistics | None:
+        """The same object for all matrices with the same inputs."""
         measured = self.measured.get(name)
-        return None if measured is None else _Inputs(self, measured)
+        return None if measured is None else self._inputs.setdefault(id(measured), _Inputs(self, measured))
 
     def gram_of(self, measured: Measured) -> Array | None:
         """Read by one thread at a time, so that two that want the same do not both have it."""
@@ -82,6 +84,10 @@ class _Inputs(InputStatistics):
             object.__setattr__(self, name, value)
 
     _of: tuple[StoredStatistics, Measured]
+
+    @property
+    def has_gram(self) -> bool:
+        return self._of[1].read_gram is not None
 
     @property
     def gram(self) -> Array | None:

@@ -29,7 +29,8 @@ from flyweight.foundation.tensor import RAW
 from flyweight.pipeline.execution import Outcome, Progress, carry_out_job
 from flyweight.pipeline.plans.job import Job
 from flyweight.pipeline.plans.planning import make_job
-from flyweight.pipeline.plans.recipe import SAME_CODES, ByName, Choice, Recipe, preset
+from flyweight.pipeline.plans.quantization_names import preset
+from flyweight.pipeline.plans.recipe import SAME_CODES, ByName, Choice, Recipe
 from flyweight.runtime.linear import form_of
 from flyweight.runtime.tensors import Tensors
 from flyweight.tiers import keeping, store

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -66,13 +67,36 @@ def test_vectors_become_f32_in_gguf_and_then_stay_as_they_are(toy: Path, tmp_pat
         assert {dtypes[n] for n in dtypes if "norm" not in n} == {matrix}
 
 
-def test_default_recipe_protects_embeddings_head_norms(toy: Path, tmp_path: Path) -> None:
-    flyweight.convert(toy, tmp_path / "q.gguf", quant="q8_0")
-    with flyweight.open(tmp_path / "q.gguf") as made:
+def only(path: Path, codec: str) -> Path:
+    """A recipe of one codec for all but embeddings, head and vectors."""
+    path.write_text(f'protect = true\n[[rules]]\nmatch = "*"\ncodec = "{codec}"\n')
+    return path
+
+
+@pytest.mark.parametrize(
+    ("target", "quant", "embedding", "head", "layers"),
+    [
+        ("q.gguf", "q8_0", "q8_0", "q8_0", "q8_0"),
+        ("q.gguf", "q4_1", "q4_1", "q8_0", "q4_1"),  # q6_k, but 64 columns are no whole blocks of it
+        ("q.safetensors", "q4_1", "q4_1", "q8_0", "q4_1"),
+        ("q-hf", "int4", "raw", "raw", "affine"),
+        ("q-hf", "nf4", "raw", "raw", "nf4"),
+    ],
+)
+def test_what_becomes_of_embeddings_head_and_norms(
+    target: str, quant: str, embedding: str, head: str, layers: str, toy: Path, tmp_path: Path
+) -> None:
+    report = flyweight.convert(toy, tmp_path / target, quant=quant)
+    with flyweight.open(tmp_path / target) as made:
         codecs = {name: entry.codec.name for name, entry in made.manifest.entries.items()}
-    kept = {name for name, codec in codecs.items() if codec == "raw"}
-    assert kept == {n for n in codecs if "norm" in n} | {"token_embd.weight", "output.weight"}
-    assert {codecs[name] for name in codecs.keys() - kept} == {"q8_0"}
+    first = {name: codec for name, codec in codecs.items() if "emb" in name}
+    last = {name: codec for name, codec in codecs.items() if name in ("output.weight", "lm_head.weight")}
+    norms = {codec for name, codec in codecs.items() if "norm" in name}
+    assert (set(first.values()), set(last.values()), norms) == ({embedding}, {head}, {"raw"})
+    assert {codec for name, codec in codecs.items() if "norm" not in name and name not in first | last} == {layers}
+    stays = [note for note in report.notes if "stay" in note]
+    assert len(stays) == (embedding == "raw")
+    assert all(f"2 matrices stay bf16 (24.6 of 60.0 KB): {quant} keeps" in note for note in stays if quant == "int4")
 
 
 def test_report_measures_the_loss(toy: Path, tmp_path: Path) -> None:
@@ -89,7 +113,7 @@ def test_report_measures_the_loss(toy: Path, tmp_path: Path) -> None:
 
 
 def test_repack_moves_grids_between_gguf_and_mlx_without_loss(toy: Path, tmp_path: Path) -> None:
-    flyweight.convert(toy, tmp_path / "a.gguf", quant="q4_1")
+    flyweight.convert(toy, tmp_path / "a.gguf", recipe=only(tmp_path / "r.toml", "q4_1"))
     report = flyweight.convert(tmp_path / "a.gguf", tmp_path / "mlx", to="mlx")
     assert {t.action for t in report.tensors if "proj" in t.name} == {"repack"}
     assert flyweight.diff(tmp_path / "a.gguf", tmp_path / "mlx").identical
@@ -115,8 +139,15 @@ def test_repack_moves_grids_between_gguf_and_mlx_without_loss(toy: Path, tmp_pat
 def test_asking_for_the_grid_a_tensor_has_moves_its_codes(
     toy: Path, tmp_path: Path, stored: str, to: str, quant: str, action: str
 ) -> None:
-    flyweight.convert(toy, tmp_path / "a.gguf", quant=stored)
-    report = flyweight.convert(tmp_path / "a.gguf", tmp_path / "b", to=to, quant=quant)
+    flyweight.convert(toy, tmp_path / "a.gguf", recipe=only(tmp_path / "r.toml", stored))
+    wish: dict[str, Any] = {"quant": quant}
+    if to != "npy_dir":  # where the name means embeddings, too
+        wish = {"recipe": only(tmp_path / "w.toml", quant if to == "gguf" else "affine")}
+    if to == "mlx":
+        bits, group = quant.removeprefix("int").split("-g")
+        with (tmp_path / "w.toml").open("a") as recipe:
+            recipe.write(f'params = {{ bits = {bits}, group = {group}, scale = "f16" }}\n')
+    report = flyweight.convert(tmp_path / "a.gguf", tmp_path / "b", to=to, **wish)
     names = [t.name for t in report.tensors if "proj" in t.name or ("ffn_" in t.name and "norm" not in t.name)]
     assert {t.action for t in report.tensors if t.name in names} == {action}
     assert flyweight.diff(tmp_path / "a.gguf", tmp_path / "b").identical == (action == "repack")
@@ -228,7 +259,7 @@ def test_rows_that_do_not_fit_a_block_stay_dense_and_it_is_said(tmp_path: Path) 
         tmp_path / "odd", {"config.json": b"{}", "model.safetensors": safetensors_bytes({"w": np.ones((4, 33), np.float32)})}
     )
     report = flyweight.convert(source, tmp_path / "o.safetensors", quant="q8_0")
-    assert any("not quantized" in note for note in report.notes)
+    assert "1 matrix stays f32 (528 of 528 B): rows of 33 are no whole blocks of q8_0" in report.notes
     assert flyweight.diff(source, tmp_path / "o.safetensors").identical
 
 

@@ -12,7 +12,7 @@ from flyweight.sources import local_path
 _MOST_JOBS = 1024
 _DTYPE_NAMES = {
     "float64": "f64", "double": "f64", "float32": "f32", "float": "f32", "fp32": "f32", "float16": "f16", "half": "f16",
-    "fp16": "f16", "bfloat16": "bf16",
+    "fp16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8_e4m3", "float8_e5m2": "f8_e5m2",
 }  # fmt: skip
 """What torch, NumPy and others call the types that a user may ask for."""
 
@@ -46,8 +46,22 @@ def check_name(name: str, value: str | None) -> None:
 
 
 def as_dtype(dtype: DType | str | None) -> DType | None:
+    """An element type by one of its names: `bf16`, `bfloat16`, `torch.bfloat16`."""
     if dtype is None or isinstance(dtype, DType):
         return dtype
     if not isinstance(dtype, str):
         raise TypeError(f"dtype must be a name such as 'bf16', not {type(dtype).__name__}")
-    return DType.parse(_DTYPE_NAMES.get(dtype.lower().removeprefix("torch."), dtype.lower()))
+    return dtype_named(dtype) or DType.parse(_label(dtype))
+
+
+def dtype_named(name: str) -> DType | None:
+    """The element type that a name means here, in torch or in NumPy, if it means one."""
+    label = _label(name)
+    return next((dtype for dtype in DType if dtype.label == label), None)
+
+
+def _label(name: str) -> str:
+    bare = name.lower()
+    for library in ("torch.", "numpy.", "np.", "mx.", "ml_dtypes."):
+        bare = bare.removeprefix(library)
+    return _DTYPE_NAMES.get(bare, bare)

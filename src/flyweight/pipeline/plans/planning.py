@@ -30,6 +30,7 @@ from flyweight.containers.container import Arrangement, Container
 from flyweight.foundation import strict_json
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import FlyweightError, MalformedError, ResourceError, UnsupportedError
+from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.foundation.manifest import Entry, Manifest
 from flyweight.foundation.tensor import RAW, CodecSpec, Layout, TensorSpec, has_rows
 from flyweight.models import EXPERT_STACKS, Renamed, Transform, Translation, are_experts_of, expert_layout, translate
@@ -40,7 +41,9 @@ from flyweight.pipeline.matrix_inputs import NONE, MatrixInputs
 from flyweight.pipeline.plans.inputs import SOURCE, Input, input_of
 from flyweight.pipeline.plans.job import Job
 from flyweight.pipeline.plans.plan import Action, Plan, Step
+from flyweight.pipeline.plans.plan_notes import NOT_QUANTIZED, decoded_note, dense_note, notes_of_steps
 from flyweight.pipeline.plans.recipe import DENSE, KEEP, SAME_CODES, Choice, Recipe, Rule, choice
+from flyweight.pipeline.plans.rule_conditions import ModelTraits
 from flyweight.pipeline.rows import decode_rows, pruned, read_rows, slabs
 from flyweight.pipeline.side_files import CONFIG, side_files
 from flyweight.quantizers import QUANTIZERS
@@ -65,16 +68,18 @@ def make_job(
     """Decide everything. Raises UnsupportedError listing every tensor that cannot be carried.
 
     `draft` holds a draft head to add, `files` are side files to add, `inputs` what they are read from and `made` which of them
-    are made of the source. Tensors lie as in the
-    source, or sorted by `order`; `known` is what quantizers are told of their inputs.
+    are made of the source. Tensors lie as in the source, or sorted by `order`. `known` is what quantizers are told of their
+    inputs, and some rules ask whether there is any.
     """
     inputs = {SOURCE: input_of(checkpoint), **(inputs or {})}
     checkpoint = _with_experts_of(container, checkpoint)
     manifest = without_draft(checkpoint.manifest)
     dialect = container.dialect or manifest.dialect
     translation = translate(manifest, dialect, checkpoint.read, dense=dtype)
-    wishes = Wishes(recipe, dtype, container.dense.vectors if dialect != manifest.dialect else None, max_ram)
-    notes = [*translation.notes, *(f"{name} is not copied: {why}" for name, why in translation.dropped.items())]
+    tensors = {new.name: manifest.entries[old].spec for old, new in translation.tensors.items()}
+    recipe = replace(recipe, model=ModelTraits.of(tensors, statistics=bool(known)))
+    wishes = Wishes(recipe, dtype, container.dense.vectors if dialect != manifest.dialect else None, max_ram, known)
+    notes = [*recipe.notes, *translation.notes, *(f"{name} is not copied: {why}" for name, why in translation.dropped.items())]
     if isinstance(checkpoint.container, Restates):
         notes += checkpoint.container.restated(checkpoint.bundle)
     as_stored = Wishes(Recipe("keep"), None, None, max_ram)
@@ -112,10 +117,13 @@ def make_job(
     metadata = translation.metadata
     changes = dialect != manifest.dialect or any(step.action != "remux" for step in steps)
     if changes and isinstance(container, Describes):
-        metadata = container.describe(entries, metadata)
+        metadata = container.describe(entries, metadata, recipe.name)
     placement = container.place(Manifest(container.name, entries, metadata, side, dialect), name, shard_bytes)
-    notes += _notes_of(steps)
+    sources = {step.name: manifest.entries[step.source] for step in steps if step.source and not step.draft}
+    notes += notes_of_steps(steps, recipe)
     notes += _unknown(steps, known)
+    notes += dense_note(steps, recipe, placement)
+    notes += () if dtype else decoded_note(steps, recipe, sources, placement, container)
     notes += placement.notes
     plan = Plan(container, name, inputs, recipe.as_json(), tuple(steps), dtype, shard_bytes, made or {})
     return Job(plan, checkpoint, placement, draft, translation.added, tuple(notes), known)
@@ -147,16 +155,6 @@ def _arranged(
 _Job = tuple[Checkpoint, Entry, Renamed, "Wishes"]
 _NARROWER = {DType.F32: (DType.F16, DType.BF16, DType.F8_E4M3)}
 """Element types whose every value another holds."""
-
-
-def _notes_of(steps: Iterable[Step]) -> Iterator[str]:
-    """What is to be said of tensors, once for all of which the same is to be said."""
-    named: dict[str, list[str]] = {}
-    for step in steps:
-        named.setdefault(step.note, []).append(step.name)
-    named.pop("", None)
-    for note, names in named.items():
-        yield f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {note}"
 
 
 def _unknown(steps: Iterable[Step], known: MatrixInputs) -> Iterator[str]:
@@ -201,6 +199,8 @@ class Wishes(NamedTuple):
     """Of vectors stored dense; None: the one they have."""
     max_ram: int | None
     """Bytes of memory that may be used; None: what the machine has to spare."""
+    known: MatrixInputs = NONE
+    """What is known of the inputs of matrices."""
 
 
 def _step(checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Container, wishes: Wishes) -> Step:
@@ -212,36 +212,44 @@ def _step(checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Co
     moves_values = transform is not None and transform.add != 0
     if source.codec.is_foreign and (choice.codec or choice.dtype or wishes.dtype):
         raise source.codec.unreadable()
-    dense_dtype = _dense_dtype(source, container, choice, wishes)
+
+    def dense_type() -> DType:
+        return _dense_dtype(checkpoint, source, container, choice, wishes)
+
     if choice.codec is not None and choice.codec != RAW:
-        return _quantize(checkpoint, source, renamed, container, choice, dense_dtype, wishes.max_ram)
+        return _quantize(checkpoint, source, renamed, container, choice, dense_type, wishes)
+    keeps = source.codec != RAW and choice.codec is None and not moves_values
+    if keeps and (stored := _as_stored(checkpoint, source, renamed, container, choice)) is not None:
+        return stored
+    dense_dtype = dense_type()
     narrow = container.dense.exactly.get(dense_dtype)
     if narrow and source.codec == RAW and not moves_values:
         asked = choice.dtype or wishes.dtype
         if choice.dtype is narrow if choice.decided else not asked and _fits(checkpoint, source, narrow):
             dense_dtype = narrow
-    at_home = not container.decodes or checkpoint.container is container or source.codec.is_foreign
-    if source.codec != RAW and choice.codec is None and (at_home or choice.decided) and not moves_values:
-        if container.carried(source.spec, source.codec):
-            _require_rows(source, transform)
-            return Step(renamed.name, source.spec, source.codec, "remux", source.name, transform)
-        repacked = _repack_target(source, container)
-        if repacked is not None and _rows_can_move(source, transform):
-            return Step(renamed.name, source.spec, repacked, "repack", source.name, transform)
-    step = _dense(source, renamed, container, dense_dtype)
-    if source.codec != RAW and choice.codec is None and not container.decodes and 0 < source.nbytes < step.spec.nbytes:
-        times = f"{step.spec.nbytes / source.nbytes:.1f} times the bytes; --quant chooses a codec, --dtype another element type"
-        return replace(step, note=f"{container.title} does not hold {source.codec.name}: plain {step.spec.dtype}, {times}")
-    return step
+    return _dense(source, renamed, container, dense_dtype)
 
 
-def _dense_dtype(source: Entry, container: Container, choice: Choice, wishes: Wishes) -> DType:
+def _as_stored(checkpoint: Checkpoint, source: Entry, renamed: Renamed, container: Container, choice: Choice) -> Step | None:
+    """The step that changes no value of an encoded tensor, if the target can have one."""
+    if container.decodes and checkpoint.container is not container and not source.codec.is_foreign and not choice.decided:
+        return None
+    if container.carried(source.spec, source.codec):
+        _require_rows(source, renamed.transform)
+        return Step(renamed.name, source.spec, source.codec, "remux", source.name, renamed.transform)
+    repacked = _repack_target(source, container)
+    if repacked is None or not _rows_can_move(source, renamed.transform):
+        return None
+    return Step(renamed.name, source.spec, repacked, "repack", source.name, renamed.transform)
+
+
+def _dense_dtype(checkpoint: Checkpoint, source: Entry, container: Container, choice: Choice, wishes: Wishes) -> DType:
     """The element type this tensor has if stored dense: asked for, or the one that loses nothing."""
     if not source.spec.dtype.is_float:
         return source.spec.dtype
     if container.dense.vectors is not None and len(source.spec.shape) < 2:  # its readers take no other
         return wishes.vectors or source.spec.dtype
-    dtype = choice.dtype or wishes.dtype or _value_dtype(source)
+    dtype = choice.dtype or wishes.dtype or _decoded_dtype(checkpoint, source)
     return container.dense.instead.get(dtype, dtype)
 
 
@@ -249,6 +257,24 @@ def _value_dtype(source: Entry) -> DType:
     """The narrowest element type that is known to hold a tensor's values."""
     narrow = codec_for(source.codec).value_dtype if source.codec != RAW and known(source.codec) else None
     return narrow or source.spec.dtype
+
+
+def _decoded_dtype(checkpoint: Checkpoint, source: Entry) -> DType:
+    """The narrowest element type that loses nothing measurable: f16 where rounding to it is far below the codes' own step
+    (docs/decisions/0211), for which scales are read; else one that holds every value."""
+    dtype = _value_dtype(source)
+    if source.codec == RAW or not known(source.codec) or dtype.bits <= DType.F16.bits:
+        return dtype
+    codec = codec_for(source.codec)
+    for start, stop in slabs(source.spec, has_rows(source.spec, source.parts)):
+        tensor = read_rows(checkpoint, source.name, start, stop, None)
+        bound = codec.f16_bound(tensor.spec, tensor.parts)
+        if bound is None or not bound <= _F16_MAX:
+            return dtype
+    return DType.F16
+
+
+_F16_MAX = 65504.0
 
 
 def _fits(checkpoint: Checkpoint, source: Entry, dtype: DType) -> bool:
@@ -275,8 +301,8 @@ def _quantize(
     renamed: Renamed,
     container: Container,
     choice: Choice,
-    dense: DType,
-    max_ram: int | None,
+    dense: Callable[[], DType],
+    wishes: Wishes,
 ) -> Step:
     assert choice.codec is not None
     codec = codec_for(adapted(container, choice.codec, renamed.name))
@@ -288,39 +314,49 @@ def _quantize(
         return Step(renamed.name, source.spec, codec.spec, "repack", source.name, transform)
     if not source.spec.dtype.is_float:
         if codec.exact:
-            return _dense(source, renamed, container, dense)
+            return _dense(source, renamed, container, dense())
         raise UnsupportedError(f"{source.spec.dtype} values cannot be quantized", hint="keep this tensor with a recipe")
     _require_decodable(source)
     if choice.floor is not None and (reached := _cosine(checkpoint, source, transform, codec, choice)) < choice.floor.cosine:
         finer = replace(choice, codec=choice.floor.otherwise, floor=None)
-        step = _quantize(checkpoint, source, renamed, container, finer, dense, max_ram)
+        step = _quantize(checkpoint, source, renamed, container, finer, dense, wishes)
         before, after = codec.spec.params, step.codec.params
         changed = [key for key in after if after[key] != before.get(key)]
         now, then = (", ".join(f"{key} {params.get(key)}" for key in changed) for params in (after, before))
         return replace(step, note=f"encoded with {now}; with {then} its cosine would be {reached:.6f}")
-    spec = TensorSpec(source.spec.shape, dense if codec.exact else codec.decoded_dtype(source.spec.dtype))
+    spec = TensorSpec(source.spec.shape, dense() if codec.exact else codec.decoded_dtype(source.spec.dtype))
     try:
         if codec.needs_fit and not choice.decided:
-            memory_limit.require(codec.copies_to_fit * 4 * spec.size, max_ram, f"fitting {codec.name}", tensor=source.name)
+            memory_limit.require(
+                codec.copies_to_fit * 4 * spec.size, wishes.max_ram, f"fitting {codec.name}", tensor=source.name
+            )
             codec = _fitted(checkpoint, source, transform, codec, spec, choice.sparsity)
         layout = layout_of(codec.spec, spec)
-        reason = "" if container.carried(spec, codec.spec) else f"{container.name} cannot store {spec} as {codec.spec}"
+        reason = "" if container.carried(spec, codec.spec) else f"rows of {spec.columns} do not fit {codec.spec}"
         larger = sum(part.nbytes for part in layout.values()) >= spec.nbytes
         if larger and codec.exact and not codec.drops_blocks and not reason:  # a mask is asked for in spite of its bytes
             reason = f"{codec.name} would not make it smaller"
     except UnsupportedError as error:
-        reason = error.message
+        blocks = error.code == "E_BLOCK_ROWS"
+        reason = f"rows of {spec.columns} are no whole blocks of {codec.name}" if blocks else error.message
     if reason and container.carried(TensorSpec((256, 256), spec.dtype), codec.spec):  # the codec would do, this shape will not
-        return replace(_dense(source, renamed, container, dense), note=f"not quantized: {reason}")
+        return replace(_dense(source, renamed, container, dense()), note=NOT_QUANTIZED + reason)
     if reason:
         raise UnsupportedError(
             f"{container.name} cannot store {spec} as {codec.spec}",
             hint=f"`flyweight formats` lists what {container.name} can store",
         )
-    quantizer = choice.quantizer or codec.quantizer
+    quantizer = choice.quantizer or _best_quantizer(codec, wishes.known.inputs_of(source.name))
     return Step(
         renamed.name, spec, codec.spec, "transcode", source.name, transform, quantizer, choice.sparsity, note=choice.note
     )
+
+
+def _best_quantizer(codec: Codec, inputs: InputStatistics | None) -> str:
+    """The best that can do with what is known of a matrix's inputs."""
+    if inputs is None:
+        return codec.quantizer
+    return "gptq" if inputs.has_gram and codec.alone else codec.searched_by
 
 
 def _repacks_exactly(source: Entry, transform: Transform | None, container: Container, codec: Codec, choice: Choice) -> bool:

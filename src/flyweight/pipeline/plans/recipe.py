@@ -1,50 +1,21 @@
 """Recipes: rules that choose a codec for each tensor.
 
-A recipe is an ordered list of rules; the first whose pattern matches a tensor's name (in the
-source's or the target's naming) decides. Patterns are shell globs. A rule asks for one of
+A recipe is an ordered list of rules; the first that matches a tensor decides. A rule matches by name (in the source's or the
+target's naming; patterns are shell globs) and, if it says so, only in some layers or some models (`rule_conditions`). It asks
+for one of
 
     keep      the tensor stays as it is stored, as far as the target can hold it
     dense     plain numbers, of `dtype` if given
     <codec>   a codec by name with parameters, filled by a quantizer
 
-A recipe file is TOML:
-
-    [[rules]]
-    match = ["*embed*", "*norm*"]
-    codec = "keep"
-
-    [[rules]]
-    match = "*"
-    codec = "affine"
-    params = { bits = 4, group = 64 }
-    quantizer = "nearest"
-
-    [[rules]]
-    match = "*down_proj*"
-    codec = "masked"                    # a codec around another: by name, or with parameters of its own
-    params = { block = 64, inner = { name = "affine", params = { bits = 4, group = 64 } } }
-
-    [gate]                              # what the result may cost, measured on the model itself before it appears
-    max_kl = 0.1                        # nats
-    max_perplexity_ratio = 1.2
-
-A parameter may be "row", which stands for the length of the tensor's rows, or "stored", the element type that the tensor has
-(f32 for one that is no plain f32, f16 or bf16). A rule with the codec `masked` may have a
-`sparsity`: that share of the blocks of each row, those of least energy, is set to zero first. With `cosine = 0.9999` and
-`otherwise = { group = 64 }` a tensor that would not be so near to its source gets these parameters instead.
-
-Every named preset that loses something starts with the default rules: embeddings, output head, norms, biases and other
-vectors are kept, because they are small and errors there cost the most.
+`recipe_file` has the form in TOML, `quantization_names` the recipes that have names.
 """
 
 from __future__ import annotations
 
-import re
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 from flyweight.codecs import CODECS, Codec, codec_for
@@ -52,9 +23,11 @@ from flyweight.codecs.value_checks import FLOATS
 from flyweight.containers.named_quantizations import Floor
 from flyweight.foundation.accuracy_gate import Gate
 from flyweight.foundation.dtypes import DType
-from flyweight.foundation.errors import FlyweightError, UnsupportedError, nearest
+from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import RAW, CodecSpec, Param, TensorSpec
 from flyweight.models import dense_by_default
+from flyweight.pipeline.plans.arguments import as_dtype
+from flyweight.pipeline.plans.rule_conditions import UNKNOWN, Condition, Layers, ModelTraits, layer_of
 from flyweight.quantizers import QUANTIZERS
 
 ROW = "row"
@@ -87,8 +60,8 @@ class Choice:
         """The choice for a tensor of this shape and type."""
         if self.codec is None:
             return self
-        wanted, *others = (codec_for(_of_tensor(codec, spec)) for codec in (self.codec, *self.otherwise))
-        if others and not _fits(wanted, spec) and (other := next((codec for codec in others if _fits(codec, spec)), None)):
+        wanted, *others = (codec_for(of_tensor(codec, spec)) for codec in (self.codec, *self.otherwise))
+        if others and not fits(wanted, spec) and (other := next((codec for codec in others if fits(codec, spec)), None)):
             note = f"{other.name} instead of {wanted.name}: rows of {spec.columns} are no whole blocks of that"
             return replace(self, codec=other.spec, otherwise=(), note=note)
         return replace(self, codec=wanted.spec, otherwise=())
@@ -96,7 +69,7 @@ class Choice:
     def as_json(self) -> dict[str, Any]:
         return {
             "codec": self.codec.as_json() if self.codec else "keep",
-            "quantizer": self.quantizer or codec_for(_of_tensor(self.codec or RAW, _ANY)).quantizer,
+            "quantizer": self.quantizer or codec_for(of_tensor(self.codec or RAW, _ANY)).quantizer,
             "dtype": self.dtype.label if self.dtype else None,
             **({"sparsity": self.sparsity} if self.sparsity else {}),
             **({"if_it_does_not_fit": [codec.as_json() for codec in self.otherwise]} if self.otherwise else {}),
@@ -104,16 +77,16 @@ class Choice:
         }
 
 
-def _of_tensor(codec: CodecSpec, spec: TensorSpec) -> CodecSpec:
+def of_tensor(codec: CodecSpec, spec: TensorSpec) -> CodecSpec:
     """The codec with what a tensor has wherever its parameters, or those of a codec inside it, say ROW or STORED."""
     dtype = spec.dtype if spec.dtype.label in FLOATS else DType.F32
     own: dict[str, Param] = {ROW: max(spec.columns, 1), STORED: dtype.label}
     params = {key: own[value] for key, value in codec.params.items() if isinstance(value, str) and value in own}
-    inside = {key: _of_tensor(value, spec) for key, value in codec.params.items() if isinstance(value, CodecSpec)}
+    inside = {key: of_tensor(value, spec) for key, value in codec.params.items() if isinstance(value, CodecSpec)}
     return codec.with_params(**params, **inside) if params or inside else codec
 
 
-def _fits(codec: Codec, spec: TensorSpec) -> bool:
+def fits(codec: Codec, spec: TensorSpec) -> bool:
     try:
         codec.layout(TensorSpec(spec.shape, codec.decoded_dtype(spec.dtype)))
     except UnsupportedError:
@@ -135,9 +108,23 @@ def _matches(patterns: tuple[str, ...], names: tuple[str, ...]) -> bool:
 class Rule:
     patterns: tuple[str, ...]
     choice: Choice
+    layers: Layers | None = None
+    """Only in these; None: in all, and outside of layers too."""
+    when: tuple[Condition, ...] = ()
+    """Only in models of which all this is true."""
 
-    def matches(self, *names: str) -> bool:
-        return _matches(self.patterns, names)
+    def matches(self, model: ModelTraits, *names: str) -> bool:
+        if not _matches(self.patterns, names) or not all(condition.holds(model) for condition in self.when):
+            return False
+        if self.layers is None:
+            return True
+        layer = next((number for name in names if (number := layer_of(name)) is not None), None)
+        return layer is not None and self.layers.have(layer, model.layers)
+
+    def as_json(self) -> dict[str, Any]:
+        where = {"layers": self.layers.text} if self.layers else {}
+        when = {"when": [condition.text for condition in self.when]} if self.when else {}
+        return {"match": list(self.patterns), **where, **when, **self.choice.as_json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +156,16 @@ class Recipe:
     masks: Masks | None = None
     gate: Gate | None = None
     """What the result may cost; None: what its forms ask for, if any does."""
+    model: ModelTraits = UNKNOWN
+    """What it is for, as far as rules ask."""
+    notes: tuple[str, ...] = ()
+    """What is to be said whenever it is used."""
+
+    @property
+    def quantizes(self) -> bool:
+        """Whether it asks for codes of matrices, so that one which gets none is worth a word."""
+        codecs = [rule.choice.codec for rule in self.rules]
+        return any(codec is not None and codec != RAW and not codec_for(of_tensor(codec, _ANY)).exact for codec in codecs)
 
     def choose(self, spec: TensorSpec, *names: str) -> Choice:
         vector = len(spec.shape) < 2
@@ -176,13 +173,13 @@ class Recipe:
             return KEEP
         if self.protect and any(dense_by_default(name) for name in names):
             return KEEP
-        chosen = next((rule.choice for rule in self.rules if rule.matches(*names)), KEEP).for_tensor(spec)
+        chosen = next((rule.choice for rule in self.rules if rule.matches(self.model, *names)), KEEP).for_tensor(spec)
         if self.masks is not None and not vector and _matches(self.masks.patterns, names):
             return self.masks.over(chosen)
         return chosen
 
     def as_json(self) -> dict[str, Any]:
-        rules = [{"match": list(rule.patterns), **rule.choice.as_json()} for rule in self.rules]
+        rules = [rule.as_json() for rule in self.rules]
         masks = {"masks": self.masks.as_json()} if self.masks else {}
         gate = {"gate": self.gate.as_json()} if self.gate else {}
         return {"name": self.name, "protect": self.protect, "rules": rules} | masks | gate
@@ -198,34 +195,6 @@ class ByName(Recipe):
         return next((self.choices[name] for name in names if name in self.choices), KEEP).for_tensor(spec)
 
 
-_AFFINE = re.compile(r"int([2-8])(?:-g(\d+))?")
-
-
-def presets() -> Iterator[str]:
-    """What `--quant` takes. Every codec is imported to know whether it encodes."""
-    yield from ("keep", "dense or none", "int2 … int8, with -g32, -g64 or -g128")
-    yield from (codec.name for codec in CODECS if codec.encodes)
-
-
-def preset(name: str) -> Recipe:
-    """A recipe by name: `q4_0`, `int4`, `int4-g32`, `dense`, `keep`."""
-    if name == "keep":
-        return Recipe(name)
-    if name in ("dense", "none"):
-        return Recipe(name, (Rule(("*",), DENSE),))
-    affine = _AFFINE.fullmatch(name)
-    if affine:
-        params = {"bits": int(affine[1]), "group": int(affine[2] or 64), "scale": "f16"}
-        return Recipe(name, (Rule(("*",), choice("affine", params)),), protect=True)
-    codec = name.replace("-", "_")
-    if codec in CODECS and CODECS[codec].encodes:
-        return Recipe(codec, (Rule(("*",), choice(codec)),), protect=not codec_for(CodecSpec(codec)).exact)
-    known = tuple(presets())
-    raise UnsupportedError(
-        f"no quantization named '{name}'{nearest(name, known)}", code="E_QUANT", hint=f"known: {', '.join(known)}"
-    )
-
-
 def choice(
     codec: str,
     params: Mapping[str, Any] | None = None,
@@ -233,7 +202,7 @@ def choice(
     dtype: str | None = None,
     sparsity: float = 0.0,
     cosine: float | None = None,
-    otherwise: Mapping[str, Any] | None = None,
+    otherwise: Mapping[str, Any] | str | Sequence[Any] | None = None,
 ) -> Choice:
     """What a rule that says these things asks for."""
     drops_blocks = codec in CODECS and CODECS[codec].drops_blocks
@@ -242,19 +211,52 @@ def choice(
     if codec in ("keep", "dense"):
         if params or quantizer:
             raise UnsupportedError(f"'{codec}' takes no params and no quantizer", code="E_RECIPE")
-        return Choice(None if codec == "keep" else DENSE.codec, dtype=DType.parse(dtype) if dtype else None)
+        return Choice(None if codec == "keep" else DENSE.codec, dtype=as_dtype(dtype))
     if dtype:
         raise UnsupportedError(f"dtype is only for 'keep' and 'dense', not for codec '{codec}'", code="E_RECIPE")
     wish = _spec(codec, params or {})
-    complete = codec_for(_of_tensor(wish, _ANY))
+    complete = codec_for(of_tensor(wish, _ANY))
     if not complete.encodes:
         raise UnsupportedError(f"codec '{codec}' can be decoded but not encoded", code="E_NO_ENCODER")
     if quantizer is not None and quantizer not in QUANTIZERS:
         raise UnsupportedError(
             f"no quantizer named '{quantizer}'", code="E_RECIPE", hint=f"known: {', '.join(QUANTIZERS.lines)}"
         )
-    spec = complete.spec if _of_tensor(wish, _ANY) == wish else wish
+    spec = _with_open(wish, complete.spec)
+    if cosine is None and otherwise is not None:
+        return Choice(spec, quantizer or "", sparsity=sparsity, otherwise=_others(otherwise))
     return Choice(spec, quantizer or "", sparsity=sparsity, floor=_floor(spec, cosine, otherwise))
+
+
+def _with_open(wish: CodecSpec, complete: CodecSpec) -> CodecSpec:
+    """The complete parameters, but ROW and STORED where a wish says so: what they are is another for every tensor."""
+    said = {key: value for key, value in wish.params.items() if value in (ROW, STORED)}
+    inside = {
+        key: _with_open(value, inner)
+        for key, value in wish.params.items()
+        if isinstance(value, CodecSpec) and isinstance(inner := complete.params[key], CodecSpec)
+    }
+    return complete.with_params(**said, **inside)
+
+
+def _others(otherwise: object) -> tuple[CodecSpec, ...]:
+    """The codecs for a tensor whose rows the first does not fit: a name, a codec as a table, or several of these."""
+    made = []
+    wishes: Sequence[Any] = otherwise if isinstance(otherwise, list | tuple) else (otherwise,)
+    for each in wishes:
+        match each:
+            case str(name) if name not in ("keep", "dense"):
+                other = choice(name)
+            case {"name": str(name), "params": dict(params), **rest} if not rest and name not in ("keep", "dense"):
+                other = choice(name, params)
+            case _:
+                raise UnsupportedError(
+                    "otherwise must be a codec for rows that the first does not fit, such as 'q5_0', or with cosine its params",
+                    code="E_RECIPE",
+                )
+        assert other.codec is not None
+        made.append(other.codec)
+    return tuple(made)
 
 
 def _spec(codec: str, params: Mapping[str, Any]) -> CodecSpec:
@@ -263,7 +265,7 @@ def _spec(codec: str, params: Mapping[str, Any]) -> CodecSpec:
     return CodecSpec.read({"name": codec, "params": dict(params)}, code="E_RECIPE")
 
 
-def _floor(spec: CodecSpec, cosine: float | None, otherwise: Mapping[str, Any] | None) -> Floor | None:
+def _floor(spec: CodecSpec, cosine: float | None, otherwise: object) -> Floor | None:
     if cosine is None and otherwise is None:
         return None
     if type(cosine) is not float or not 0 < cosine < 1 or not isinstance(otherwise, Mapping):
@@ -272,30 +274,3 @@ def _floor(spec: CodecSpec, cosine: float | None, otherwise: Mapping[str, Any] |
             code="E_RECIPE",
         )
     return Floor(cosine, codec_for(_spec(spec.name, spec.as_json()["params"] | dict(otherwise))).spec)
-
-
-def load_recipe(path: Path | str) -> Recipe:
-    """Read a recipe file. Unknown keys are errors: a misspelt rule must not quietly do nothing."""
-    path = Path(path)
-    try:
-        document = tomllib.loads(path.read_text("utf-8"))
-        _only(document, {"rules", "name", "protect", "gate"})
-        rules = []
-        for raw in document.get("rules", []):
-            _only(raw, {"match", "codec", "params", "quantizer", "dtype", "sparsity", "cosine", "otherwise"})
-            match = raw["match"]
-            patterns = (match,) if isinstance(match, str) else tuple(map(str, match))
-            wish = (str(raw["codec"]), raw.get("params"), raw.get("quantizer"), raw.get("dtype"), raw.get("sparsity", 0.0))
-            rules.append(Rule(patterns, choice(*wish, raw.get("cosine"), raw.get("otherwise"))))
-        name, protect = str(document.get("name", path.stem)), bool(document.get("protect", False))
-        return Recipe(name, tuple(rules), protect, gate=Gate.of(document["gate"]) if "gate" in document else None)
-    except FlyweightError as error:
-        raise error.at(file=str(path)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UnsupportedError(f"not a recipe: {error!r}", code="E_RECIPE", file=str(path)) from None
-
-
-def _only(table: Mapping[str, Any], allowed: set[str]) -> None:
-    unknown = sorted(set(table) - allowed)
-    if unknown:
-        raise UnsupportedError(f"unknown recipe keys: {', '.join(unknown)}", code="E_RECIPE", hint=f"known: {sorted(allowed)}")

@@ -17,7 +17,7 @@ from flyweight.containers import mlpackage
 from flyweight.containers.squizd.squizd_options import INT2_SUB_BLOCK, INT4_SUB_BLOCK
 from flyweight.foundation.errors import FlyweightError, LimitError, MalformedError, ResourceError, UnsupportedError
 from flyweight.foundation.manifest import Manifest
-from flyweight.pipeline.plans.recipe import load_recipe
+from flyweight.pipeline.plans.recipe_file import load_recipe
 from support.toys import draft_head, llama_tensors, safetensors_bytes, write_files, write_package, write_toy_llama
 
 MATRICES = [name for name, array in llama_tensors().items() if array.ndim == 2]

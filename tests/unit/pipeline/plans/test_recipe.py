@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flyweight.foundation.errors import FlyweightError
-from flyweight.pipeline.plans.recipe import load_recipe
+from flyweight.pipeline.plans.recipe_file import load_recipe
 
 RULE = '[[rules]]\nmatch = "*"\n'
 
