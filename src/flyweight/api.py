@@ -6,7 +6,7 @@ from functools import wraps
 from typing import Any
 
 from flyweight import pipeline
-from flyweight.measuring import measure
+from flyweight.measuring import measure, measure_costs
 from flyweight.pipeline import ConversionReport
 
 __all__ = ["convert", "execute"]
@@ -14,7 +14,7 @@ __all__ = ["convert", "execute"]
 
 @wraps(pipeline.convert)
 def convert(*arguments: Any, **options: Any) -> ConversionReport:
-    return pipeline.convert(*arguments, **{"measure": measure, **options})
+    return pipeline.convert(*arguments, **{"measure": measure, "measure_costs": measure_costs, **options})
 
 
 @wraps(pipeline.execute)

@@ -39,6 +39,8 @@ class Carried(NamedTuple):
 
 
 EVERY_CODEC = Carried("*")
+ROW_SIZES = tuple(CodecSpec("stepped", {"bits": bits, "group": 32}) for bits in range(2, 9))
+"""Codecs for rows of any length that a model of a certain size is made of, where every codec can be stored."""
 
 
 def _matches(allowed: Param | Carried, value: Param | None) -> bool:

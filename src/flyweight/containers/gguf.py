@@ -283,6 +283,7 @@ class Gguf(Container):
     suffix = ".gguf"
     quants = (*gguf_mixes.MIXES, "int2 … int8")
     codecs = (Carried("raw", dtypes=tuple(_PLAIN_IDS)), *(Carried(codec) for codec in _BLOCK_IDS))
+    sizes = gguf_mixes.SIZES
     dense = DenseTypes(vectors=DType.F32)  # llama.cpp multiplies norms and adds biases in f32 only
 
     def probe(self, bundle: Bundle) -> bool:

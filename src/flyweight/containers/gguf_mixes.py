@@ -84,6 +84,11 @@ ALIASES = {"q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m"}
 """Names of types that stand for a mix, as llama-quantize has it."""
 BITS = {2: "q2_k", 3: "q3_k_m", 4: "q4_k_m", 5: "q5_k_m", 6: "q6_k", 8: "q8_0"}
 """The mix that a bare number of bits means in a GGUF file."""
+SIZES = tuple(
+    CodecSpec(name)
+    for name in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "iq4_nl", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0")
+)
+"""Types that a model of a certain size is made of."""
 FILE_TYPES: Mapping[str, int] = {
     **{name: own for name in MIXES if name in GGML_TYPES and (own := GGML_TYPES[name].file_type) is not None},
     "q3_k_s": 11, "q3_k_m": 12, "q3_k_l": 13, "q4_k_s": 14, "q4_k_m": 15, "q5_k_s": 16, "q5_k_m": 17, "mxfp4_moe": 38,

@@ -19,7 +19,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from flyweight.containers.abilities import WritesConfig
-from flyweight.containers.carried import EVERY_CODEC, Carried
+from flyweight.containers.carried import EVERY_CODEC, ROW_SIZES, Carried
 from flyweight.containers.container import Container, Image, Placement, fill_shards, require_carried
 from flyweight.containers.quantization import (
     BESIDE,
@@ -304,6 +304,7 @@ class HfDirectory(Container):
     expert_layout = "hf"
     is_directory = True
     codecs = (Carried("raw", dtypes=tuple(LABELS)), EVERY_CODEC)
+    sizes = ROW_SIZES
     decodes = True
     own_files = (INDEX,)
 

@@ -277,6 +277,7 @@ class MlxDirectory(Container):
     expert_layout = "mlx"
     own_files = (INDEX,)
     quants = mlx_presets.QUANTS
+    sizes = mlx_presets.SIZES
     codecs = (
         Carried("raw", dtypes=tuple(PLAIN)),
         Carried(

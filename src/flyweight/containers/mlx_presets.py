@@ -20,6 +20,9 @@ QUANTS = (
     "mixed_2_6", "mixed_3_4", "mixed_3_5", "mixed_3_6", "mixed_3_8", "mixed_4_6", "mixed_4_8",
 )  # fmt: skip
 
+SIZES = tuple(CodecSpec("affine", {"bits": bits, "group": group, "scale": "f16"}) for bits in _BITS for group in GROUPS)
+"""Codecs that a model of a certain size is made of."""
+
 _UNIFORM = re.compile(r"(?:int(\d)|(\d)[-_]?bit)(?:[-_]g(\d+))?")
 _MIXED = re.compile(r"mixed[-_](\d)[-_](\d)")
 _MORE = "first 1/8, last 1/8, every 3rd"

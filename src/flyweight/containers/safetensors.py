@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flyweight.containers.carried import EVERY_CODEC, Carried
+from flyweight.containers.carried import EVERY_CODEC, ROW_SIZES, Carried
 from flyweight.containers.container import ENTRY_KIND_NBYTES, ENTRY_NBYTES, Container, Image, Placement, check_cover
 from flyweight.containers.quantization import as_foreign, method_in_tensors
 from flyweight.foundation import strict_json, typed_json
@@ -419,6 +419,7 @@ class Safetensors(Container):
     is_directory = False
     suffix = ".safetensors"
     codecs = (Carried("raw", dtypes=tuple(LABELS)), EVERY_CODEC)
+    sizes = ROW_SIZES
 
     def probe(self, bundle: Bundle) -> bool:
         """Also true for a file that merely claims the suffix: the parser then says what is wrong with it."""

@@ -32,6 +32,15 @@ class InputStatistics:
     def has_gram(self) -> bool:
         return self.gram is not None
 
+    def output_error(self, error: Array) -> float:
+        """The mean of Σ (E·x)² over the inputs, of all rows of E together; without a Gram matrix as if columns were
+        independent."""
+        import numpy as np
+
+        if (gram := self.gram) is None:
+            return float(np.square(error, dtype=np.float64).sum(axis=0) @ self.importance.astype(np.float64))
+        return float(np.einsum("ij,ij->", error @ gram, error, dtype=np.float64))
+
     def repeated(self, times: int) -> InputStatistics:
         """Of rows that hold so many rows of the matrix one after the other, whose columns are then others."""
         if times == 1:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from flyweight.foundation.accuracy_gate import Measure
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnknownFormatError, UnsupportedError
 from flyweight.foundation.input_statistics import Statistics
+from flyweight.foundation.sensitivity import Cost, MeasureCosts
+from flyweight.models import blueprint
 from flyweight.pipeline.conversion_report import ConversionReport
 from flyweight.pipeline.execution import Progress, carry_out_job
 from flyweight.pipeline.matrix_inputs import NONE, MatrixInputs, inputs_for, opened
@@ -31,6 +34,7 @@ from flyweight.pipeline.plans.planning import job_of_plan, make_job
 from flyweight.pipeline.plans.quantization_names import recipe_for
 from flyweight.pipeline.plans.recipe import Recipe
 from flyweight.pipeline.plans.recipe_file import load_recipe
+from flyweight.pipeline.plans.target_size import Size, recipe_of_size
 
 _AUTO = "auto"
 """The quantization that is the best form of each weight for a target."""
@@ -76,9 +80,11 @@ def plan_conversion(
     digests: bool = False,
     known: MatrixInputs = NONE,
     known_from: Path | None = None,
+    size: Size | None = None,
+    costs: Mapping[str, Cost] | None = None,
 ) -> Job:
     """What `convert` would do, `known` being what is in the file `known_from`; with `digests` its inputs are known by these, so
-    that copies of them will do.
+    that copies of them will do. With a `size` the types of matrices are chosen for it, by what an error of each `costs`.
 
     ResourceError if a codec has to be fitted to a tensor that the memory does not hold, GateError if the checkpoint needs
     a gate itself that it has not passed.
@@ -98,11 +104,11 @@ def plan_conversion(
     beside = {name: input_at(path, digests=digests) for name, path in extras.inputs.items()} if extras else {}
     if known_from is not None:
         beside[STATISTICS] = input_at(known_from, digests=digests)
-    job = make_job(
+    planned = partial(
+        make_job,
         checkpoint,
         container,
         destination.name,
-        recipe=chosen,
         dtype=as_dtype(dtype),
         shard_bytes=as_size("shard_bytes", shard_bytes),
         max_ram=as_size("max_ram", max_ram),
@@ -112,6 +118,11 @@ def plan_conversion(
         made=extras.made if extras else None,
         known=known,
     )
+    notes: tuple[str, ...] = ()
+    if size is not None:
+        chosen, notes = recipe_of_size(checkpoint, container, size, known, costs or {}, lambda recipe: planned(recipe=recipe))
+    job = planned(recipe=chosen)
+    job = replace(job, notes=notes + job.notes)
     if (wish := _target_wish(extras)) is not None:
         from flyweight.pipeline.plans.target_forms import target_notes  # which knows chips: few conversions ask for one
 
@@ -163,6 +174,10 @@ def open_conversion(
     in_f32: bool = False,
     statistics: Path | str | Statistics | None = None,
     statistics_of_another_model: bool = False,
+    target_size: int | str | None = None,
+    target_bpw: float | None = None,
+    measure_costs: MeasureCosts | None = None,
+    progress_of_costs: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> Iterator[Job]:
     """`plan_conversion` of what is at a path, with deltas on it, and with statistics from a file or as an object."""
@@ -170,7 +185,38 @@ def open_conversion(
     place = Path(os.path.abspath(statistics)) if isinstance(statistics, Path | str) else None
     with open_checkpoint(source, deltas=deltas, checks_digests=True, in_f32=in_f32) as checkpoint, opened(statistics) as found:
         known = inputs_for(checkpoint, found, of_another_model=statistics_of_another_model)
-        yield plan_conversion(checkpoint, destination, known=known, known_from=place, **options)
+        wish: dict[str, Any] = {"known": known, "known_from": place}
+        if (size := _size(target_size, target_bpw)) is not None:
+            _check_size(size, known, options)
+            model = blueprint(checkpoint.manifest, checkpoint.read)
+            assert measure_costs is not None
+            costs = measure_costs(
+                open_checkpoint(source, deltas=deltas, checks_digests=True),
+                lambda name: known.inputs_of(model.tensors[name].name),
+                max_ram=as_size("max_ram", options.get("max_ram")),
+                progress=progress_of_costs,
+            )
+            wish |= {"size": size, "costs": costs}
+        yield plan_conversion(checkpoint, destination, **wish, **options)
+
+
+def _size(nbytes: int | str | None, bits_per_weight: float | None) -> Size | None:
+    if nbytes is not None and bits_per_weight is not None:
+        raise ValueError("give a size in bytes or in bits a weight, not both")
+    if bits_per_weight is not None and not 0 < bits_per_weight <= 64:
+        raise ValueError(f"target_bpw must be more than 0 and at most 64 bits a weight, not {bits_per_weight}")
+    size = as_size("target_size", nbytes)
+    return None if size is None and bits_per_weight is None else Size(size, bits_per_weight)
+
+
+def _check_size(size: Size, known: MatrixInputs, options: Mapping[str, Any]) -> None:
+    if options.get("quant") is not None or options.get("recipe") is not None:
+        raise ValueError("give a size, a quantization or a recipe: one of them")
+    if not known:
+        raise UnsupportedError(
+            f"types for {size} are chosen by what errors cost, of which nothing is known", code="E_STATISTICS",
+            hint="`flyweight calibrate MODEL --gram -o STATS`, then `--stats STATS`",
+        )  # fmt: skip
 
 
 def plan(source: Path | str, destination: Path | str, **options: Any) -> Plan:
@@ -200,6 +246,10 @@ def convert(
     extras: Extras | None = None,
     statistics: Path | str | Statistics | None = None,
     statistics_of_another_model: bool = False,
+    target_size: int | str | None = None,
+    target_bpw: float | None = None,
+    measure_costs: MeasureCosts | None = None,
+    progress_of_costs: Callable[[int, int], None] | None = None,
     measure: Measure | None = None,
     gate_text: Path | str | None = None,
     allow_ungated: bool = False,
@@ -213,6 +263,9 @@ def convert(
 
     `statistics`, a file of `flyweight calibrate` or of llama.cpp's imatrix, tell quantizers what an error costs. They must be
     of this model, in whatever format, unless `statistics_of_another_model`.
+
+    With `target_size` or `target_bpw`, bits a weight of all that is written, the type of every matrix is chosen so that the model
+    loses least; it needs statistics.
 
     Sizes are bytes, or text such as "5G". If there is an accuracy gate, the output is measured before it is published, on
     `gate_text` or on text that the source model generates. An output that fails, or that cannot be measured because there is
@@ -229,7 +282,8 @@ def convert(
     with open_conversion(
         source, destination, deltas=deltas, in_f32=in_f32, to=to, quant=quant, recipe=recipe, dtype=dtype,
         shard_bytes=shard_bytes, max_ram=max_ram, extras=extras, allow_ungated=allow_ungated, statistics=statistics,
-        statistics_of_another_model=statistics_of_another_model,
+        statistics_of_another_model=statistics_of_another_model, target_size=target_size, target_bpw=target_bpw,
+        measure_costs=measure_costs, progress_of_costs=progress_of_costs,
     ) as job:  # fmt: skip
         return _carried_out(
             job, source, destination, started, jobs=jobs, max_ram=max_ram, measure=measure, gate_text=gate_text,

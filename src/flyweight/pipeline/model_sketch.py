@@ -18,7 +18,7 @@ from flyweight.checkpoint import Checkpoint
 from flyweight.foundation.tensor import has_rows
 from flyweight.models import Blueprint
 from flyweight.models.transform import Stored
-from flyweight.pipeline.rows import decode_rows, read_rows
+from flyweight.pipeline.rows import decode_rows, read_rows, spaced
 
 Array = np.ndarray[Any, Any]
 
@@ -45,22 +45,16 @@ def cosine(one: Array, other: Array) -> float:
 
 
 def _spaced(names: list[str], count: int) -> list[str]:
-    return [names[index] for index in _indices(len(names), count)]
-
-
-def _indices(size: int, count: int) -> list[int]:
-    """In the middle of so many equal parts; all of them, if there are fewer."""
-    count = min(size, count)
-    return [(2 * index + 1) * size // (2 * count) for index in range(count)]
+    return [names[index] for index in spaced(len(names), count)]
 
 
 def _sample(checkpoint: Checkpoint, canonical: str, stored: Stored) -> Array:
     entry = checkpoint.manifest.entries[stored.name]
     transform, spec = stored.to(Stored(canonical)).transform, entry.spec
-    chosen = _indices(spec.rows, _ROWS)
+    chosen = spaced(spec.rows, _ROWS)
     if has_rows(spec, entry.parts):
         slabs = (read_rows(checkpoint, stored.name, row, row + 1, transform) for row in chosen)
         rows = np.stack([decode_rows(slab, transform).reshape(-1) for slab in slabs])
     else:
         rows = decode_rows(read_rows(checkpoint, stored.name, 0, spec.rows, transform), transform).reshape(spec.shape)[chosen]
-    return np.asarray(rows[:, _indices(spec.columns, _COLUMNS)], np.float32).reshape(-1)
+    return np.asarray(rows[:, spaced(spec.columns, _COLUMNS)], np.float32).reshape(-1)

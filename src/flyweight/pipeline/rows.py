@@ -27,6 +27,12 @@ def slabs(spec: TensorSpec, by_rows: bool) -> Iterator[tuple[int, int]]:
         yield start, min(start + step, rows)
 
 
+def spaced(size: int, count: int) -> list[int]:
+    """In the middle of so many equal parts; all of them, if there are fewer."""
+    count = min(size, count)
+    return [(2 * index + 1) * size // (2 * count) for index in range(count)]
+
+
 def read_rows(checkpoint: Checkpoint, name: str, start: int, stop: int, transform: Transform | None) -> EncodedTensor:
     """Rows start..stop of the tensor after the transform's row moves, as stored.
 

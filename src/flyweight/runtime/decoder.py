@@ -167,12 +167,10 @@ class Decoder(Uncopied):
         self.tensors, self.context, self.settings = tensors, context, settings
         self.blueprint = tensors.blueprint
         self.config = config = tensors.blueprint.config
-        locality = [config.has_local_rope(layer) for layer in range(config.dims.layers)]
-        rotaries = {local: Rotary(config, context, local=local) for local in set(locality)}
-        self.layers: Iterable[Layer] = tensors.layers(
-            lambda held, index: Layer(held, self.blueprint, index, rotaries[locality[index]], settings)
-        )
-        self._output = tensors.output(lambda held: Linear([held], int8=settings.int8, threads=settings.threads))
+        locality = {config.has_local_rope(layer) for layer in range(config.dims.layers)}
+        self._rotaries = {local: Rotary(config, context, local=local) for local in locality}
+        self.layers: Iterable[Layer] = tensors.layers(lambda held, index: self.layer_of(index, held))
+        self._output = tensors.output(self.output_of)
         self._factor = np.float32(sqrt(config.dims.hidden)) if config.family.graph.scaled_embedding else None
         self._softcap = float(config.values.get("final_logit_softcapping") or 0.0)
         self._free = [Buffers(config, 1)]
@@ -187,7 +185,11 @@ class Decoder(Uncopied):
 
     def embed(self, ids: Array) -> Array:
         """What enters the first layer for these tokens, f32 (n, hidden)."""
-        x = np.ascontiguousarray(self._embedding[ids])
+        return self.scaled(self._embedding[ids])
+
+    def scaled(self, rows: Array) -> Array:
+        """Rows of the embedding as they enter the first layer."""
+        x = np.ascontiguousarray(rows)
         return x if self._factor is None else x * self._factor
 
     def output_input(self, x: Array) -> Array:
@@ -238,13 +240,25 @@ class Decoder(Uncopied):
             for layer in self.layers:
                 layer(x, cache, buffers)
             cache.advance(len(ids))
-            wanted = x if every else x[-1:]
-            logits = np.empty((len(wanted), self.vocabulary), np.float32) if every or out is None else out
-            for rows, product in self._output:
-                part = logits if product.rows == self.vocabulary else np.empty((len(wanted), product.rows), np.float32)
-                product(wanted, part, gain=self._norm, eps=float(self.config.values["rms_norm_eps"]))
-                if part is not logits:
-                    logits[:, rows] = part
-            if self._softcap:
-                kernels.softcap(logits, self._softcap)
-            return logits
+            return self.logits(x if every else x[-1:], None if every else out)
+
+    def logits(self, x: Array, out: Array | None = None, output: Iterable[tuple[slice, Linear]] | None = None) -> Array:
+        """f32 (n, vocab) from what leaves the last layer, by another output where one is given; for whoever has the tensors'
+        turn."""
+        logits = np.empty((len(x), self.vocabulary), np.float32) if out is None else out
+        for rows, product in output or self._output:
+            part = logits if product.rows == self.vocabulary else np.empty((len(x), product.rows), np.float32)
+            product(x, part, gain=self._norm, eps=float(self.config.values["rms_norm_eps"]))
+            if part is not logits:
+                logits[:, rows] = part
+        if self._softcap:
+            kernels.softcap(logits, self._softcap)
+        return logits
+
+    def layer_of(self, index: int, tensors: Mapping[str, EncodedTensor]) -> Layer:
+        """A layer of this model with these tensors for its own."""
+        return Layer(tensors, self.blueprint, index, self._rotaries[self.config.has_local_rope(index)], self.settings)
+
+    def output_of(self, tensor: EncodedTensor) -> Linear:
+        """The output with this matrix for its own."""
+        return Linear([tensor], int8=self.settings.int8, threads=self.settings.threads)
