@@ -141,8 +141,8 @@ def test_there_is_no_place_for_gram_matrices(toy: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["gguf", "dat"])
 def test_llama_cpp_finds_the_same_on_the_same_tokens(toy: Path, tmp_path: Path, suffix: str) -> None:
-    """Its imatrix of the same model and windows. Both compute in f32, but its cache holds keys and values in f16: 2^-11 of each,
-    twice in a square.
+    """Its imatrix of the same model and windows. Both compute in f32: what comes before attention differs by rounding alone. Its
+    cache holds keys and values in f16, 2^-11 of each and twice that in a square, which is the rest, summed over channels.
     """
     golden = GOLDEN / "imatrix" / f"toy.imatrix.{suffix}"
     with open_statistics(golden) as theirs, open_model(toy, kv="f32", int8=False) as model:
@@ -155,5 +155,7 @@ def test_llama_cpp_finds_the_same_on_the_same_tokens(toy: Path, tmp_path: Path, 
                 one, other = theirs.inputs_of(name), ours.inputs_of(name)
                 assert one is not None
                 assert other is not None
-                assert np.allclose(one.importance, other.importance, rtol=4 * 2.0**-11), name
+                assert np.abs(one.importance - other.importance).sum() <= 2 * 2.0**-11 * other.importance.sum(), name
+                if name == "blk.0.attn_q.weight":
+                    assert np.allclose(one.importance, other.importance, rtol=1e-5)
     convert(toy, tmp_path / "out.gguf", quant="iq4_nl", statistics=golden)
