@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -57,6 +58,11 @@ _OF_PLAN = {"plan_file", "source", "gate_text", "allow_ungated", "force", *_RUNN
     type=LocalPath(dir_okay=False),
     help="What the matrices are multiplied with: a file of `flyweight calibrate`, or an imatrix of llama.cpp.",
 )
+@click.option("--calibrate", is_flag=True, help="Gather statistics first, on text of many kinds that comes with Flyweight.")
+@click.option(
+    "--calibrate-text", type=LocalPath(exists=True, dir_okay=False), multiple=True,
+    help="Gather statistics first, on this UTF-8 text; several times for several.",
+)  # fmt: skip
 @click.option("--stats-of-another-model", is_flag=True, help="Use statistics although they are of other weights.")
 @click.option(
     "--dtype",
@@ -90,6 +96,8 @@ def command(
     deltas: tuple[Path, ...],
     recipe: Path | None,
     stats: Path | None,
+    calibrate: bool,
+    calibrate_text: tuple[Path, ...],
     stats_of_another_model: bool,
     dtype: str | None,
     shard_size: int | None,
@@ -121,6 +129,7 @@ def command(
       flyweight convert model-hf model-4bit --to mlx --quant int4
       flyweight convert model.gguf model.safetensors          # copies every quantized byte
       flyweight convert model-hf out.gguf --quant q4_k --stats model.stats
+      flyweight convert model-hf out.gguf --quant q4_k --calibrate
       flyweight convert model-hf out.gguf --quant q4_0 --dry-run --json
       flyweight convert model-hf out.gguf --quant q4_0 --plan-out plan.json && flyweight convert --plan plan.json
       flyweight convert base-hf tuned.gguf --delta tuned.wdelta --quant q4_0
@@ -130,6 +139,12 @@ def command(
     """
     if quant is not None and recipe is not None:
         raise click.UsageError("--quant and --recipe cannot be used together")
+    if stats is not None and (calibrate or calibrate_text):
+        raise click.UsageError("--stats and --calibrate cannot be used together")
+    if plan_out is not None and (calibrate or calibrate_text):
+        raise click.UsageError("a plan needs its statistics in a file: `flyweight calibrate SOURCE -o FILE`, then --stats FILE")
+    if calibrate or calibrate_text:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from flyweight.api import convert, execute
     from flyweight.pipeline.adding import add_form, open_addition
     from flyweight.pipeline.conversion import conflict_of, open_conversion, open_plan, target_container
@@ -164,7 +179,8 @@ def command(
         wish |= {"statistics_of_another_model": stats_of_another_model}
         title = f"{source} → {destination}"
         planned = partial(open_conversion, source, destination, digests=plan_digests, **wish, **judged)
-        carry_out = partial(convert, source, destination, **wish, **judged, **replacing)
+        chosen: bool | tuple[Path, ...] = calibrate_text or calibrate
+        carry_out = partial(convert, source, destination, **wish, **judged, **replacing, calibrate=chosen)
     if plan_digests and plan_out is None:
         raise click.UsageError("--plan-digests goes with --plan-out")
     if dry_run or plan_out is not None:

@@ -141,8 +141,8 @@ def test_there_is_no_place_for_gram_matrices(toy: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["gguf", "dat"])
 def test_llama_cpp_finds_the_same_on_the_same_tokens(toy: Path, tmp_path: Path, suffix: str) -> None:
-    """Its imatrix of the same model and windows. Both compute in f32: what comes before attention differs by rounding alone. Its
-    cache holds keys and values in f16, 2^-11 of each and twice that in a square, which is the rest, summed over channels.
+    """Its imatrix of the same model and windows. Both compute in f32: what comes before attention differs by rounding alone.
+    Its cache holds keys and values in f16, 2^-11 of each and twice that in a square, which is the rest, summed over channels.
     """
     golden = GOLDEN / "imatrix" / f"toy.imatrix.{suffix}"
     with open_statistics(golden) as theirs, open_model(toy, kv="f32", int8=False) as model:
