@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 from flyweight import pipeline
@@ -13,8 +16,17 @@ __all__ = ["convert", "execute"]
 
 
 @wraps(pipeline.convert)
-def convert(*arguments: Any, **options: Any) -> ConversionReport:
-    return pipeline.convert(*arguments, **{"measure": measure, "measure_costs": measure_costs, **options})
+def convert(*arguments: Any, calibrate: bool | Sequence[Path | str] = False, **options: Any) -> ConversionReport:
+    """As the pipeline's; with `calibrate` statistics of the source are gathered first, on these texts or on those shipped."""
+    options = {"measure": measure, "measure_costs": measure_costs, **options}
+    if not calibrate:
+        return pipeline.convert(*arguments, **options)
+    from flyweight.calibration.before_conversion import calibrated  # which needs the runtime
+
+    texts = () if isinstance(calibrate, bool) else tuple(calibrate)
+    with calibrated(*arguments, texts=texts, **options) as (statistics, note):
+        report = pipeline.convert(*arguments, **{**options, "statistics": statistics})
+    return replace(report, notes=(*report.notes, note))
 
 
 @wraps(pipeline.execute)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -57,7 +58,23 @@ _OF_PLAN = {"plan_file", "source", "gate_text", "allow_ungated", "force", *_RUNN
     type=LocalPath(dir_okay=False),
     help="What the matrices are multiplied with: a file of `flyweight calibrate`, or an imatrix of llama.cpp.",
 )
+@click.option("--calibrate", is_flag=True, help="Gather statistics first, on text of many kinds that comes with Flyweight.")
+@click.option(
+    "--calibrate-text", type=LocalPath(exists=True, dir_okay=False), multiple=True,
+    help="Gather statistics first, on this UTF-8 text; several times for several.",
+)  # fmt: skip
 @click.option("--stats-of-another-model", is_flag=True, help="Use statistics although they are of other weights.")
+@click.option(
+    "--target-size", metavar="SIZE", callback=size_argument,
+    help="Choose the type of every matrix so that all that is written takes this many bytes: 900M, 4.5G. Needs statistics.",
+)  # fmt: skip
+@click.option(
+    "--target-bpw", type=click.FloatRange(0, 64, min_open=True), metavar="BITS",
+    help="The same by bits for each weight: 4.25.",
+)  # fmt: skip
+@click.option(
+    "--recipe-out", type=LocalPath(), metavar="FILE", help="Write the recipe that was chosen for a size, as --recipe takes it."
+)
 @click.option(
     "--dtype",
     metavar="TYPE",
@@ -90,7 +107,12 @@ def command(
     deltas: tuple[Path, ...],
     recipe: Path | None,
     stats: Path | None,
+    calibrate: bool,
+    calibrate_text: tuple[Path, ...],
     stats_of_another_model: bool,
+    target_size: int | None,
+    target_bpw: float | None,
+    recipe_out: Path | None,
     dtype: str | None,
     shard_size: int | None,
     dry_run: bool,
@@ -121,6 +143,8 @@ def command(
       flyweight convert model-hf model-4bit --to mlx --quant int4
       flyweight convert model.gguf model.safetensors          # copies every quantized byte
       flyweight convert model-hf out.gguf --quant q4_k --stats model.stats
+      flyweight convert model-hf out.gguf --quant q4_k_m --calibrate
+      flyweight convert model-hf out.gguf --target-bpw 4.25 --stats model.stats --recipe-out chosen.toml
       flyweight convert model-hf out.gguf --quant q4_0 --dry-run --json
       flyweight convert model-hf out.gguf --quant q4_0 --plan-out plan.json && flyweight convert --plan plan.json
       flyweight convert base-hf tuned.gguf --delta tuned.wdelta --quant q4_0
@@ -130,7 +154,19 @@ def command(
     """
     if quant is not None and recipe is not None:
         raise click.UsageError("--quant and --recipe cannot be used together")
+    sized = target_size is not None or target_bpw is not None
+    if (target_size is not None) + (target_bpw is not None) + (quant is not None) + (recipe is not None) > 1:
+        raise click.UsageError("--quant, --recipe, --target-size and --target-bpw cannot be used together")
+    if recipe_out is not None and not sized:
+        raise click.UsageError("--recipe-out goes with --target-size or --target-bpw")
+    if stats is not None and (calibrate or calibrate_text):
+        raise click.UsageError("--stats and --calibrate cannot be used together")
+    if plan_out is not None and (calibrate or calibrate_text):
+        raise click.UsageError("a plan needs its statistics in a file: `flyweight calibrate SOURCE -o FILE`, then --stats FILE")
+    if calibrate or calibrate_text:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from flyweight.api import convert, execute
+    from flyweight.measuring import measure_costs
     from flyweight.pipeline.adding import add_form, open_addition
     from flyweight.pipeline.conversion import conflict_of, open_conversion, open_plan, target_container
     from flyweight.pipeline.plans.plan import Plan
@@ -168,10 +204,13 @@ def command(
             raise click.UsageError(conflict)
         wish: dict[str, Any] = {"deltas": deltas, "to": to, "quant": quant, "recipe": recipe, "dtype": dtype}
         wish |= {"shard_bytes": shard_size, "extras": extras, "statistics": stats}
-        wish |= {"statistics_of_another_model": stats_of_another_model}
+        wish |= {"statistics_of_another_model": stats_of_another_model, "recipe_out": recipe_out}
+        if sized:
+            wish |= {"target_size": target_size, "target_bpw": target_bpw, "measure_costs": measure_costs}
         title = f"{source} → {destination}"
         planned = partial(open_conversion, source, destination, digests=plan_digests, **wish, **judged)
-        carry_out = partial(convert, source, destination, notify=tell, **wish, **judged, **replacing)
+        chosen: bool | tuple[Path, ...] = calibrate_text or calibrate
+        carry_out = partial(convert, source, destination, notify=tell, **wish, **judged, **replacing, calibrate=chosen)
     if plan_digests and plan_out is None:
         raise click.UsageError("--plan-digests goes with --plan-out")
     if dry_run or plan_out is not None:

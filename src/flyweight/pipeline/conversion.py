@@ -33,7 +33,7 @@ from flyweight.pipeline.plans.plan import Plan
 from flyweight.pipeline.plans.planning import job_of_plan, make_job
 from flyweight.pipeline.plans.quantization_names import recipe_for
 from flyweight.pipeline.plans.recipe import Recipe
-from flyweight.pipeline.plans.recipe_file import load_recipe
+from flyweight.pipeline.plans.recipe_file import load_recipe, save_recipe
 from flyweight.pipeline.plans.target_size import Size, recipe_of_size
 
 _AUTO = "auto"
@@ -82,9 +82,11 @@ def plan_conversion(
     known_from: Path | None = None,
     size: Size | None = None,
     costs: Mapping[str, Cost] | None = None,
+    recipe_out: Path | None = None,
 ) -> Job:
     """What `convert` would do, `known` being what is in the file `known_from`; with `digests` its inputs are known by these, so
-    that copies of them will do. With a `size` the types of matrices are chosen for it, by what an error of each `costs`.
+    that copies of them will do. With a `size` the types of matrices are chosen for it, by what an error of each `costs`, and
+    the recipe goes to `recipe_out`.
 
     ResourceError if a codec has to be fitted to a tensor that the memory does not hold, GateError if the checkpoint needs
     a gate itself that it has not passed.
@@ -121,6 +123,8 @@ def plan_conversion(
     notes: tuple[str, ...] = ()
     if size is not None:
         chosen, notes = recipe_of_size(checkpoint, container, size, known, costs or {}, lambda recipe: planned(recipe=recipe))
+        if recipe_out is not None:
+            save_recipe(chosen, recipe_out)
     job = planned(recipe=chosen)
     job = replace(job, notes=notes + job.notes)
     if (wish := _target_wish(extras)) is not None:
@@ -250,6 +254,7 @@ def convert(
     target_bpw: float | None = None,
     measure_costs: MeasureCosts | None = None,
     progress_of_costs: Callable[[int, int], None] | None = None,
+    recipe_out: Path | None = None,
     measure: Measure | None = None,
     gate_text: Path | str | None = None,
     allow_ungated: bool = False,
@@ -264,8 +269,8 @@ def convert(
     `statistics`, a file of `flyweight calibrate` or of llama.cpp's imatrix, tell quantizers what an error costs. They must be
     of this model, in whatever format, unless `statistics_of_another_model`.
 
-    With `target_size` or `target_bpw`, bits a weight of all that is written, the type of every matrix is chosen so that the model
-    loses least; it needs statistics.
+    With `target_size` or `target_bpw`, bits a weight of all that is written, the type of every matrix is chosen so that the
+    model loses least; it needs statistics.
 
     Sizes are bytes, or text such as "5G". If there is an accuracy gate, the output is measured before it is published, on
     `gate_text` or on text that the source model generates. An output that fails, or that cannot be measured because there is
@@ -283,7 +288,7 @@ def convert(
         source, destination, deltas=deltas, in_f32=in_f32, to=to, quant=quant, recipe=recipe, dtype=dtype,
         shard_bytes=shard_bytes, max_ram=max_ram, extras=extras, allow_ungated=allow_ungated, statistics=statistics,
         statistics_of_another_model=statistics_of_another_model, target_size=target_size, target_bpw=target_bpw,
-        measure_costs=measure_costs, progress_of_costs=progress_of_costs,
+        measure_costs=measure_costs, progress_of_costs=progress_of_costs, recipe_out=recipe_out,
     ) as job:  # fmt: skip
         return _carried_out(
             job, source, destination, started, jobs=jobs, max_ram=max_ram, measure=measure, gate_text=gate_text,

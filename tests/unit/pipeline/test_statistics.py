@@ -178,3 +178,31 @@ def test_tied_outputs_are_known(tmp_path: Path) -> None:
         assert found.inputs_of("model.embed_tokens.weight") is not None
         assert found.inputs_of("lm_head.weight") is None
     convert(tied, tmp_path / "out.gguf", quant="q4_0", statistics=tmp_path / "tied.stats")
+
+
+def test_statistics_can_be_gathered_on_the_way(toy: Path, tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text(WORDS.content)
+    calibrate(toy, tmp_path / "words.stats", texts=[tmp_path / "words.txt"])
+    convert(toy, tmp_path / "a.gguf", quant="iq4_nl", statistics=tmp_path / "words.stats")
+    report = flyweight.convert(toy, tmp_path / "b.gguf", quant="iq4_nl", calibrate=[tmp_path / "words.txt"])
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+    assert any("calibrated on" in note for note in report.notes)
+    done = command("convert", toy, tmp_path / "c.gguf", "--quant", "iq4_nl", "--calibrate-text", tmp_path / "words.txt")
+    assert done.code == 0, done.said
+    assert (tmp_path / "c.gguf").read_bytes() == (tmp_path / "a.gguf").read_bytes()
+    done = command("convert", toy, tmp_path / "d.gguf", "--quant", "iq4_nl", "--calibrate", "--json")
+    assert done.code == 0, done.said
+    assert {path.name for path in tmp_path.iterdir()} == {"words.txt", "words.stats", *(f"{x}.gguf" for x in "abcd")}
+
+
+def test_what_is_refused_is_refused_before_anything_is_gathered(toy: Path, tmp_path: Path) -> None:
+    (tmp_path / "there.gguf").write_bytes(b"GGUF")
+    for arguments, code in (
+        (("there.gguf", "--quant", "q4_0"), 6),
+        (("new.gguf", "--quant", "q9_9"), 4),
+        (("new.gguf", "--stats", tmp_path / "there.gguf"), 2),
+        (("new.gguf", "--plan-out", tmp_path / "plan.json"), 2),
+    ):
+        done = command("convert", toy, tmp_path / arguments[0], *arguments[1:], "--calibrate")
+        assert done.code == code, (arguments, done.said)
+    assert {path.name for path in tmp_path.iterdir()} == {"there.gguf"}

@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from flyweight.calibration import calibrate
+from flyweight.calibration.layer_walk import LayerWalk
 from flyweight.calibration.sampling import Text
 from flyweight.foundation.errors import FlyweightError
 from flyweight.pipeline import convert
+from flyweight.runtime import open_model
 from flyweight.statistics_files.known_files import open_statistics
+from support import GOLDEN
 from support.toys import toy_llama_files, write_files
 
 WORDS = Text("words.txt", "abc ab a b 12 c! " * 400)
@@ -134,3 +137,25 @@ def test_there_is_no_place_for_gram_matrices(toy: Path, tmp_path: Path) -> None:
     with pytest.raises(FlyweightError, match="E_STATISTICS"):
         calibrate(toy, tmp_path / "x.gguf", texts=[WORDS], tokens=1024, window=32, gram=True)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", ["gguf", "dat"])
+def test_llama_cpp_finds_the_same_on_the_same_tokens(toy: Path, tmp_path: Path, suffix: str) -> None:
+    """Its imatrix of the same model and windows. Both compute in f32: what comes before attention differs by rounding alone.
+    Its cache holds keys and values in f16, 2^-11 of each and twice that in a square, which is the rest, summed over channels.
+    """
+    golden = GOLDEN / "imatrix" / f"toy.imatrix.{suffix}"
+    with open_statistics(golden) as theirs, open_model(toy, kv="f32", int8=False) as model:
+        ids = np.array(model.tokenizer.encode(WORDS.content, special=False))[:512].reshape(16, 32)
+        LayerWalk(model, tmp_path / "x.gguf", ids, gram=False).carry_out({}, resume=False, force=False, progress=None)
+        with open_statistics(tmp_path / "x.gguf") as ours:
+            assert theirs.matrices == ours.matrices
+            assert theirs.about["windows"] == 16
+            for name in theirs.matrices:
+                one, other = theirs.inputs_of(name), ours.inputs_of(name)
+                assert one is not None
+                assert other is not None
+                assert np.abs(one.importance - other.importance).sum() <= 2 * 2.0**-11 * other.importance.sum(), name
+                if name == "blk.0.attn_q.weight":
+                    assert np.allclose(one.importance, other.importance, rtol=1e-5)
+    convert(toy, tmp_path / "out.gguf", quant="iq4_nl", statistics=golden)

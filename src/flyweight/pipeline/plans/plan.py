@@ -26,13 +26,13 @@ from flyweight.foundation import strict_json
 from flyweight.foundation.accuracy_gate import Gate
 from flyweight.foundation.cursor import check_shape
 from flyweight.foundation.dtypes import DType
-from flyweight.foundation.errors import FlyweightError, MalformedError, OutputError, UnsupportedError
+from flyweight.foundation.errors import FlyweightError, MalformedError, UnsupportedError
 from flyweight.foundation.limits import MAX_SIZE
 from flyweight.foundation.tensor import CodecSpec, TensorSpec
 from flyweight.models import Transform
 from flyweight.pipeline.plans.inputs import SOURCE, STATISTICS, Input
 from flyweight.sources import FileSource, Identity, local_path
-from flyweight.writing import Folder
+from flyweight.writing import write_new
 
 VERSION = 1
 Action = Literal["remux", "repack", "transcode", "add"]
@@ -179,11 +179,7 @@ class Plan:
     def save(self, path: Path | str) -> None:
         """Write it to a file that is not there yet."""
         path = Path(os.path.abspath(local_path(path)))
-        content = self.to_json(path.parent)
-        with Folder(path.parent) as folder:
-            if folder.status(path.name) is not None:
-                raise OutputError("already exists", code="E_EXISTS", file=str(path), hint="remove it, or choose another name")
-            folder.replace(path.name, content)
+        write_new(path, [self.to_json(path.parent)])
 
     @classmethod
     def load(cls, path: Path | str) -> Plan:

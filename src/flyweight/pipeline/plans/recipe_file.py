@@ -51,6 +51,7 @@ from flyweight.foundation.errors import FlyweightError, UnsupportedError
 from flyweight.foundation.tensor import RAW, CodecSpec
 from flyweight.pipeline.plans.recipe import Choice, Recipe, Rule, choice
 from flyweight.pipeline.plans.rule_conditions import Condition, Layers
+from flyweight.writing import write_new
 
 _RECIPE = frozenset({"rules", "name", "protect", "matrices_only", "gate"})
 _RULE = frozenset({"match", "layers", "when", "codec", "params", "quantizer", "dtype", "sparsity", "cosine", "otherwise"})
@@ -96,6 +97,11 @@ def _only(table: Mapping[str, Any], allowed: frozenset[str]) -> None:
 def recipe_text(recipe: Recipe, comment: str = "") -> str:
     """The TOML that `load_recipe` reads as this recipe. What has its default is left out."""
     return "\n".join(_lines(recipe, comment)) + "\n"
+
+
+def save_recipe(recipe: Recipe, path: Path) -> None:
+    """To a file that is not there yet."""
+    write_new(path, [recipe_text(recipe).encode()])
 
 
 def _lines(recipe: Recipe, comment: str) -> Iterator[str]:

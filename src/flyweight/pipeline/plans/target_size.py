@@ -127,7 +127,7 @@ def _some_rows(checkpoint: Checkpoint, entry: Entry) -> np.ndarray:
 
 
 def _error(rows: np.ndarray, spec: CodecSpec, inputs: InputStatistics | None) -> float:
-    """The mean of Σ (E·x)² over the inputs, of these rows; as their search alone leaves it, or less where errors are fed back."""
+    """The mean of Σ (E·x)² over the inputs, of these rows: as a search leaves it, or less where errors are fed back."""
     codec, own = codec_for(spec), TensorSpec(rows.shape, DType.F32)
     quantizer = codec.quantizer if inputs is None else codec.searched_by
     error = rows - codec.decode(own, QUANTIZERS[quantizer](rows, codec, own, inputs))

@@ -1,0 +1,55 @@
+"""Statistics for one conversion: gathered before it, in a file beside its destination that goes when it is done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from flyweight.calibration.gathering import calibrate
+from flyweight.calibration.shipped import shipped_texts
+from flyweight.codecs import codec_for
+from flyweight.foundation.errors import InterruptedRunError, OutputError
+from flyweight.foundation.input_statistics import Statistics
+from flyweight.pipeline.conversion import open_conversion
+from flyweight.statistics_files.known_files import open_statistics
+
+_OF_RUN = frozenset({"measure", "gate_text", "resume", "force", "progress", "jobs", "notify"})
+_OF_SIZE = frozenset({"target_size", "target_bpw", "measure_costs", "progress_of_costs", "recipe_out"})
+"""What a conversion is not planned with before there are statistics."""
+
+
+@contextmanager
+def calibrated(
+    source: Path | str, destination: Path | str, *, texts: Sequence[Path | str] = (), **options: Any
+) -> Iterator[tuple[Statistics, str]]:
+    """Statistics of the source, and a line about them. The conversion is planned before that, so that it is refused at once."""
+    if options.get("statistics") is not None:
+        raise ValueError("give statistics, or have them gathered, not both")
+    options.pop("statistics", None)
+    destination = Path(os.path.abspath(destination))
+    if destination.exists() and not (options.get("force") or options.get("resume")):
+        raise OutputError("already exists", code="E_EXISTS", file=str(destination), hint="use --force to replace it")
+    with open_conversion(source, destination, **{key: value for key, value in options.items() if key not in _OF_RUN}) as job:
+        gram = any(step.action == "transcode" and codec_for(step.codec).alone for step in job.plan.steps)
+    place = destination.with_name(f".{destination.name}.statistics")
+    done = calibrate(
+        source, place, texts=texts or shipped_texts(), deltas=options.get("deltas", ()), gram=gram,
+        threads=options.get("jobs"), max_ram=options.get("max_ram"), resume=bool(options.get("resume")), force=True,
+    )  # fmt: skip
+    try:
+        with open_statistics(place) as statistics:
+            yield statistics, "; ".join((f"calibrated on {done.tokens} tokens", *done.notes))
+    except InterruptedRunError:  # another run replaces it
+        raise
+    except BaseException:
+        _remove(place)
+        raise
+    _remove(place)
+
+
+def _remove(place: Path) -> None:
+    with suppress(FileNotFoundError):
+        place.unlink()
