@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from flyweight.containers.container import Container, Placement
+from flyweight.containers.container import Placement
 from flyweight.foundation.limits import human_bytes
 from flyweight.foundation.manifest import Entry
 from flyweight.foundation.tensor import RAW
@@ -46,9 +46,7 @@ def dense_note(steps: Iterable[Step], recipe: Recipe, placement: Placement) -> I
     yield f"{count} {_types(entries[step.name] for step in plain)} ({_of(held, placement)}): {'; '.join(reasons)}"
 
 
-def decoded_note(
-    steps: Iterable[Step], recipe: Recipe, sources: Mapping[str, Entry], placement: Placement, container: Container
-) -> Iterator[str]:
+def decoded_note(steps: Iterable[Step], recipe: Recipe, sources: Mapping[str, Entry], placement: Placement) -> Iterator[str]:
     """One line on tensors that are decoded because the target has no codec for them, and nobody asked for that."""
     if recipe.quantizes or any(rule.choice.codec == RAW for rule in recipe.rules):
         return
@@ -59,7 +57,7 @@ def decoded_note(
         codecs = ", ".join(sorted({sources[step.name].codec.name for step in decoded}))
         subject = f"{len(decoded)} tensors are" if len(decoded) > 1 else "1 tensor is"
         yield (
-            f"{subject} decoded from {codecs} to {_types(entries[step.name] for step in decoded)} for a {container.title}: "
+            f"{subject} decoded from {codecs} to {_types(entries[step.name] for step in decoded)}: "
             f"{human_bytes(after)}, {after / before:.1f} times the source; {_SMALL}"
         )
 

@@ -120,7 +120,7 @@ def make_job(
     sources = {step.name: manifest.entries[step.source] for step in steps if step.source and not step.draft}
     notes += notes_of_steps(steps, recipe)
     notes += dense_note(steps, recipe, placement)
-    notes += () if dtype else decoded_note(steps, recipe, sources, placement, container)
+    notes += () if dtype else decoded_note(steps, recipe, sources, placement)
     notes += placement.notes
     plan = Plan(container, name, inputs, recipe.as_json(), tuple(steps), dtype, shard_bytes, made or {})
     return Job(plan, checkpoint, placement, draft, translation.added, tuple(notes))

@@ -132,7 +132,7 @@ def _require_storable(container: Container, recipe: Recipe, quant: str) -> None:
         known = ", ".join(container.quants) if isinstance(container, HasPresets) else "see `flyweight formats`"
         raise UnsupportedError(
             f"{container.name} cannot store {refused[-1].name}, which '{quant}' asks for", code="E_QUANT",
-            hint=f"names for a {container.title}: {known}",
+            hint=f"names for {container.title}: {known}",
         )  # fmt: skip
 
 
