@@ -42,7 +42,7 @@ def names() -> Iterator[str]:
     yield from gguf_mixes.MIXES
     yield from (f"int{bits}" for bits in range(2, 9))
     yield from (
-        codec.name for codec in CODECS if codec.encodes and codec.name != RAW.name and gguf_mixes.mix(codec.name) is None
+        codec.name for codec in CODECS if codec.encodes and codec is not CODECS[RAW.name] and gguf_mixes.mix(codec.name) is None
     )
 
 
