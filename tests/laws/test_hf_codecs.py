@@ -82,10 +82,10 @@ def test_a_model_in_any_codec_is_a_model(codec: str, model: Path, tmp_path: Path
         assert all(len({e.file for e in entry.extents.values()}) == 1 for entry in checkpoint.manifest.entries.values())
 
     plain = tmp_path / "plain"
-    flyweight.convert(sharded, plain, to="hf", quant="dense")
+    flyweight.convert(sharded, plain, to="hf", quant="dense", dtype="f32")
     assert flyweight.diff(plain, made).identical
     assert "quantization_config" not in json.loads((plain / "config.json").read_bytes())
-    flyweight.convert(made, tmp_path / "m.gguf", quant="dense")
+    flyweight.convert(made, tmp_path / "m.gguf", quant="dense", dtype="f32")
     assert flyweight.diff(tmp_path / "m.gguf", plain).identical
 
     run("run", made, "abc", "--raw", "--max-tokens", 2, "--exact", "--allow-ungated")

@@ -130,9 +130,9 @@ class GgmlBlocks(Codec):
         return parts
 
     def f16_bound(self, spec: TensorSpec, parts: Parts) -> float | None:
-        blocks = self._blocks(parts)
-        if not self.steps or not len(blocks):
+        if not self.steps or not spec.size:
             return 0.0 if self.steps else None
+        blocks = self._blocks(parts)
         fields = (blocks[:, at : at + 2].view("<f2") for at, _ in self.scales)
         return float(sum(count * float(np.abs(field).max()) for count, field in zip(self.steps, fields, strict=True)))
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,7 +41,7 @@ from flyweight.pipeline.matrix_inputs import NONE, MatrixInputs
 from flyweight.pipeline.plans.inputs import SOURCE, Input, input_of
 from flyweight.pipeline.plans.job import Job
 from flyweight.pipeline.plans.plan import Action, Plan, Step
-from flyweight.pipeline.plans.plan_notes import NOT_QUANTIZED, decoded_note, dense_note, notes_of_steps
+from flyweight.pipeline.plans.plan_notes import NOT_QUANTIZED, Asked, decoded_note, dense_note, notes_of_steps
 from flyweight.pipeline.plans.recipe import DENSE, KEEP, SAME_CODES, Choice, Recipe, Rule, choice
 from flyweight.pipeline.plans.rule_conditions import ModelTraits
 from flyweight.pipeline.rows import decode_rows, pruned, read_rows, slabs
@@ -79,7 +79,8 @@ def make_job(
     tensors = {new.name: manifest.entries[old].spec for old, new in translation.tensors.items()}
     recipe = replace(recipe, model=ModelTraits.of(tensors, statistics=bool(known)))
     wishes = Wishes(recipe, dtype, container.dense.vectors if dialect != manifest.dialect else None, max_ram, known)
-    notes = [*recipe.notes, *translation.notes, *(f"{name} is not copied: {why}" for name, why in translation.dropped.items())]
+    asked = Asked.by(recipe.as_json())
+    notes = [*asked.notes, *translation.notes, *(f"{name} is not copied: {why}" for name, why in translation.dropped.items())]
     if isinstance(checkpoint.container, Restates):
         notes += checkpoint.container.restated(checkpoint.bundle)
     as_stored = Wishes(Recipe("keep"), None, None, max_ram)
@@ -119,11 +120,12 @@ def make_job(
     if changes and isinstance(container, Describes):
         metadata = container.describe(entries, metadata, recipe.name)
     placement = container.place(Manifest(container.name, entries, metadata, side, dialect), name, shard_bytes)
-    sources = {step.name: manifest.entries[step.source] for step in steps if step.source and not step.draft}
-    notes += notes_of_steps(steps, recipe)
+    known_steps = [step for step in steps if step.source in manifest.entries and not step.draft]
+    sources = {step.name: manifest.entries[str(step.source)] for step in known_steps}
+    notes += notes_of_steps(steps, asked)
     notes += _unknown(steps, known)
-    notes += dense_note(steps, recipe, placement)
-    notes += () if dtype else decoded_note(steps, recipe, sources, placement, container)
+    notes += dense_note(steps, asked, sources, placement)
+    notes += () if dtype else decoded_note(steps, asked, sources, placement)
     notes += placement.notes
     plan = Plan(container, name, inputs, recipe.as_json(), tuple(steps), dtype, shard_bytes, made or {})
     return Job(plan, checkpoint, placement, draft, translation.added, tuple(notes), known)
@@ -430,11 +432,16 @@ class Planned(Recipe):
 
     steps: tuple[Step, ...] = ()
     choices: Mapping[str, Choice] = field(default_factory=dict)
+    stated: Mapping[str, Any] = field(default_factory=dict)
+    """The recipe, as the plan has it."""
 
     @classmethod
     def by(cls, plan: Plan) -> Planned:
         choices = {step.name: _choice(step) for step in plan.steps if step.source is not None and not step.draft}
-        return cls(plan.recipe["name"], gate=plan.limits, steps=plan.steps, choices=choices)
+        return cls(plan.recipe["name"], gate=plan.limits, steps=plan.steps, choices=choices, stated=plan.recipe)
+
+    def as_json(self) -> dict[str, Any]:
+        return dict(self.stated)
 
     def choose(self, spec: TensorSpec, *names: str) -> Choice:
         return self.choices.get(names[-1], KEEP)
@@ -474,9 +481,8 @@ def job_of_plan(
 ) -> Job:
     """A plan that was made before, for its source, which is the same as then (`require_same`)."""
     order = {step.source: place for place, step in enumerate(plan.steps) if not step.draft}
-    job = make_job(
+    return make_job(
         checkpoint, plan.container, name, recipe=Planned.by(plan), dtype=plan.dtype, shard_bytes=plan.shard_bytes,
         max_ram=max_ram, draft=draft, files=files, inputs=plan.inputs, made=plan.made,
         order=lambda entry: order.get(entry.name, 0), known=known,
     )  # fmt: skip
-    return replace(job, plan=replace(job.plan, recipe=plan.recipe))

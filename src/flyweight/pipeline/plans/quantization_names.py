@@ -42,7 +42,7 @@ def names() -> Iterator[str]:
     yield from gguf_mixes.MIXES
     yield from (f"int{bits}" for bits in range(2, 9))
     yield from (
-        codec.name for codec in CODECS if codec.encodes and codec.name != RAW.name and gguf_mixes.mix(codec.name) is None
+        codec.name for codec in CODECS if codec.encodes and codec is not CODECS[RAW.name] and gguf_mixes.mix(codec.name) is None
     )
 
 
@@ -132,7 +132,7 @@ def _require_storable(container: Container, recipe: Recipe, quant: str) -> None:
         known = ", ".join(container.quants) if isinstance(container, HasPresets) else "see `flyweight formats`"
         raise UnsupportedError(
             f"{container.name} cannot store {refused[-1].name}, which '{quant}' asks for", code="E_QUANT",
-            hint=f"names for a {container.title}: {known}",
+            hint=f"names for {container.title}: {known}",
         )  # fmt: skip
 
 

@@ -161,12 +161,6 @@ class Recipe:
     notes: tuple[str, ...] = ()
     """What is to be said whenever it is used."""
 
-    @property
-    def quantizes(self) -> bool:
-        """Whether it asks for codes of matrices, so that one which gets none is worth a word."""
-        codecs = [rule.choice.codec for rule in self.rules]
-        return any(codec is not None and codec != RAW and not codec_for(of_tensor(codec, _ANY)).exact for codec in codecs)
-
     def choose(self, spec: TensorSpec, *names: str) -> Choice:
         vector = len(spec.shape) < 2
         if vector and (self.protect or self.matrices_only):
@@ -182,7 +176,8 @@ class Recipe:
         rules = [rule.as_json() for rule in self.rules]
         masks = {"masks": self.masks.as_json()} if self.masks else {}
         gate = {"gate": self.gate.as_json()} if self.gate else {}
-        return {"name": self.name, "protect": self.protect, "rules": rules} | masks | gate
+        notes = {"notes": list(self.notes)} if self.notes else {}
+        return {"name": self.name, "protect": self.protect, "rules": rules} | masks | gate | notes
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from flyweight.containers.container import Container
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.tensor import RAW, CodecSpec, TensorSpec
+from flyweight.pipeline.plans.plan_notes import Asked
 from flyweight.pipeline.plans.quantization_names import names, recipe_for
 from flyweight.pipeline.plans.recipe import Recipe, of_tensor
 from flyweight.pipeline.plans.rule_conditions import ModelTraits
@@ -72,7 +73,8 @@ def listed(container: Container | None = None) -> Iterator[Listed]:
     for name in dict.fromkeys((*names(), *own)):
         found = {target.name: recipe for target in targets if (recipe := _recipe(target, name)) is not None}
         if found:
-            usual = "hf" if "hf" in found else next(iter(found))  # where a name means what it means everywhere
+            special = {target.name for target in targets if isinstance(target, HasPresets)}
+            usual = next((target for target in found if target not in special), next(iter(found)))  # as it is meant everywhere
             recipe = found[usual]
             yield Listed(name, bits_per_weight(recipe, CONTAINERS[usual]), tuple(found), words_of(name, recipe))
 
@@ -101,7 +103,7 @@ def words_of(name: str, recipe: Recipe) -> str:
 def _brief(codec: CodecSpec) -> str:
     if codec == RAW:
         return "plain numbers"
-    if codec.name == "affine" and codec.params.get("axis") == -1:
+    if {"bits", "group", "axis"} <= codec.params.keys():
         return f"{codec.integer('bits')} bits, groups of {codec.integer('group') or 'a row'}"
     return codec.name
 
@@ -110,11 +112,11 @@ def bits_per_weight(recipe: Recipe, container: Container) -> float | None:
     """Of the model above in a format; None where a codec's size depends on the values, or nothing is chosen."""
     model = _model()
     recipe = replace(recipe, model=ModelTraits.of(model))
-    total = 0
+    total, quantizes = 0, Asked.by(recipe.as_json()).codes
     for name, spec in model.items():
         chosen = recipe.choose(spec, name)
         if chosen.codec is None or chosen.codec == RAW:
-            if not recipe.quantizes and chosen.dtype is None:
+            if not quantizes and chosen.dtype is None:
                 return None
             total += spec.size * (chosen.dtype.bits if chosen.dtype else 16)
             continue

@@ -121,7 +121,7 @@ params = { bits = 8, group = 32, form = "symmetric" }
 def test_a_recipe_asks_for_a_correction_and_for_groups(written: Path, tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text(RECIPE)
     report = flyweight.convert(written / "toy", tmp_path / "m", to="npy_dir", recipe=tmp_path / "r.toml")
-    assert not report.notes
+    assert [note for note in report.notes if "2 matrices stay" not in note] == []
     assert array(tmp_path / "m", Q_KEY + "__lra").shape == (64, 8)
     assert array(tmp_path / "m", "model__layers__0__mlp__down_proj__weight__s").shape == (64, 3)
     (tmp_path / "m" / "flyweight.json").unlink()
