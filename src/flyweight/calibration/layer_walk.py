@@ -39,7 +39,7 @@ from flyweight.pipeline.plans.inputs import input_of
 from flyweight.runtime import Model
 from flyweight.runtime.batch import Windows
 from flyweight.runtime.decoder import Buffers, Joint
-from flyweight.statistics_files.known_files import form_for
+from flyweight.statistics_files.known_files import IMATRIX_SUFFIXES, form_for
 from flyweight.statistics_files.statistics_form import Form, Gathered, Wanted
 
 Array = np.ndarray[Any, Any]
@@ -73,8 +73,14 @@ class LayerWalk:
         self.rows = {name: spec.rows for name, spec in specs.items()}
         self.inputs = {names: int(specs[names[0]].columns) for names in joint}
         self.sketch = sketch_of(model.checkpoint, tensors.blueprint)
-        called = {name: DIALECTS["gguf"].stored(f"{name}.weight", self.config).name for name in self.rows}
-        self.called = called if self.config.family.form(GgufForm) else {}
+        has_names = self.config.family.form(GgufForm) is not None
+        gguf = DIALECTS["gguf"]
+        self.called = {name: gguf.stored(f"{name}.weight", self.config).name for name in self.rows} if has_names else {}
+        if destination.suffix in IMATRIX_SUFFIXES and not has_names:
+            raise UnsupportedError(
+                f"GGUF has no names for {self.config.family.model_type} models, and an imatrix goes by these",
+                code="E_STATISTICS", hint="give the output another suffix, such as .stats",
+            )  # fmt: skip
         self.form: Form = form_for(destination, self.called, count)
         if gram and not self.form.gives_gram:
             raise UnsupportedError(

@@ -130,7 +130,8 @@ def _read_gguf(bundle: Bundle, path: Path) -> StoredStatistics:
 
 def _numbers(bundle: Bundle, entry: Entry) -> Array:
     extent = entry.extents["data"]
-    return np.frombuffer(bundle[extent.file].read(extent.offset, extent.nbytes), "<f4").astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        return np.frombuffer(bundle[extent.file].read(extent.offset, extent.nbytes), "<f4").astype(np.float64)
 
 
 # .dat -------------------------------------------------------------------------------------------
@@ -185,7 +186,8 @@ def read_dat(path: Path) -> StoredStatistics:
             if name in found or not 0 < calls < 2**31 or not columns:
                 raise cursor.malformed(f"'{name}' appears twice, or has no calls or columns", _CODE)
             cursor.spend(4 * columns, "importance")
-            values = np.frombuffer(cursor.take(4 * columns, "importance"), "<f4").astype(np.float64)
+            with np.errstate(invalid="ignore"):  # of a signalling NaN, which is refused as any other
+                values = np.frombuffer(cursor.take(4 * columns, "importance"), "<f4").astype(np.float64)
             try:
                 found[name] = Measured(checked_importance(values / calls, name=name), 0)
             except FlyweightError as error:

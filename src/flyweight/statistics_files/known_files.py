@@ -27,6 +27,7 @@ def open_statistics(path: Path | str) -> StoredStatistics:
     )  # fmt: skip
 
 
+IMATRIX_SUFFIXES = (".gguf", ".dat")
 _KINDS = ((is_statistics_file, read_statistics_file), (is_gguf, read_imatrix), (is_dat, read_dat))
 
 

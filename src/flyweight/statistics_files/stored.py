@@ -97,7 +97,8 @@ class _Inputs(InputStatistics):
 
 def checked_importance(importance: Array, *, name: str) -> Array:
     """f32 (columns,): finite numbers of 0 or more, not all of them 0."""
-    values = np.asarray(importance, np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is not finite, and refused
+        values = np.asarray(importance, np.float32)
     if values.ndim != 1 or not len(values) or not np.isfinite(values).all() or values.min() < 0:
         raise MalformedError(
             "importance must be finite numbers of 0 or more, one for each column", code="E_STATISTICS", tensor=name

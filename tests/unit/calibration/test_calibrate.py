@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,17 @@ import pytest
 from flyweight.calibration import calibrate, input_sums, layer_walk
 from flyweight.calibration.layer_walk import LayerWalk
 from flyweight.calibration.sampling import Text
+from flyweight.checkpoint import open_checkpoint
 from flyweight.foundation.errors import FlyweightError
 from flyweight.pipeline import convert
 from flyweight.runtime import open_model
+from flyweight.runtime.decoder import Settings
+from flyweight.runtime.model import Model
+from flyweight.runtime.tensors import Streamed
 from flyweight.statistics_files.known_files import open_statistics
 from support import GOLDEN
 from support.calibrating import tapped
+from support.command_line import flyweight as command
 from support.toys import CONFIG, toy_llama_files, write_files
 
 DECODERS = GOLDEN / "decoders"
@@ -189,3 +195,57 @@ def test_another_run_is_not_taken_for_this_one(toy: Path, tmp_path: Path) -> Non
     out = tmp_path / "out"
     subprocess.run([sys.executable, "-c", KILLED, str(toy), str(out), "5"], capture_output=True)
     refused("E_RESUME", toy, out, texts=[WORDS], tokens=1024, window=32, resume=True)
+
+
+def test_streamed_weights_give_the_same_bytes(tmp_path: Path) -> None:
+    windows = np.random.default_rng(3).integers(0, 64, (11, 12))
+    walk_over(DECODERS / "llama", tmp_path / "kept", windows)
+    with open_checkpoint(DECODERS / "llama") as checkpoint:
+        model = Model(checkpoint, Streamed(checkpoint), 64, Settings(int8=False, threads=2), "f32")
+        LayerWalk(model, tmp_path / "streamed", windows, gram=True).carry_out({}, resume=False, force=False, progress=None)
+    assert (tmp_path / "kept").read_bytes() == (tmp_path / "streamed").read_bytes()
+
+
+def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
+    """Beyond the tokens themselves, of which there are three copies of eight bytes for a moment."""
+
+    def peak(count: int) -> int:
+        windows = np.random.default_rng(3).integers(0, 64, (count, 12))
+        tracemalloc.start()
+        try:
+            walk_over(DECODERS / "llama", tmp_path / str(count), windows)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(400)  # what is loaded once
+    few, many = 400, 6000
+    assert peak(many) - peak(few + 1) < 4 * 8 * 12 * (many - few) + (256 << 10)
+    stream = 4 * 32 * 12 * many
+    assert 4 * 8 * 12 * (many - few) + (256 << 10) < stream, "a layer's inputs in memory would show"
+
+
+def test_on_the_command_line(toy: Path, tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text(WORDS.content)
+    options = ("--text", tmp_path / "words.txt", "--tokens", 512, "--window", 32)
+    done = command("calibrate", toy, "-o", tmp_path / "a.stats", *options, "--gram", "--json")
+    assert done.code == 0, done.said
+    assert done.json()["tokens"] == 512
+    assert done.json()["gram"] is True
+    calibrate(toy, tmp_path / "b.stats", texts=[tmp_path / "words.txt"], tokens=512, window=32, gram=True)
+    assert (tmp_path / "a.stats").read_bytes() == (tmp_path / "b.stats").read_bytes()
+    for arguments, code in (
+        ((toy, "-o", tmp_path / "a.stats", *options), 6),
+        ((toy, "-o", tmp_path / "c.stats", "--text", tmp_path / "none.txt"), 2),
+        ((tmp_path / "words.txt", "-o", tmp_path / "c.stats"), 4),
+        ((toy, "-o", tmp_path / "missing" / "c.stats", *options), 6),
+        ((toy,), 2),
+        ((toy, "-o", tmp_path / "c.gguf", *options, "--gram"), 4),
+    ):
+        done = command("calibrate", *arguments)
+        done.check()
+        assert done.code == code, (arguments, done.said)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.stats", "b.stats", "words.txt"}
+    shown = command("inspect", tmp_path / "a.stats")
+    assert shown.code == 0
+    assert "flyweight.statistics" in shown.said
