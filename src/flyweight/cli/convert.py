@@ -78,7 +78,7 @@ _OF_PLAN = {"plan_file", "source", "gate_text", "allow_ungated", "force", *_RUNN
 @click.option(
     "--dtype",
     metavar="TYPE",
-    help="Element type of tensors that are not quantized: f32, f16, bf16. Default: one that loses nothing.",
+    help="Element type of tensors that are not quantized: f32, f16, bf16. Default: one that loses nothing measurable.",
 )
 @click.option("--shard-size", metavar="SIZE", callback=size_argument, help="Split the output into files of about this size.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")

@@ -238,5 +238,7 @@ def test_row_stands_for_the_columns_at_every_depth(tmp_path: Path) -> None:
     )
     choice = load_recipe(tmp_path / "r.toml").rules[0].choice
     assert choice.codec is not None
-    assert choice.codec.params["inner"] == CodecSpec("affine", {"group": "row"})
+    inner = choice.codec.params["inner"]
+    assert isinstance(inner, CodecSpec)
+    assert inner == Affine().spec.with_params(group="row")
     assert choice.for_tensor(TensorSpec((1, 96), DType.F32)).codec == Corrected(Affine(group=96).spec).spec

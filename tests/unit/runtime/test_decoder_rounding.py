@@ -80,7 +80,9 @@ def test_int8_activations_cost_a_product_half_a_step_of_each(monkeypatch: pytest
 
     monkeypatch.setattr(kernels, "multiply", multiply)
     monkeypatch.setattr(kernels, "gated", gated)
-    convert(DECODERS / "llama", tmp_path / "model.gguf", quant="q8_0")
+    recipe = tmp_path / "layers.toml"
+    recipe.write_text('protect = true\n[[rules]]\nmatch = "*"\ncodec = "q8_0"\n')
+    convert(DECODERS / "llama", tmp_path / "model.gguf", recipe=recipe)
     with open_model(tmp_path / "model.gguf", int8=True, kv="f32", context=64) as model:
         cache = model.cache()
         for tokens in ([3, 1, 4, 1, 5, 9, 2, 6], [5], [3]):

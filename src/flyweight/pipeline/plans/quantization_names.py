@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 from flyweight.codecs import CODECS, codec_for
@@ -41,9 +42,8 @@ def names() -> Iterator[str]:
     yield from ("keep", "dense", *(dtype.label for dtype in _PLAIN))
     yield from gguf_mixes.MIXES
     yield from (f"int{bits}" for bits in range(2, 9))
-    yield from (
-        codec.name for codec in CODECS if codec.encodes and codec is not CODECS[RAW.name] and gguf_mixes.mix(codec.name) is None
-    )
+    others = (name for name in CODECS.lines if name != RAW.name and gguf_mixes.mix(name) is None)
+    yield from (name for name in others if CODECS[name].encodes)
 
 
 def recipe_for(container: Container, quant: str, extras: Any = None) -> Recipe:
@@ -136,6 +136,7 @@ def _require_storable(container: Container, recipe: Recipe, quant: str) -> None:
         )  # fmt: skip
 
 
+@lru_cache(1 << 10)
 def stores(container: Container, codec: CodecSpec) -> bool:
     """Whether a format can store a codec for some tensor."""
     own = codec_for(adapted(container, of_tensor(codec, _LARGE)))
