@@ -51,6 +51,7 @@ VERBS = {
     "inspect": Verb(["inspect", "npy"], ["npy"], reads=True),
     "verify": Verb(["verify", "npy"], ["npy"], reads=True),
     "diff": Verb(["diff", "npy", "hf"], ["npy", "hf"], reads=True),
+    "calibrate": Verb(["calibrate", "words", "-o", "out", "--tokens", "64", "--window", "8", "--threads", "1"], ["words"]),
     "eval": Verb(["eval", "llama", "--text", "text.txt", "--context", "16"], ["llama", "text.txt"], reads=True),
     "run": Verb(["run", "words", "abc", "--max-tokens", "1"], ["words"], reads=True),
     "run --tier": Verb(["run", "words", "abc", "--max-tokens", "1", "--tier", "cache"], ["words"], reads=True),

@@ -43,6 +43,7 @@ VERBS = (
     Verb(("run", "{model}", "ab c", "--json", *_TWO)),
     Verb(("chat", "{model}", *_TWO), stdin="ab c\n/exit\n"),
     Verb(("eval", "{model}", "--text", "{text}", "--context", "8", "--tokens", "16", "--threads", "1", "--json")),
+    Verb(("calibrate", "{model}", "-o", "{out}/x.stats", "--gram", "--tokens", "64", "--window", "8", "--threads", "1")),
     Verb(("ane", "plan", "{model}", "--target", "M1", "--all", "--facts")),
     Verb(("ane", "plan", "{model}", "--target", "M2", "--form", "auto", "--html", "{out}/plan.html", "--json")),
     Verb(("ane", "compare", "{model}", "--form", "sparse")),

@@ -79,6 +79,7 @@ INVOCATIONS: dict[str, Callable[[Path, Path], tuple[object, ...]]] = {
     "extract": lambda model, out: (model, "files", out / "parts"),
     "run": lambda model, _: (model, "abc", "--raw", "--max-tokens", 1, "-v"),
     "eval": lambda model, out: (model, "--text", out / "text.txt"),
+    "calibrate": lambda model, out: (model, "-o", out / "made.stats", "--tokens", 64, "--window", 8),
     "ane plan": lambda model, _: (model, "--target", "M1", "--form", "auto"),
     "ane compare": lambda model, _: (model,),
     "cache ls": lambda model, _: (model,),
