@@ -50,31 +50,79 @@ void sum_chunks(const float* x, size_t columns, float* sums, float* half_sums) {
     }
 }
 
-// code = rint(x · (127 / peak)), scale = peak / 127. A peak too small for its inverse gives zeros, one that is not finite a NaN scale.
-void quantize(const float* __restrict x, size_t columns, int8_t* __restrict codes, float* __restrict scale, float* __restrict sums,
-              float* __restrict half_sums) {
-    for (; columns; columns -= 32, x += 32, codes += 32, half_sums += 2) {
-        I32x8 peaks = magnitudes(load8(x));
-        for (int i = 8; i < 32; i += 8) peaks = greatest(peaks, magnitudes(load8(x + i)));
-        const uint32_t bits = uint32_t(over_lanes(peaks, [](I32x8 a, I32x8 b) { return greatest(a, b); }));
-        const float peak = float_of(bits), steps = 127.0f / peak;
-        const bool fits = bits < infinite_bits && bits_of(steps) < infinite_bits;
-        *scale = bits >= infinite_bits ? float_of(0x7fc00000) : fits ? peak / 127.0f : 0.0f;
-        int32_t whole[2] = {};
-        if (fits)
-            for (int half = 0; half < 2; ++half) whole[half] = round16(x + 16 * half, steps, codes + 16 * half);
-        else
-            for (int i = 0; i < 32; ++i) codes[i] = 0;
-        for (int half = 0; half < 2; ++half) half_sums[half] = *scale * float(whole[half]);
-        *sums++ = *scale++ * float(whole[0] + whole[1]);
+// What rounds values of these peaks to steps of them: the scale, and its inverse. A peak too small for its inverse gives zeros, one that
+// is not finite a NaN scale.
+struct Steps {
+    F32x8 scale, inverse;
+
+    Steps(I32x8 peaks, float count) {
+        const F32x8 peak = F32x8(peaks), steps = all8(count) / peak;
+        const I32x8 finite = peaks < int32_t(infinite_bits), fits = finite & (I32x8(steps) < int32_t(infinite_bits));
+        scale = F32x8(I32x8(peak / all8(count)) & fits | 0x7fc00000 & ~finite);
+        inverse = F32x8(I32x8(steps) & fits);
+        used = fits;
+    }
+    I32x8 codes(F32x8 values) const { return rounded(F32x8(I32x8(values) & used) * inverse); }
+
+  private:
+    I32x8 used;
+};
+
+// Bytes in the order of a form, with a scale for every four: code = rint(x · (127 / peak)), scale = peak / 127.
+template <Order order>
+void quantize_few(const float* __restrict x, size_t columns, const flyweight::Rounded& out) {
+    int8_t* codes = out.codes;
+    float *scale = out.scale, *sums = out.sums, *half_sums = out.half_sums;
+    for (; columns; columns -= 32, x += 32, codes += 32, scale += 8, half_sums += 2) {
+        F32x8 values[4];  // the first of each four, their second, third and fourth
+        for (int i = 0; i < 4; ++i)
+            values[i] = F32x8{x[column_of<order>(i)], x[column_of<order>(4 + i)], x[column_of<order>(8 + i)], x[column_of<order>(12 + i)],
+                              x[column_of<order>(16 + i)], x[column_of<order>(20 + i)], x[column_of<order>(24 + i)], x[column_of<order>(28 + i)]};
+        I32x8 peaks = magnitudes(values[0]);
+        for (int i = 1; i < 4; ++i) peaks = greatest(peaks, magnitudes(values[i]));
+        const Steps steps(peaks, 127);
+        I32x8 bytes = {}, sum = {};
+        for (int i = 0; i < 4; ++i) {
+            const I32x8 whole = steps.codes(values[i]);
+            bytes |= (whole & 255) << 8 * i, sum += whole;
+        }
+        __builtin_memcpy(codes, &bytes, sizeof bytes);
+        store8(scale, steps.scale);
+        const F32x8 each = steps.scale * to_floats(sum);
+        for (int half = 0; half < 2; ++half)
+            half_sums[half] = (each[4 * half] + each[4 * half + 1]) + (each[4 * half + 2] + each[4 * half + 3]);
+        *sums++ = half_sums[0] + half_sums[1];
     }
 }
 
-void reorder_codes(const int8_t* __restrict codes, size_t columns, Order order, int8_t* __restrict out) {
-    with_order(order, [=]<Order own>() {
-        for (size_t from = 0; from < columns; from += 32)
-            for (int i = 0; i < 32; ++i) out[from + i] = codes[from + column_of<own>(i)];
-    });
+// Two bytes in the order of a form, with a scale for every 32: 128 · high + code = rint(x · (16256 / peak)), scale = peak / 16256.
+template <Order order>
+void quantize_many(const float* __restrict x, size_t columns, const flyweight::Rounded& out) {
+    int8_t *codes = out.codes, *high = out.high;
+    float *scale = out.scale, *sums = out.sums, *half_sums = out.half_sums;
+    for (; columns; columns -= 32, x += 32, codes += 32, high += 32, half_sums += 2) {
+        I32x8 peaks = magnitudes(load8(x));
+        for (int i = 8; i < 32; i += 8) peaks = greatest(peaks, magnitudes(load8(x + i)));
+        const int32_t peak = over_lanes(peaks, [](I32x8 a, I32x8 b) { return greatest(a, b); });
+        const Steps steps(I32x8{} + peak, 127 * 128);
+        int32_t whole[32], sum[2] = {};
+        for (int i = 0; i < 32; i += 8) {
+            const I32x8 some = steps.codes(load8(x + i));
+            __builtin_memcpy(whole + i, &some, sizeof some);
+        }
+        for (int i = 0; i < 32; ++i) {
+            const int32_t own = whole[column_of<order>(i)], above = own + 64 >> 7;
+            codes[i] = int8_t(own - (above << 7)), high[i] = int8_t(above);
+        }
+        for (int i = 0; i < 32; ++i) sum[i / 16] += whole[i];
+        *scale++ = steps.scale[0];
+        for (int half = 0; half < 2; ++half) half_sums[half] = steps.scale[0] * float(sum[half]);
+        *sums++ = steps.scale[0] * float(sum[0] + sum[1]);
+    }
+}
+
+void quantize(const float* x, size_t columns, Order order, const flyweight::Rounded& out) {
+    with_order(order, [&]<Order own>() { out.high ? quantize_many<own>(x, columns, out) : quantize_few<own>(x, columns, out); });
 }
 
 // z / (1 + e^−t). Where t is beyond ±87 the exponential is held there: what is lost is below 2^-125 of z.
@@ -108,7 +156,6 @@ void gate_with(float* gate, const float* up, size_t count) {
     X(reorder, reorder)                 \
     X(sum, sum_chunks)                  \
     X(quantize, quantize)               \
-    X(reorder_codes, reorder_codes)     \
     X(silu, gate_with<::silu>)          \
     X(gelu_tanh, gate_with<::gelu_tanh>)
 FLYWEIGHT_TABLE(ActivationKernels)

@@ -30,7 +30,7 @@ struct Form {
     int rows_in_byte;  // of groups across the rows, else 0
     ProductKernel FloatProducts::*f32;
     ProductKernel Int8Products::*int8;
-    PanelKernel Int8Panels::*panels;
+    ProductKernel Int8Panels::*panels;
 };
 
 template <class Row>
@@ -41,7 +41,7 @@ constexpr int rows_in_byte() {
 
 template <class Row>
 constexpr Form form_of(const char* name, ProductKernel FloatProducts::*f32, ProductKernel Int8Products::*int8 = nullptr,
-                       PanelKernel Int8Panels::*panels = nullptr) {
+                       ProductKernel Int8Panels::*panels = nullptr) {
     return {name, Row::order, Row::elements, Row::bytes, Row::bits, Row::scale_parts, requires { Row::maskable; },
             rows_in_byte<Row>(), f32, int8, panels};
 }
@@ -186,22 +186,22 @@ struct Call {
     void (*gate)(float* gate, const float* up, size_t count) = nullptr;
     bool gate_last = false;
 
-    // What activations are for a form. Many are not int8 with codes of eight bits where f32 is as fast.
+    // What activations are for a form. Many are f32 where that is as fast.
     Type type(size_t form, size_t items) const {
         const int bits = forms[form].bits;
         if (!rounded) return f32;
-        if (bits) return bits < 8 || items < many || active<Int8Panels>().takes_signed_codes() ? int8 : f32;
+        if (bits) return items < many || active<Int8Panels>().take_codes() ? int8 : f32;
         return form == bf16_form && items >= many && active<Bf16Products>().many ? bf16 : f32;
     }
 
     void run(const Part& part, size_t piece) const {
         const Weights& w = *part.weights;
         const Form& form = forms[w.form];
-        size_t first = piece * part.rows;
+        const size_t first = piece * part.rows;
         const size_t last = std::min(w.rows, first + part.rows);
         switch (type(w.form, activations.count)) {
             case int8:
-                if (activations.count >= many) first = (active<Int8Panels>().*form.panels)(w, activations, first, last, part.to);
+                if (activations.count >= many) return (active<Int8Panels>().*form.panels)(w, activations, first, last, part.to);
                 return (active<Int8Products>().*form.int8)(w, activations, first, last, part.to);
             case bf16: return active<Bf16Products>().many(w, activations, first, last, part.to);
             default: return (active<FloatProducts>().*form.f32)(w, activations, first, last, part.to);
@@ -219,8 +219,8 @@ struct Preparation {
     const float *x, *gain;
     float eps;
     size_t columns, runs;
-    float *straight, *ordered[orders], *scale, *sums, *half_sums;
-    int8_t* codes[orders];
+    float *straight, *ordered[orders], *sums, *half_sums;
+    Rounded rounded[orders];
     uint16_t* narrow;
 
     void row(size_t i) const {
@@ -229,18 +229,27 @@ struct Preparation {
             kernels.normalize(from, columns, gain, eps, straight + i * columns);
             from = straight + i * columns;
         }
-        for (size_t run = columns / 32; run < runs; ++run)
-            sums[i * runs + run] = scale[i * runs + run] = half_sums[2 * (i * runs + run)] = half_sums[2 * (i * runs + run) + 1] = 0;
-        if (codes[halves]) {
-            kernels.quantize(from, columns, codes[halves] + i * columns, scale + i * runs, sums + i * runs, half_sums + 2 * i * runs);
-            for (Order order : {pairs, fours})
-                if (codes[order]) kernels.reorder_codes(codes[halves] + i * columns, columns, order, codes[order] + i * columns);
-        } else {
+        if (sums) {
+            clear(sums + i * runs, half_sums + 2 * i * runs);
             kernels.sum(from, columns, sums + i * runs, half_sums + 2 * i * runs);
         }
-        for (Order order : {halves, pairs, fours})
+        for (Order order : {halves, pairs, fours}) {
             if (ordered[order]) kernels.reorder(from, columns, order, ordered[order] + i * columns);
+            const Rounded& to = rounded[order];
+            if (!to.codes) continue;
+            const Rounded own = {to.codes + i * columns, to.high ? to.high + i * columns : nullptr, to.scale + i * (to.high ? runs : columns / 4),
+                                 to.sums + i * runs, to.half_sums + 2 * i * runs};
+            clear(own.sums, own.half_sums);
+            kernels.quantize(from, columns, order, own);
+        }
         if (narrow) active<Streams>().f32_to_bf16(from, columns, narrow + i * columns);
+    }
+
+  private:
+    // What is beyond the columns.
+    void clear(float* own, float* own_halves) const {
+        std::fill(own + columns / 32, own + runs, 0.0f);
+        std::fill(own_halves + columns / 16, own_halves + 2 * runs, 0.0f);
     }
 };
 
@@ -254,18 +263,27 @@ bool multiply_all(Call& call, const float* x, size_t items, const float* gain, f
         call.gate_last |= gated && forms[form].rows_in_byte && items < many;
     }
     const size_t gate_floats = gated ? items * call.parts[0].weights->rows : 0;
-    Workspace workspace(items * (columns * (4 * sizeof(float) + 3 + sizeof(uint16_t)) + runs * 4 * sizeof(float)) + gate_floats * sizeof(float) + 64 * 13);
+    // Of a column, in floats and bytes, at most: four orders of x; three of codes, their second bytes and scales; bf16.
+    Workspace workspace(items * (columns * (4 * sizeof(float) + 3 * (2 + sizeof(float) / 4) + sizeof(uint16_t)) + runs * (4 * 3 + 3) * sizeof(float)) +
+                        gate_floats * sizeof(float) + 64 * 24);
     if (!workspace) return false;
-    Preparation ready{active<ActivationKernels>(), x, gain, eps, columns, runs, workspace.take<float>(gain ? items * columns : 0), {}, {}, {}, {}, {}, {}};
-    for (Order order : {halves, pairs, fours})
+    Preparation ready{active<ActivationKernels>(), x, gain, eps, columns, runs, workspace.take<float>(gain ? items * columns : 0), {}, {}, {}, {}, {}};
+    for (Order order : {halves, pairs, fours}) {
         if (wants[f32][order]) ready.ordered[order] = workspace.take<float>(items * columns);
-    if (wants[int8][halves] || wants[int8][pairs] || wants[int8][fours]) ready.codes[halves] = workspace.take<int8_t>(items * columns);
-    for (Order order : {pairs, fours})
-        if (wants[int8][order]) ready.codes[order] = workspace.take<int8_t>(items * columns);
+        if (!wants[int8][order]) continue;
+        const bool few = items < many;
+        Rounded& to = ready.rounded[order];
+        to.codes = workspace.take<int8_t>(items * columns);
+        if (!few) to.high = workspace.take<int8_t>(items * columns);
+        to.scale = workspace.take<float>(items * (few ? columns / 4 : runs));
+        to.sums = workspace.take<float>(items * runs);
+        to.half_sums = workspace.take<float>(2 * items * runs);
+    }
+    if (wants[f32][halves] || wants[f32][pairs] || wants[f32][fours]) {
+        ready.sums = workspace.take<float>(items * runs);
+        ready.half_sums = workspace.take<float>(2 * items * runs);
+    }
     if (wants[bf16][straight]) ready.narrow = workspace.take<uint16_t>(items * columns);
-    ready.scale = workspace.take<float>(items * runs);
-    ready.sums = workspace.take<float>(items * runs);
-    ready.half_sums = workspace.take<float>(2 * items * runs);
     if (gated) {
         call.parts[1].to.out = workspace.take<float>(gate_floats);
         call.parts[1].to.stride = call.parts[0].weights->rows;
@@ -276,7 +294,7 @@ bool multiply_all(Call& call, const float* x, size_t items, const float* gain, f
 
     Activations& a = call.activations;
     a = {items, columns, runs, {gain ? ready.straight : x, ready.ordered[halves], ready.ordered[pairs], ready.ordered[fours]},
-         {nullptr, ready.codes[halves], ready.codes[pairs], ready.codes[fours]}, ready.narrow, ready.scale, ready.sums, ready.half_sums};
+         {{}, ready.rounded[halves], ready.rounded[pairs], ready.rounded[fours]}, ready.narrow, ready.sums, ready.half_sums};
 
     // Small enough to be shared evenly, large enough not to be fetched often.
     size_t bytes = 0, pieces = 0;

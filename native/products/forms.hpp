@@ -26,8 +26,7 @@ using flyweight::Weights;
 constexpr int stretch = 8;
 
 inline I8x32 nibbles(const uint8_t* at) {
-    const U8x16 q = load(at);
-    return join(q, loosely_down(q, 4)) & 15;
+    return low_then_high(at) & 15;
 }
 
 struct Codes {

@@ -35,8 +35,8 @@ void masked_tile(const Weights& w, const Activations& a, size_t index, size_t it
     const Row row(w, index);
     const size_t chunks = w.columns / 32, block_chunks = Run ? Run : w.block_chunks;
     const size_t run_chunks = Run ? Run : Row::floats ? w.block_chunks : w.group_chunks;
-    const int8_t* codes = Int8 ? a.codes[Row::order] + item * a.columns : nullptr;
-    const float *x = Int8 ? nullptr : a.x[Row::order] + item * a.columns, *scale = a.scale + item * a.runs, *x_sums = a.sums + item * a.runs;
+    const flyweight::Rounded& rounded = a.rounded[Row::order];
+    const float *x = Int8 ? nullptr : a.x[Row::order] + item * a.columns, *x_sums = (Int8 ? rounded.sums : a.sums) + item * a.runs;
     F32x8 sums[N] = {};
     float biases[N] = {};
 
@@ -44,8 +44,8 @@ void masked_tile(const Weights& w, const Activations& a, size_t index, size_t it
         if constexpr (Int8) {
             const I8x32 own = row.codes(int(chunk));
             for (int n = 0; n < N; ++n) {
-                const F32x8 dot = dot32<Row::is_signed>(own, codes + n * a.columns + 32 * chunk, nullptr);
-                run[n] = fused(all8(scale[n * a.runs + chunk]), dot, run[n]);
+                const size_t at = (item + n) * a.columns + 32 * chunk;
+                run[n] = fused(load8(rounded.scale + at / 4), dot32<Row::is_signed>(own, rounded.codes + at, nullptr), run[n]);
             }
         } else {
             F32x8 values[4];

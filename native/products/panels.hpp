@@ -1,7 +1,8 @@
-// Products for many int8 activations: rows of codes are put side by side once for all of them.
+// Products for many activations of two bytes, on processors that multiply bytes (VNNI): rows of codes are put side by side once for all of
+// them. Others take f32, which is as fast there (spans.hpp).
 //
-// A register has four columns of each of eight rows (with VNNI, sixteen), so that its sums belong to rows: one conversion and one
-// multiplication with scales then serve 256 products (512). Columns are taken in spans that fit the nearest cache. A row depends on
+// A register has four columns of each of sixteen rows, or of eight at the end, so that its sums belong to rows: one conversion and
+// one multiplication with scales then serve 512 products. Columns are taken in spans that fit the nearest cache. A row depends on
 // nothing beside it: eight and sixteen at a time give the same bits.
 #pragma once
 
@@ -9,7 +10,7 @@
 
 namespace {
 
-#ifdef __AVX2__
+#ifdef __AVX512VNNI__
 
 constexpr int most_items = 4;
 
@@ -18,24 +19,20 @@ struct EightRows {
     using Floats = F32x8;
     using Whole = __m256i;
     static Floats all(float value) { return all8(value); }
-    static Floats floats(Whole whole) { return F32x8(_mm256_cvtepi32_ps(whole)); }
+    static Floats floats(Whole low, Whole high) { return __builtin_convertvector(I32x8(low) + (I32x8(high) << 7), F32x8); }
     static Whole repeated(int32_t four) { return _mm256_set1_epi32(four); }
-#ifdef __AVX512VNNI__
     static Whole add_dots(Whole sums, Whole bytes, Whole signed_bytes) { return _mm256_dpbusd_epi32(sums, bytes, signed_bytes); }
-#endif
 };
 
-#ifdef __AVX512VNNI__
 struct SixteenRows {
     static constexpr int rows = 16;
     using Floats = F32x16;
     using Whole = __m512i;
     static Floats all(float value) { return F32x16(_mm512_set1_ps(value)); }
-    static Floats floats(Whole whole) { return __builtin_convertvector(I32x16(whole), F32x16); }
+    static Floats floats(Whole low, Whole high) { return __builtin_convertvector(I32x16(low) + (I32x16(high) << 7), F32x16); }
     static Whole repeated(int32_t four) { return _mm512_set1_epi32(four); }
     static Whole add_dots(Whole sums, Whole bytes, Whole signed_bytes) { return _mm512_dpbusd_epi32(sums, bytes, signed_bytes); }
 };
-#endif
 
 // A span of rows: step j of a chunk has its columns 4j … 4j + 3, of one row after the other.
 template <class Side, int Halves>
@@ -65,8 +62,9 @@ inline void transpose(const __m256i (&in)[8], __m256i (&out)[8]) {
 template <class Row, class Side>
 void fill(Panel<Side, 1 + Row::halves>& panel, const Weights& w, size_t index, size_t first, size_t last) {
     for (int side = 0; side < Side::rows; side += 8, index += 8) {
-        Row row[8] = {{w, index}, {w, index + 1}, {w, index + 2}, {w, index + 3}, {w, index + 4}, {w, index + 5}, {w, index + 6},
-                      {w, index + 7}};
+        const auto at_most = [&](size_t own) { return own < w.rows ? own : w.rows - 1; };
+        Row row[8] = {{w, at_most(index)}, {w, at_most(index + 1)}, {w, at_most(index + 2)}, {w, at_most(index + 3)},
+                      {w, at_most(index + 4)}, {w, at_most(index + 5)}, {w, at_most(index + 6)}, {w, at_most(index + 7)}};
         for (size_t chunk = first; chunk < last; ++chunk) {
             const int k = int(chunk % stretch);
             const size_t at = chunk - first;
@@ -79,19 +77,15 @@ void fill(Panel<Side, 1 + Row::halves>& panel, const Weights& w, size_t index, s
             }
             transpose(codes, steps);
             for (int step = 0; step < 8; ++step) __builtin_memcpy(panel.codes[at][step] + 4 * side, &steps[step], sizeof steps[step]);
-#ifdef __AVX512VNNI__
             if constexpr (Row::is_signed) {
                 __m256i sums = _mm256_setzero_si256();
                 for (int step = 0; step < 8; ++step) sums = _mm256_dpbusd_epi32(sums, _mm256_set1_epi8(-128), steps[step]);
                 const __m256i start = _mm256_sub_epi32(_mm256_setzero_si256(), sums);
                 __builtin_memcpy(panel.starts[at] + side, &start, sizeof start);
             }
-#endif
         }
     }
 }
-
-#ifdef __AVX512VNNI__
 
 // Σ q·x over some steps. The instruction multiplies bytes with signed bytes: signed codes are those, and the activations count
 // from −128 on, Σ q·x = Σ q·(x + 128) − 128·Σ q.
@@ -112,104 +106,79 @@ inline void add_products(const uint8_t (*codes)[4 * Side::rows], const int8_t* x
     }
 }
 
-#else
-
-// Sums of products of pairs stay below 2^15 for so many steps: 15 · 254 · 8, 31 · 254 · 4, 63 · 254 · 2.
-constexpr int steps_in_16_bits(int bits) { return bits == 4 ? 8 : bits == 5 ? 4 : 2; }
-
-// Σ q·x over some steps, in 16 bits as long as they suffice.
-template <class Row, class Side, int Steps, int N>
-inline void add_products(const uint8_t (*codes)[4 * Side::rows], const int8_t* x, size_t stride, const int32_t*, __m256i (&whole)[N]) {
-    static_assert(!Row::is_signed);
-    constexpr int few = steps_in_16_bits(Row::bits) < Steps ? steps_in_16_bits(Row::bits) : Steps;
-    for (int begin = 0; begin < Steps; begin += few) {
-        __m256i words[N];
-        for (int step = begin; step < begin + few; ++step) {
-            const __m256i own = load_as<__m256i>(codes[step]);
-            for (int n = 0; n < N; ++n) {
-                const __m256i products = _mm256_maddubs_epi16(own, Side::repeated(load_as<int32_t>(x + n * stride + 4 * step)));
-                words[n] = step == begin ? products : _mm256_add_epi16(words[n], products);
-            }
-        }
-        for (int n = 0; n < N; ++n) {
-            const __m256i wide = _mm256_madd_epi16(words[n], _mm256_set1_epi16(1));
-            whole[n] = begin == 0 ? wide : _mm256_add_epi32(whole[n], wide);
-        }
-    }
-}
-
-#endif
-
 template <class Row, class Side, int N>
-inline void panel_tile(const Panel<Side, 1 + Row::halves>& panel, const Activations& a, const int8_t* x, size_t first, size_t last,
-                       size_t item, size_t index, const Products& to) {
+inline void panel_tile(const Panel<Side, 1 + Row::halves>& panel, const Activations& a, size_t first, size_t last, size_t item, size_t index,
+                       size_t rows, const Products& to) {
     using Floats = typename Side::Floats;
+    using Whole = typename Side::Whole;
     constexpr int parts = 1 + Row::halves, steps = 8 / parts;
+    const flyweight::Rounded& x = a.rounded[Row::order];
     Floats sums[N] = {};
     for (size_t chunk = first; chunk < last; ++chunk)
         for (int part = 0; part < parts; ++part) {
-            const size_t at = chunk - first;
-            typename Side::Whole whole[N];
-            add_products<Row, Side, steps>(panel.codes[at] + part * steps, x + item * a.columns + 32 * chunk + 4 * part * steps, a.columns,
-                                           panel.starts[at], whole);
+            const size_t at = chunk - first, column = item * a.columns + 32 * chunk + 4 * part * steps;
+            Whole low[N], high[N];
+            add_products<Row, Side, steps>(panel.codes[at] + part * steps, x.codes + column, a.columns, panel.starts[at], low);
+            add_products<Row, Side, steps>(panel.codes[at] + part * steps, x.high + column, a.columns, panel.starts[at], high);
             const Floats scale = load_as<Floats>(panel.scales[at][part]), bias = load_as<Floats>(panel.biases[at][part]);
             for (int n = 0; n < N; ++n) {
                 const size_t run = (item + n) * a.runs + chunk;
-                const float sum = parts == 2 ? a.half_sums[2 * run + part] : a.sums[run];
-                sums[n] = fused(scale * Side::all(a.scale[run]), Side::floats(whole[n]), fused(bias, Side::all(sum), sums[n]));
+                const float sum = parts == 2 ? x.half_sums[2 * run + part] : x.sums[run];
+                sums[n] = fused(scale * Side::all(x.scale[run]), Side::floats(low[n], high[n]), fused(bias, Side::all(sum), sums[n]));
             }
         }
     for (int n = 0; n < N; ++n) {
         float* at = to.out + (item + n) * to.stride + index;
         Floats values = sums[n];
+        if (rows < Side::rows) {
+            for (size_t r = 0; r < rows; ++r) put(to, item + n, index + r, values[r]);
+            continue;
+        }
         if (to.bias) values += load_as<Floats>(to.bias + index);
         if (to.add) values += load_as<Floats>(at);
         __builtin_memcpy(at, &values, sizeof values);
     }
 }
 
+// Panels with at least `least` rows; returns the first row that is left. What a panel has beyond the rows is their last one again.
 template <class Row, class Side>
-size_t panels(const Weights& w, const Activations& a, size_t first, size_t last, const Products& to) {
+size_t panels(const Weights& w, const Activations& a, size_t first, size_t last, size_t least, const Products& to) {
     Panel<Side, 1 + Row::halves> panel;
     const size_t chunks = w.columns / 32;
-    for (; first + Side::rows <= last; first += Side::rows)
+    for (; first + least <= last; first += Side::rows) {
+        const size_t rows = last - first < Side::rows ? last - first : Side::rows;
         for (size_t chunk = 0; chunk < chunks; chunk += span_chunks) {
             const size_t end = chunks - chunk < span_chunks ? chunks : chunk + span_chunks;
             fill<Row>(panel, w, first, chunk, end);
             const Products here = after(to, chunk);
             size_t item = 0;
             for (; item + most_items <= a.count; item += most_items)
-                panel_tile<Row, Side, most_items>(panel, a, a.codes[Row::order], chunk, end, item, first, here);
-            for (; item < a.count; ++item) panel_tile<Row, Side, 1>(panel, a, a.codes[Row::order], chunk, end, item, first, here);
+                panel_tile<Row, Side, most_items>(panel, a, chunk, end, item, first, rows, here);
+            for (; item < a.count; ++item) panel_tile<Row, Side, 1>(panel, a, chunk, end, item, first, rows, here);
         }
+    }
     return first;
 }
 
-#endif
-
-// Whole panels; returns the first row that is left. Without VNNI products of signed codes have no space in 16 bits.
 template <class Row>
-size_t panels_of([[maybe_unused]] const Weights& w, [[maybe_unused]] const Activations& a, size_t first, [[maybe_unused]] size_t last,
-                 [[maybe_unused]] const Products& to) {
-#ifdef __AVX512VNNI__
-    first = panels<Row, SixteenRows>(w, a, first, last, to);
-    return panels<Row, EightRows>(w, a, first, last, to);
-#elif defined(__AVX2__)
-    if constexpr (!Row::is_signed) return panels<Row, EightRows>(w, a, first, last, to);
-#endif
-    return first;
+void panels_of(const Weights& w, const Activations& a, size_t first, size_t last, const Products& to) {
+    first = panels<Row, SixteenRows>(w, a, first, last, SixteenRows::rows, to);
+    panels<Row, EightRows>(w, a, first, last, 1, to);
 }
 
-bool takes_signed_codes() {
-#ifdef __AVX512VNNI__
-    return true;
+bool take_codes() { return true; }
+
 #else
-    return false;
+
+template <class Row>
+constexpr flyweight::ProductKernel panels_of = nullptr;
+
+bool take_codes() { return false; }
+
 #endif
-}
 
 }  // namespace
 
 #define FLYWEIGHT_INT8_PANEL(form, X) X(form, panels_of<rows::form>)
-#define KERNELS_OF_Int8Panels(X) X(takes_signed_codes, takes_signed_codes) FLYWEIGHT_FORMS_OF_CODES(FLYWEIGHT_INT8_PANEL, X)
+#define KERNELS_OF_Int8Panels(X) X(take_codes, take_codes) FLYWEIGHT_FORMS_OF_CODES(FLYWEIGHT_INT8_PANEL, X)
 FLYWEIGHT_TABLE(Int8Panels)

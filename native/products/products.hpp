@@ -10,7 +10,7 @@ namespace flyweight {
 // column for a quarter.
 enum Order { straight, halves, pairs, fours, orders };
 
-// From so many activations on, weights are put ready for all of them: codes of up to six bits as codes, all others as f32.
+// From so many activations on, weights are put ready for all of them: as f32, or as codes where the processor multiplies bytes (panels.hpp).
 constexpr size_t many = 12;
 
 enum class ScaleType { f32, f16, bf16 };
@@ -30,16 +30,21 @@ struct Weights {
     uint8_t planes[64] = {};                          // byte i of sixteen floats, for i = 0 … 3
 };
 
-// Activations made ready, one row per product: as f32, as int8 with a scale per 32 columns, or as bf16. What no form of the call asks
-// for is null.
+// Activations as whole numbers, in the order of a form. Few are bytes with a scale for every four of them, that is for a lane of a sum.
+// Of many a lane is a row: they have a scale for every 32, and two bytes, 128 · high + codes.
+struct Rounded {
+    int8_t *codes, *high;     // (count, columns); high is of many alone
+    float* scale;             // (count, columns / 4) or (count, runs)
+    float *sums, *half_sums;  // (count, runs), (count, 2 · runs): Σx over each 32 columns, and over each 16
+};
+
+// Activations made ready, one row per product: as f32, as whole numbers, or as bf16. What no form of the call asks for is null.
 struct Activations {
-    size_t count, columns, runs;  // runs: columns / 32, rounded up to whole eights; what is beyond is zero
+    size_t count, columns, runs;  // runs: columns / 32, rounded up to whole eights; sums beyond are zero
     const float* x[orders];       // (count, columns)
-    const int8_t* codes[orders];  // (count, columns), in every order but straight
+    Rounded rounded[orders];      // in every order but straight
     const uint16_t* bf16;         // (count, columns)
-    const float* scale;           // (count, runs)
-    const float* sums;            // (count, runs): Σx over each 32 columns
-    const float* half_sums;       // (count, 2 · runs): and over each 16
+    const float *sums, *half_sums;  // of x as f32
 };
 
 struct Products {
@@ -51,7 +56,5 @@ struct Products {
 
 // Rows first to last of every product.
 using ProductKernel = void (*)(const Weights&, const Activations&, size_t first, size_t last, const Products&);
-// The same as far as whole panels go; returns the first row that is left.
-using PanelKernel = size_t (*)(const Weights&, const Activations&, size_t first, size_t last, const Products&);
 
 }  // namespace flyweight

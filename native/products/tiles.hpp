@@ -9,16 +9,17 @@
 
 namespace {
 
-// A stretch of Rows rows times N products. Scales of rows and activations meet eight chunks at a time.
+// A stretch of Rows rows times N products. Scales of rows come eight chunks at a time, those of activations eight to a chunk.
 template <bool Full, bool Int8, class Row, int Rows, int N>
 [[gnu::always_inline]] inline void add_stretch(Row* row, const Activations& a, size_t item, size_t which, int chunks, F32x8 (&sums)[Rows][N]) {
-    float scale[Rows][N][stretch];
+    const flyweight::Rounded& rounded = a.rounded[Row::order];
+    float scale[Rows][stretch];
     for (int r = 0; r < Rows; ++r) {
         row[r].template open<Full>(which, chunks);
+        store8(scale[r], row[r].scales);
         for (int n = 0; n < N; ++n) {
             const size_t run = (item + n) * a.runs + stretch * which;
-            store8(scale[r][n], Int8 ? row[r].scales * load8(a.scale + run) : row[r].scales);
-            sums[r][n] = row[r].add_bias(a.sums + run, a.half_sums + 2 * run, sums[r][n]);
+            sums[r][n] = row[r].add_bias((Int8 ? rounded.sums : a.sums) + run, (Int8 ? rounded.half_sums : a.half_sums) + 2 * run, sums[r][n]);
         }
     }
     // Unrolled, the shifts of a chunk in blocks of 256 are constants.
@@ -29,14 +30,15 @@ template <bool Full, bool Int8, class Row, int Rows, int N>
             const size_t column = 32 * (stretch * which + k);
             if constexpr (Int8) {
                 for (int n = 0; n < N; ++n) {
-                    const F32x8 dot = dot32<Row::is_signed>(codes, a.codes[Row::order] + (item + n) * a.columns + column, row[r].times(k));
-                    sums[r][n] = fused(all8(scale[r][n][k]), dot, sums[r][n]);
+                    const size_t at = (item + n) * a.columns + column;
+                    const F32x8 dot = dot32<Row::is_signed>(codes, rounded.codes + at, row[r].times(k));
+                    sums[r][n] = fused(all8(scale[r][k]), dot * load8(rounded.scale + at / 4), sums[r][n]);
                 }
             } else {
                 F32x8 values[4];
                 widen32<Row::is_signed>(codes, values);
                 for (int n = 0; n < N; ++n) {
-                    F32x8 s = all8(scale[r][n][k]);
+                    F32x8 s = all8(scale[r][k]);
                     if (const int16_t* times = row[r].times(k)) {  // the first half of a register is the first sixteen columns
                         const float first = times[0], last = times[1];
                         s *= F32x8{first, first, first, first, last, last, last, last};

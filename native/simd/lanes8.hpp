@@ -23,6 +23,16 @@ inline I8x32 join(U8x16 low, U8x16 high) {
 #endif
 }
 
+// Sixteen bytes, and the same with their high halves shifted down to the low ones; what is above those is anything.
+inline I8x32 low_then_high(const uint8_t* at) {
+#ifdef __AVX2__
+    return I8x32(_mm256_srlv_epi64(_mm256_broadcastsi128_si256(load_as<__m128i>(at)), _mm256_setr_epi64x(0, 0, 4, 4)));
+#else
+    const U8x16 q = load(at);
+    return join(q, loosely_down(q, 4));
+#endif
+}
+
 inline F32x8 f16x8(const void* at) {
 #ifdef __AVX2__
     return F32x8(_mm256_cvtph_ps(load_as<__m128i>(at)));
@@ -176,19 +186,8 @@ inline void f16_pairs_apart(const uint8_t* at, size_t step, F32x8& first, F32x8&
     second = F32x8(_mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1)));
 }
 
-// Sixteen whole numbers nearest to x · steps, which must be within ±127; and their sum.
-inline int32_t round16(const float* x, float steps, int8_t* codes) {
-    const __m256 times = _mm256_set1_ps(steps);
-    const __m256i low = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), times));
-    const __m256i high = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), times));
-    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8);
-    const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(codes), bytes);
-    __m256i both = _mm256_add_epi32(low, high);
-    __m128i sums = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
-    sums = _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0x4e));
-    return _mm_cvtsi128_si32(_mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0xb1)));
-}
+// The whole numbers nearest to eight floats below 2^22, ties to even.
+inline I32x8 rounded(F32x8 lanes) { return I32x8(_mm256_cvtps_epi32(__m256(lanes))); }
 
 // 32 bits to bytes of 16 where set.
 inline U8x32 sixteens(uint32_t bits) {
@@ -245,14 +244,9 @@ inline void f16_pairs_apart(const uint8_t* at, size_t step, F32x8& first, F32x8&
     first = f16_apart(at, step), second = f16_apart(at + 2, step);
 }
 
-inline int32_t round16(const float* x, float steps, int8_t* codes) {
-    constexpr float round = 0x1.8p23f;  // added and taken away, it leaves a whole number, ties to even
-    int32_t sum = 0;
-    for (int i = 0; i < 16; ++i) {
-        codes[i] = int8_t(int32_t(x[i] * steps + round - round));
-        sum += codes[i];
-    }
-    return sum;
+inline I32x8 rounded(F32x8 lanes) {
+    const F32x8 round = all8(0x1.8p23f);  // added and taken away, it leaves a whole number, ties to even
+    return __builtin_convertvector(lanes + round - round, I32x8);
 }
 
 inline U8x32 sixteens(uint32_t bits) {

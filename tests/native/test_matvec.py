@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flyweight import kernels
-from flyweight.kernels.products import activations
+from flyweight.kernels.products import activations, multiplying
 from support.product_weights import (
     HOSTILE,
     ORDINARY,
@@ -42,12 +42,17 @@ def bound(weights: Weights, x: np.ndarray, int8: bool) -> np.ndarray:
     gamma = depth * U / (1 - depth * U)
     magnitude, step = abs(x).astype(np.float64), np.zeros(x.shape)
     if int8:
-        step = (
-            np.repeat(abs(x).reshape(len(x), -1, 32).max(axis=2, initial=0) / 127.0, 32, axis=1) * (0.5 + 2.0**-14) + 2.0**-120
-        )
+        step = half_steps(x, weights.form)
     summed, stored = weights.summed.T, weights.stored.T
     lost = columns * (2.0**-120 if int8 else 2.0**-149 * weights.steps)
     return gamma * ((magnitude + step) @ summed) + 2 * U * (magnitude @ stored) + step @ abs(weights.decoded).T + lost
+
+
+def half_steps(x: np.ndarray, form: str) -> np.ndarray:
+    """h: how far an activation is from what its code stands for."""
+    few = len(x) < MANY
+    _, scale = activations.quantize_few(x, multiplying.IN_BYTE.get(form, 1)) if few else activations.quantize_many(x)
+    return (0.5 + 2.0**-20) * scale.astype(np.float64) + 2.0**-22 * abs(x) + 2.0**-120
 
 
 def assert_bounded(weights: Weights, x: np.ndarray, int8: bool, found: np.ndarray) -> None:
@@ -244,16 +249,27 @@ def test_stays_inside(isa: str, fenced, count: int) -> None:
             assert_bounded(weights, x, int8, out)
 
 
-def test_int8_activations_are_what_the_reference_says(isa: str) -> None:
+ODD_SIZES = np.array([[1.0], [1e-37], [1e-45], [1e37]])
+"""What rows are multiplied with: some have scales that are subnormal, some codes that are all zero."""
+
+
+@pytest.mark.parametrize(("form", "in_byte"), [("symmetric8", 1), ("e2m1", 2), ("tabled2", 4)])
+def test_few_activations_are_what_the_definition_says(isa: str, form: str, in_byte: int) -> None:
     """Seen through a weight of one: the code of each activation times its scale, exactly."""
-    rng = np.random.default_rng(10)
-    x = (rng.standard_normal((4, 64)) * [[1.0], [1e-37], [1e-45], [1e37]]).astype(np.float32)
-    codes, scale = activations.quantize_activations(x)
-    expected = codes.astype(np.float32) * np.repeat(scale, 32, axis=1)
+    x = (np.random.default_rng(10).standard_normal((4, 64)) * ODD_SIZES).astype(np.float32)
+    ones = np.eye(64, dtype=np.uint8)
+    if form == "symmetric8":
+        matrix = kernels.matrix(form, codes=ones, scale=np.ones((64, 1), np.float32))
+    elif form == "e2m1":  # code 2 is one
+        matrix = kernels.matrix(form, codes=ones[:, ::2] * 2 | ones[:, 1::2] * 32, scale=np.full((64, 2), 127, np.uint8))
+    else:
+        entries = np.tile(np.array([0, 0, np.float32(1).view(np.uint32), 0], np.uint32), (64, 1))
+        codes = ones[:, ::4] | ones[:, 1::4] << 2 | ones[:, 2::4] << 4 | ones[:, 3::4] << 6
+        matrix = kernels.matrix(form, codes=codes, entries=entries, length=64)
     found = np.empty((4, 64), np.float32)
-    ones = kernels.matrix("symmetric8", codes=np.eye(64, dtype=np.uint8), scale=np.ones((64, 1), np.float32))
-    kernels.multiply([ones], x, found, int8=True)
-    assert np.array_equal(found, expected)
+    kernels.multiply([matrix], x, found, int8=True)
+    codes, scale = activations.quantize_few(x, in_byte)
+    assert np.array_equal(found, codes.astype(np.float32) * scale)
 
 
 @pytest.mark.parametrize("count", [1, 5, 20])

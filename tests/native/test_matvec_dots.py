@@ -13,6 +13,7 @@ import pytest
 
 from flyweight import kernels
 from flyweight.codecs import ggml
+from flyweight.kernels.products.activations import quantize_many
 
 SETS = ("avx512vnni", "avx512bf16")
 BLOCKS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
@@ -54,16 +55,37 @@ def product(matrix: kernels.Matrix, x: np.ndarray, int8: bool, by: str) -> np.nd
     return out
 
 
-@pytest.mark.parametrize("count", [1, 3, 11, 12, 18])
-@pytest.mark.parametrize(("rows", "columns"), [(1, 256), (7, 512), (8, 256), (27, 256), (33, 1280)])
+SHAPES = [(1, 256), (7, 512), (8, 256), (27, 256), (33, 1280)]
+
+
+@pytest.mark.parametrize("count", [1, 3, 11])
+@pytest.mark.parametrize(("rows", "columns"), SHAPES)
 def test_equal_to_avx2_bit_for_bit(isa: str, count: int, rows: int, columns: int) -> None:
-    """Sums of whole numbers are exact and all else has the same order: in panels of sixteen rows, of eight, and single rows."""
+    """Sums of whole numbers are exact and all else has the same order."""
     x = np.random.default_rng(count).standard_normal((count, columns)).astype(np.float32)
     for matrix in matrices(rows, columns):
-        if count >= MANY and matrix.form in ("q8_0", "affine8", "symmetric8", "f8q8", "e2m1"):
-            continue  # f32 on AVX2
         ours, plain = (product(matrix, x, int8=True, by=by) for by in (isa, "avx2"))
         assert np.array_equal(ours.view(np.uint32), plain.view(np.uint32)), matrix
+
+
+@pytest.mark.parametrize("count", [MANY, 18])
+@pytest.mark.parametrize(("rows", "columns"), SHAPES)
+def test_panels_of_any_rows_give_the_same_bits(isa: str, count: int, rows: int, columns: int) -> None:
+    """Sixteen rows, eight, or fewer: a row is that of a matrix which has no other."""
+    x = np.random.default_rng(count).standard_normal((count, columns)).astype(np.float32)
+    for matrix in matrices(rows, columns):
+        whole = product(matrix, x, int8=True, by=isa)
+        alone = np.concatenate([product(matrix[i : i + 1], x, int8=True, by=isa) for i in range(rows)], axis=1)
+        assert np.array_equal(whole.view(np.uint32), alone.view(np.uint32)), matrix
+
+
+def test_many_activations_are_what_the_definition_says(isa: str) -> None:
+    """Seen through a weight of one: the code of each activation, in two bytes, times its scale, exactly."""
+    x = np.random.default_rng(10).standard_normal((MANY, 64)).astype(np.float32)
+    x[0::3], x[1::3] = x[0::3] * np.float32(1e-37), x[1::3] * np.float32(1e37)
+    ones = kernels.matrix("symmetric8", codes=np.eye(64, dtype=np.uint8), scale=np.ones((64, 1), np.float32))
+    codes, scale = quantize_many(x)
+    assert np.array_equal(product(ones, x, int8=True, by=isa), codes.astype(np.float32) * scale)
 
 
 @pytest.mark.parametrize("rows", [1, 6, 9])

@@ -46,7 +46,7 @@ class Settings(NamedTuple):
     """What does not change the function of a model."""
 
     int8: bool = True
-    """Whether products take activations as int8 (a scale for every 32), or as f32."""
+    """Whether products may round activations (few to int8, a scale for every four), or take all as f32."""
     threads: int = 1
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flyweight.kernels.checks import F32, Array, check
-from flyweight.kernels.products.activations import ACTIVATIONS, normalize, quantize_activations
+from flyweight.kernels.products.activations import ACTIVATIONS, normalize, quantize_few, quantize_many
 from flyweight.kernels.products.matrix import Matrix, require
 from flyweight.kernels.products.stored_matrix import Stored, decode_rows
 from flyweight.kernels.registry import active, kernel
@@ -26,14 +26,22 @@ UNROUNDED = ("f32", "f16", "bf16", "palette4", "e4m3", "hqq4", "hqq8")
 """Forms whose weights are not whole numbers times a scale of their row: their activations stay f32."""
 
 
-def _rounded(x: Array) -> Array:
-    """x as its int8 codes stand for it."""
-    codes, scale = quantize_activations(x)
-    return np.asarray(codes.astype(np.float32) * np.repeat(scale, 32, axis=1))
+IN_BYTE = {"affine4": 2, "tabled4": 2, "e2m1": 2, "tabled2": 4}
+"""Neighbouring codes that share a byte; in other forms none do."""
+
+
+MANY = 12
+"""From so many activations on, weights are put ready for all of them."""
+
+
+def _rounded(x: Array, form: str) -> Array:
+    """x as its codes stand for it."""
+    codes, scale = quantize_few(x, IN_BYTE.get(form, 1)) if len(x) < MANY else quantize_many(x)
+    return np.asarray(codes.astype(np.float32) * scale)
 
 
 def _product(matrix: Stored, x: Array, int8: bool) -> Array:
-    x = _rounded(x) if int8 and matrix.form not in UNROUNDED else x
+    x = _rounded(x, matrix.form) if int8 and matrix.form not in UNROUNDED else x
     out = np.empty((len(x), matrix.rows), np.float32)
     step = max(1, SLAB // max(1, matrix.columns))
     for start in range(0, matrix.rows, step):
