@@ -74,7 +74,12 @@ def _fill(array: Array, codec: Codec, spec: TensorSpec, inputs: InputStatistics 
     return codec.from_lines(spec, Lines.beside(found), codes)
 
 
-gptq = Quantizer("gptq", lambda codec: codec.alone > 0, _fill)
+def _memory(columns: int) -> int:
+    """A Gram matrix as it is read and as it is used, its factor, and what is worked on of some rows."""
+    return 4 * 3 * columns * columns + 4 * 8 * max(_WEIGHTS_AT_ONCE, columns)
+
+
+gptq = Quantizer("gptq", lambda codec: codec.alone > 0, _fill, _memory)
 
 
 class _Factors(NamedTuple):

@@ -1,0 +1,135 @@
+"""Types for a size: the size is met, more bytes mean less loss, and the recipe gives the same file again."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flyweight
+from flyweight.calibration import calibrate
+from flyweight.calibration.sampling import Text, sample_windows
+from flyweight.checkpoint import open_checkpoint
+from flyweight.evaluate import sensitivity
+from flyweight.foundation.errors import FlyweightError, UnsupportedError
+from flyweight.pipeline import convert
+from flyweight.pipeline.conversion import open_conversion
+from flyweight.pipeline.plans.target_size import Size
+from flyweight.statistics_files.known_files import open_statistics
+from support.command_line import flyweight as command
+from support.toys import toy_llama_files, write_files
+
+WORDS = Text("words.txt", "abc ab a b 12 c! " * 400)
+
+
+def windows(model: Any, count: int, length: int) -> np.ndarray:
+    return sample_windows(model, [WORDS], count, min(length, 16))
+
+
+costs_of = partial(sensitivity.measure_costs, windows=windows)
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_files(tmp_path_factory.mktemp("sizes") / "toy", toy_llama_files(dtype=np.float32))
+
+
+@pytest.fixture(scope="module")
+def stats(toy: Path) -> Path:
+    out = toy.parent / "toy.stats"
+    calibrate(toy, out, texts=[WORDS], tokens=1024, window=32, gram=True)
+    return out
+
+
+def test_every_matrix_has_a_cost(toy: Path, stats: Path) -> None:
+    with open_statistics(stats) as known:
+        costs = costs_of(open_checkpoint(toy), known.inputs_of)
+    with flyweight.open(toy) as source:
+        matrices = {name for name in source if source[name].ndim == 2}
+    assert costs.keys() == matrices - ({"model.embed_tokens.weight"} if "lm_head.weight" in matrices else set())
+    assert all(cost.nats > 0 for cost in costs.values())
+
+
+def test_a_cost_foretells_what_another_error_costs(toy: Path, stats: Path) -> None:
+    """KL of a matrix in five bits, from what it costs in four: the square law, within a factor of two."""
+    name = "model.layers.1.mlp.down_proj.weight"
+    with open_statistics(stats) as known:
+        inputs = known.inputs_of(name)
+        assert inputs is not None
+        trial = sensitivity.TRIAL
+        found = {}
+        for bits in (4, 5):
+            sensitivity.TRIAL = trial.with_params(bits=bits)
+            try:
+                found[bits] = costs_of(open_checkpoint(toy), known.inputs_of)[name].nats
+            finally:
+                sensitivity.TRIAL = trial
+    assert 0.5 < found[4] / found[5] < 2
+
+
+@pytest.mark.parametrize("to", ["hf", "safetensors", "mlx"])
+def test_a_size_is_met_and_more_of_it_is_better(toy: Path, stats: Path, tmp_path: Path, to: str) -> None:
+    with (
+        pytest.raises(UnsupportedError) as refused,
+        open_conversion(toy, tmp_path / "none", to=to, statistics=stats, target_size=1, measure_costs=costs_of),
+    ):
+        pass
+    assert refused.value.code == "E_TARGET"
+    losses = []
+    for bits in (9.0, 12.0):
+        with open_conversion(toy, tmp_path / "x", to=to, statistics=stats, target_bpw=bits, measure_costs=costs_of) as job:
+            weights = sum(entry.spec.size for entry in job.placement.manifest.entries.values())
+            assert job.nbytes <= bits * weights / 8
+            losses.append(float(job.notes[0].rsplit(" ", 1)[1]))
+    assert losses[1] <= losses[0]
+
+
+def test_the_recipe_gives_the_same_file(toy: Path, stats: Path, tmp_path: Path) -> None:
+    sized, again, recipe = tmp_path / "sized.safetensors", tmp_path / "again.safetensors", tmp_path / "chosen.toml"
+    convert(toy, sized, statistics=stats, target_bpw=10.0, measure_costs=costs_of, recipe_out=recipe)
+    convert(toy, again, statistics=stats, recipe=recipe)
+    assert sized.read_bytes() == again.read_bytes()
+    with pytest.raises(FlyweightError) as refused:  # the file is there
+        convert(
+            toy, tmp_path / "third.safetensors", statistics=stats, target_bpw=10.0, measure_costs=costs_of, recipe_out=recipe
+        )
+    assert refused.value.code == "E_EXISTS"
+
+
+def test_what_is_refused(toy: Path, stats: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError) as refused:
+        convert(toy, tmp_path / "x.gguf", target_bpw=4.0, measure_costs=costs_of)
+    assert refused.value.code == "E_STATISTICS"
+    with pytest.raises(UnsupportedError) as refused:
+        convert(toy, tmp_path / "x.squizd", statistics=stats, target_bpw=4.0, measure_costs=costs_of)
+    assert refused.value.code == "E_TARGET"
+    for wrong in (
+        {"target_bpw": 0},
+        {"target_bpw": 65},
+        {"target_bpw": 4, "target_size": "1M"},
+        {"target_bpw": 4, "quant": "q4_0"},
+    ):
+        with pytest.raises(ValueError):
+            convert(toy, tmp_path / "x.gguf", statistics=stats, measure_costs=costs_of, **wrong)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--target-bpw", "4", "--quant", "q4_0"), ("--target-bpw", "4", "--target-size", "1M"), ("--target-bpw", "0"),
+        ("--recipe-out", "x.toml"), ("--target-bpw", "4"),
+    ],
+)  # fmt: skip
+def test_the_command_line_refuses(toy: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    ran = command("convert", toy, tmp_path / "out.gguf", *arguments)
+    assert ran.code in (2, 4)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_size_reads_well() -> None:
+    assert str(Size(bits_per_weight=4.25)) == "4.25 bits a weight"
+    assert str(Size(1_000_000)) == "1,000,000 bytes"
