@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from flyweight import pipeline
+from flyweight import measuring, pipeline
 from flyweight.measuring import measure, measure_costs
 from flyweight.pipeline import ConversionReport
 
@@ -16,17 +16,41 @@ __all__ = ["convert", "execute"]
 
 
 @wraps(pipeline.convert)
-def convert(*arguments: Any, calibrate: bool | Sequence[Path | str] = False, **options: Any) -> ConversionReport:
-    """As the pipeline's; with `calibrate` statistics of the source are gathered first, on these texts or on those shipped."""
-    options = {"measure": measure, "measure_costs": measure_costs, **options}
-    if not calibrate:
-        return pipeline.convert(*arguments, **options)
-    from flyweight.calibration.before_conversion import calibrated  # which needs the runtime
+def convert(
+    source: Path | str,
+    destination: Path | str,
+    *,
+    calibrate: bool | Sequence[Path | str] = False,
+    check: bool | None = None,
+    **options: Any,
+) -> ConversionReport:
+    """As the pipeline's; with `calibrate` statistics of the source are gathered first, on these texts or on those shipped.
 
-    texts = () if isinstance(calibrate, bool) else tuple(calibrate)
-    with calibrated(*arguments, texts=texts, **options) as (statistics, note):
-        report = pipeline.convert(*arguments, **{**options, "statistics": statistics})
-    return replace(report, notes=(*report.notes, note))
+    With `check`, which `calibrate` includes, the result is run beside its source, and the report says what it costs.
+    """
+    options = {"measure": measure, "measure_costs": measure_costs, **options}
+    if check and options.get("deltas"):
+        raise ValueError("a check runs the result beside its source, which is not deltas on a base: use `eval`")
+    if not calibrate:
+        report = pipeline.convert(source, destination, **options)
+    else:
+        from flyweight.calibration.before_conversion import calibrated  # which needs the runtime
+
+        texts = () if isinstance(calibrate, bool) else tuple(calibrate)
+        with calibrated(source, destination, texts=texts, **options) as (statistics, note):
+            report = pipeline.convert(source, destination, **{**options, "statistics": statistics})
+        report = replace(report, notes=(*report.notes, note))
+    if not (bool(calibrate) and not options.get("deltas") if check is None else check):
+        return report
+    checked = measuring.check(source, destination, threads=options.get("jobs"))
+    return replace(report, check=checked, notes=(*report.notes, *_warning(checked)))
+
+
+def _warning(checked: Mapping[str, Any]) -> tuple[str, ...]:
+    if checked["reason"]:
+        return (f"the result was not checked: {checked['reason']}",)
+    kl = checked["kl"]["value"]
+    return () if checked["same_model"] else (f"the result is far from its source: KL divergence {kl:.3g} nats a token",)
 
 
 @wraps(pipeline.execute)

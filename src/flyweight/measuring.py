@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flyweight.foundation.sensitivity import Cost
     from flyweight.runtime import Model
 
-__all__ = ["measure", "measure_costs"]
+__all__ = ["check", "measure", "measure_costs"]
 
 
 def measure(source: Path | str, artefact: Path | str, gate: Gate, **options: Any) -> Verdict:
@@ -22,6 +22,23 @@ def measure(source: Path | str, artefact: Path | str, gate: Gate, **options: Any
     from flyweight.evaluate import gate_measure
 
     return gate_measure.measure(source, artefact, gate, **options)
+
+
+_CHECK = Gate(max_kl=1.0, tokens=2048, window=128)
+"""How much text a check takes. A model that is so far from its source is another one."""
+
+
+def check(
+    source: Path | str, artefact: Path | str, *, threads: int | None = None, max_ram: int | None = None
+) -> dict[str, Any]:
+    """What an artefact costs that is taken for its source: KL divergence and the ratio of perplexities with their intervals,
+    on text that Flyweight comes with and that no statistics are gathered on."""
+    from flyweight.calibration.shipped import shipped_texts
+
+    written = "\n\n".join(text.content for text in shipped_texts(held_back=True))
+    verdict = measure(source, artefact, _CHECK, written=written, threads=threads, max_ram=max_ram)
+    found = verdict.as_json()
+    return {key: found[key] for key in ("kl", "perplexity_ratio", "predicted", "reason")} | {"same_model": verdict.passed}
 
 
 def measure_costs(

@@ -16,6 +16,7 @@ import click
 
 from flyweight.cli.format_options import FormatOptions, added_form, extras_of, require_only
 from flyweight.cli.output import (
+    check_label,
     codec_label,
     gate_label,
     human_bytes,
@@ -63,6 +64,10 @@ _OF_PLAN = {"plan_file", "source", "gate_text", "allow_ungated", "force", *_RUNN
     "--calibrate-text", type=LocalPath(exists=True, dir_okay=False), multiple=True,
     help="Gather statistics first, on this UTF-8 text; several times for several.",
 )  # fmt: skip
+@click.option(
+    "--check/--no-check", default=None,
+    help="Run the result beside its source and report what it costs. Default: when statistics are gathered first.",
+)  # fmt: skip
 @click.option("--stats-of-another-model", is_flag=True, help="Use statistics although they are of other weights.")
 @click.option(
     "--target-size", metavar="SIZE", callback=size_argument,
@@ -109,6 +114,7 @@ def command(
     stats: Path | None,
     calibrate: bool,
     calibrate_text: tuple[Path, ...],
+    check: bool | None,
     stats_of_another_model: bool,
     target_size: int | None,
     target_bpw: float | None,
@@ -210,7 +216,9 @@ def command(
         title = f"{source} → {destination}"
         planned = partial(open_conversion, source, destination, digests=plan_digests, **wish, **judged)
         chosen: bool | tuple[Path, ...] = calibrate_text or calibrate
-        carry_out = partial(convert, source, destination, notify=tell, **wish, **judged, **replacing, calibrate=chosen)
+        carry_out = partial(
+            convert, source, destination, notify=tell, **wish, **judged, **replacing, calibrate=chosen, check=check
+        )
     if plan_digests and plan_out is None:
         raise click.UsageError("--plan-digests goes with --plan-out")
     if dry_run or plan_out is not None:
@@ -267,6 +275,7 @@ def _print_report(report: ConversionReport, title: str, *, tensors: bool, as_jso
         ("seconds", f"{report.seconds:.2f}"),
     ]
     summary += [("gate", gate_label(report.gate))] if report.gate else []
+    summary += [("check", check_label(report.check))] if report.check and not report.check["reason"] else []
     print_table(title, ["", ""], summary)
 
 

@@ -122,6 +122,13 @@ def gate_label(gate: Mapping[str, Any]) -> str:
     return f"{outcome}: {'; '.join(found)}; {gate['predicted']} tokens, compared with {gate['source']}"
 
 
+def check_label(check: Mapping[str, Any]) -> str:
+    """What a result costs beside its source, in a line."""
+    kl, ratio = check["kl"], check["perplexity_ratio"]
+    reach = (kl["high"] - kl["low"]) / 2
+    return f"KL {kl['value']:.4g} ± {reach:.2g}, perplexity × {ratio['value']:.4f}; {check['predicted']} tokens"
+
+
 def say(text: str) -> None:
     """A line of the answer, on stdout."""
     click.echo(printable(text, 4000))

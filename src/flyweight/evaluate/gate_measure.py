@@ -40,12 +40,15 @@ def measure(
     gate: Gate,
     *,
     text: Path | str | None = None,
+    written: str | None = None,
     threads: int | None = None,
     max_ram: int | None = None,
 ) -> Verdict:
-    """What it costs to take the artefact for its source. What cannot be run is a verdict too, one that does not pass."""
-    found = Verdict(gate, text="own" if text is None else "file", source=Path(source).name)
-    written = None if text is None else read_text(Path(text))
+    """What it costs to take the artefact for its source, on the text of a file, on one that is at hand, or on the source's own.
+    What cannot be run is a verdict too, one that does not pass."""
+    if text is not None:
+        written = read_text(Path(text))
+    found = Verdict(gate, text="own" if written is None else "file", source=Path(source).name)
     try:
         return _measured(source, artefact, found, written, threads, max_ram)
     except (UnsupportedError, MalformedError, ResourceError) as error:

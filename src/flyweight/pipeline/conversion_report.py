@@ -129,6 +129,8 @@ class ConversionReport:
     notes: tuple[str, ...] = field(default=())
     gate: Mapping[str, Any] | None = None
     """The verdict of the accuracy gate, if there was one."""
+    check: Mapping[str, Any] | None = None
+    """What the result costs beside its source, if that was measured."""
 
     @property
     def bits_per_weight(self) -> float:
