@@ -44,12 +44,12 @@ def check(
 def measure_costs(
     checkpoint: Checkpoint, inputs_of: Callable[[str], InputStatistics | None], **options: Any
 ) -> Mapping[str, Cost]:
-    """A `MeasureCosts`: `evaluate.sensitivity.measure_costs`, on the texts that Flyweight comes with."""
+    """A `MeasureCosts`: `evaluate.cost_trials.measure_costs`, on the texts that Flyweight comes with."""
     from flyweight.calibration.sampling import sample_windows
     from flyweight.calibration.shipped import shipped_texts
-    from flyweight.evaluate import sensitivity
+    from flyweight.evaluate import cost_trials
 
     def windows(model: Model, count: int, length: int) -> Any:
         return sample_windows(model, shipped_texts(), count, length)
 
-    return sensitivity.measure_costs(checkpoint, inputs_of, windows=windows, **options)
+    return cost_trials.measure_costs(checkpoint, inputs_of, windows=windows, **options)

@@ -152,6 +152,7 @@ EXEMPT: dict[str, dict[str, str]] = {
     "generations settle": {
         "iq4_nl": "a search: it may find another block of nearly the same error",
         "iq4_xs": "a search, as iq4_nl",
+        "stepped": "the ends of a grid move to the nearest step and minimum in every generation",
         "corrected": "the correction is fitted to what the inner codec loses, which is anew in every generation",
         "astc": "a search by an encoder that is not ours",
         "blockwise": "the ends of a block are rounded to f16, and steps of 8 bits between them move with that",

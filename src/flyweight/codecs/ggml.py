@@ -14,12 +14,11 @@ byte layouts and formulas are in docs/formats/ggml-blocks.md, their definition i
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 
 from flyweight import kernels
-from flyweight.codecs.affine import Affine
 from flyweight.codecs.casts import as_float, astype
 from flyweight.codecs.codec import Array, Codec, Filler, Grid, GridSpec, Parts, column_weights
 from flyweight.codecs.lines import Lines, Steps
@@ -29,6 +28,9 @@ from flyweight.foundation.ggml_types import GGML_TYPES, ggml_types_with
 from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.foundation.tensor import Layout, TensorSpec
 from flyweight.kernels.blocks.fields import FORMS, Fields
+
+if TYPE_CHECKING:
+    from flyweight.codecs.affine import Affine
 
 
 class GgmlBlocks(Codec):
@@ -157,6 +159,8 @@ class _UniformGrid(GgmlBlocks):
 
     @property
     def affine(self) -> Affine:
+        from flyweight.codecs.affine import Affine  # which running such a type does without
+
         return Affine(self.bits, self.block_size, self.affine_form, "f16")
 
     def filled_by(self, filler: Filler, spec: TensorSpec, array: Array, inputs: InputStatistics | None = None) -> Parts:

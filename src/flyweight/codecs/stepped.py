@@ -71,7 +71,7 @@ class Stepped(Codec):
     def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
         lines = self.lines(spec, parts)
         scale, bias = (np.ascontiguousarray(part.T) for part in (lines.scale, lines.bias))
-        codes = np.ascontiguousarray(parts["codes"]).reshape(spec.rows, -1)
+        codes = np.ascontiguousarray(parts["codes"]).reshape(spec.rows, -(-spec.columns * self.bits // 8))
         kernels.decode_scale_bias(codes, self.bits, scale, bias, self.group, out.reshape(spec.rows, spec.columns))
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
@@ -80,7 +80,9 @@ class Stepped(Codec):
         values = self.affine.finite_rows(spec, array)
         low, high = self.affine.extremes(values)
         low = np.minimum(low, np.float32(0))
-        return self._nearest(spec, values, (high - low) / np.float32(self.affine.levels), low)
+        with np.errstate(over="ignore"):
+            scale = (high - low) / np.float32(self.affine.levels)
+        return self._nearest(spec, values, scale, low)
 
     def filled_by(self, filler: Filler, spec: TensorSpec, array: Array, inputs: InputStatistics | None = None) -> Parts:
         if filler.takes(self) or not filler.takes(self.affine):
@@ -93,6 +95,7 @@ class Stepped(Codec):
         """Parts on the lines nearest to these, (rows, groups)."""
         lower = np.maximum(-bias, np.float32(0))
         (d, steps), (m, minimums) = (self._steps(part) for part in (scale, lower))
+        self._require_range(d, m)
         codes = np.empty(values.shape, np.uint8)
         grid = np.ascontiguousarray(d * steps), np.ascontiguousarray(-(m * minimums))
         kernels.grid_codes(values, *grid, self.group, True, self.affine.levels, codes)
@@ -102,26 +105,32 @@ class Stepped(Codec):
     def _steps(wanted: Array) -> tuple[Array, Array]:
         """What all groups of a row have in common, (rows, 1), and how many of it each has."""
         top = wanted.max(axis=1, keepdims=True, initial=0)
+        if not np.isfinite(top).all():
+            raise _too_large()
         common = astype(astype(top / np.float32(GREATEST), DType.F16.numpy), DType.F32.numpy)
         common = np.where(top > 0, np.maximum(common, _SMALLEST), np.float32(0))
         steps = np.divide(wanted, common, out=np.zeros_like(wanted), where=common > 0)
         return common, np.clip(np.rint(steps), 0, GREATEST)
 
     def _parts(self, spec: TensorSpec, codes: Array, d: Array, m: Array, steps: Array, minimums: Array) -> Parts:
+        self._require_range(d, m)
         scale = astype(np.concatenate([d, m], axis=1), DType.F16.numpy)
-        with np.errstate(over="ignore", invalid="ignore"):
-            reach = d * GREATEST * self.affine.levels
-        if not (np.isfinite(scale).all() and np.isfinite(reach).all()):
-            raise UnsupportedError("the weights are too large for f16 scales", code="E_RANGE", hint="choose the codec affine")
-        pairs = np.stack([steps, minimums], axis=2).astype(np.uint8).reshape(spec.rows, -1)
+        pairs = np.stack([steps, minimums], axis=2).astype(np.uint8).reshape(spec.rows, 2 * self._groups(spec))
         made = {"codes": packing.pack("little", codes, self.bits), "steps": packing.pack("little", pairs, 6), "scale": scale}
         return {name: np.ascontiguousarray(made[name]).reshape(want.shape) for name, want in self.layout(spec).items()}
+
+    @staticmethod
+    def _require_range(d: Array, m: Array) -> None:
+        """What f16 holds times 63 steps and 255 codes is far from the end of f32."""
+        if not (np.isfinite(d).all() and np.isfinite(m).all()):
+            raise _too_large()
 
     # The lines its codes lie on
 
     def lines(self, spec: TensorSpec, parts: Parts) -> Steps:
-        packed = np.ascontiguousarray(parts["steps"]).reshape(spec.rows, -1)
-        pairs = packing.unpack("little", packed, 6, 2 * self._groups(spec)).reshape(spec.rows, -1, 2).astype(np.float32)
+        groups = self._groups(spec)
+        packed = np.ascontiguousarray(parts["steps"]).reshape(spec.rows, -(-groups * 12 // 8))
+        pairs = packing.unpack("little", packed, 6, 2 * groups).reshape(spec.rows, groups, 2).astype(np.float32)
         both = astype(np.ascontiguousarray(parts["scale"]).reshape(spec.rows, 2), DType.F32.numpy)
         d, m, steps, minimums = (
             np.ascontiguousarray(part.T) for part in (both[:, :1], both[:, 1:], pairs[..., 0], pairs[..., 1])
@@ -152,3 +161,7 @@ class Stepped(Codec):
         lines = self.lines(spec, parts)
         scale, bias = (np.ascontiguousarray(part.T) for part in (lines.scale, lines.bias))
         return kernels.matrix(f"affine{4 if self.bits == 4 else 8}", codes=codes, scale=scale, bias=bias)
+
+
+def _too_large() -> UnsupportedError:
+    return UnsupportedError("the weights are too large for f16 scales", code="E_RANGE", hint="choose the codec affine")

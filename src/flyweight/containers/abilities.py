@@ -176,6 +176,14 @@ class HasPresets(Protocol):
 
 
 @runtime_checkable
+class HasSizes(Protocol):
+    """Its matrices may have one of several codecs, so that a model can be made to a size."""
+
+    sizes: ClassVar[Sequence[CodecSpec]]
+    """These codecs."""
+
+
+@runtime_checkable
 class AddsForms(Protocol):
     """A tensor may have several forms, and one can be added to a model that is there already."""
 

@@ -124,8 +124,6 @@ class Container(ABC):
     """Whether tensors of other formats become plain unless a codec is asked for, because other readers of it know no codec."""
     codecs: ClassVar[Sequence[Carried]]
     """What it carries: a declaration that `carries` agrees with, for some shapes."""
-    sizes: ClassVar[Sequence[CodecSpec]] = ()
-    """The codecs of matrices that a model of a certain size is made of, where there is a choice."""
 
     @abstractmethod
     def probe(self, bundle: Bundle) -> bool:

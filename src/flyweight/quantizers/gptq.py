@@ -49,15 +49,15 @@ _SINGULAR = F(1e-6)
 
 
 def _fill(array: Array, codec: Codec, spec: TensorSpec, inputs: InputStatistics | None) -> Parts:
+    codec.layout(spec)  # refuses what cannot be stored
+    rows = astype(np.asarray(array), DType.F32.numpy).reshape(spec.rows, spec.columns)
+    require_finite(np.isfinite(rows).all())
     gram = None if inputs is None else inputs.gram
     if inputs is None or gram is None:
         raise UnsupportedError(
             "gptq needs the Gram matrix of what the matrix is multiplied with, and there is none", code="E_STATISTICS",
             hint="`flyweight calibrate MODEL --gram -o STATS`, then `--stats STATS`",
         )  # fmt: skip
-    codec.layout(spec)  # refuses what cannot be stored
-    rows = astype(np.asarray(array), DType.F32.numpy).reshape(spec.rows, spec.columns)
-    require_finite(np.isfinite(rows).all())
     if gram.shape != (spec.columns, spec.columns):
         raise UnsupportedError(
             f"the Gram matrix is of {len(gram)} columns, and the matrix has {spec.columns}", code="E_STATISTICS"

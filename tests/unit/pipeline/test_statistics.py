@@ -182,7 +182,7 @@ def test_tied_outputs_are_known(tmp_path: Path) -> None:
 
 def test_statistics_can_be_gathered_on_the_way(toy: Path, tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text(WORDS.content)
-    calibrate(toy, tmp_path / "words.stats", texts=[tmp_path / "words.txt"])
+    calibrate(toy, tmp_path / "words.stats", texts=[tmp_path / "words.txt"], gram=True)
     convert(toy, tmp_path / "a.gguf", quant="iq4_nl", statistics=tmp_path / "words.stats")
     report = flyweight.convert(toy, tmp_path / "b.gguf", quant="iq4_nl", calibrate=[tmp_path / "words.txt"])
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()

@@ -13,7 +13,7 @@ import flyweight
 from flyweight.calibration import calibrate
 from flyweight.calibration.sampling import Text, sample_windows
 from flyweight.checkpoint import open_checkpoint
-from flyweight.evaluate import sensitivity
+from flyweight.evaluate import cost_trials
 from flyweight.foundation.errors import FlyweightError, UnsupportedError
 from flyweight.pipeline import convert
 from flyweight.pipeline.conversion import open_conversion
@@ -29,7 +29,7 @@ def windows(model: Any, count: int, length: int) -> np.ndarray:
     return sample_windows(model, [WORDS], count, min(length, 16))
 
 
-costs_of = partial(sensitivity.measure_costs, windows=windows)
+costs_of = partial(cost_trials.measure_costs, windows=windows)
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +59,14 @@ def test_a_cost_foretells_what_another_error_costs(toy: Path, stats: Path) -> No
     with open_statistics(stats) as known:
         inputs = known.inputs_of(name)
         assert inputs is not None
-        trial = sensitivity.TRIAL
+        trial = cost_trials.TRIAL
         found = {}
         for bits in (4, 5):
-            sensitivity.TRIAL = trial.with_params(bits=bits)
+            cost_trials.TRIAL = trial.with_params(bits=bits)
             try:
                 found[bits] = costs_of(open_checkpoint(toy), known.inputs_of)[name].nats
             finally:
-                sensitivity.TRIAL = trial
+                cost_trials.TRIAL = trial
     assert 0.5 < found[4] / found[5] < 2
 
 

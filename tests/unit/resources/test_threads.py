@@ -187,7 +187,7 @@ def test_one_cache_is_for_one_thread(stored: Path, monkeypatch: pytest.MonkeyPat
 
 def test_rotary_tables_are_whole_while_they_grow(stored: Path) -> None:
     with opened(stored) as model:
-        rotary = next(iter(model.decoder._layers)).rotary
+        rotary = next(iter(model.decoder.layers)).rotary
 
         def work(number: int) -> None:
             for positions in range(1, 3000, 37 + number):

@@ -8,7 +8,7 @@ tensors that are no matrices, the header and the side files take what they take.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from flyweight.checkpoint import Checkpoint
 from flyweight.codecs import codec_for
 from flyweight.codecs.casts import astype
-from flyweight.containers.abilities import adapted
+from flyweight.containers.abilities import HasSizes, adapted
 from flyweight.containers.container import Container
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
@@ -65,13 +65,13 @@ def recipe_of_size(
     planned: Callable[[Recipe], Job],
 ) -> tuple[Recipe, tuple[str, ...]]:
     """The recipe, and what is to be said of it. `planned` is the conversion that a recipe would be."""
-    if not container.sizes:
+    if not isinstance(container, HasSizes):
         raise UnsupportedError(
             f"{container.title} has no types to choose a size from",
             code="E_TARGET",
             hint="choose a quantization by name with --quant",
         )
-    options = dict(_options(checkpoint, container, known, costs))
+    options = dict(_options(checkpoint, container, container.sizes, known, costs))
     allocation = Allocation(options)
     smallest = planned(_recipe(allocation.within(0), size))
     weights = sum(entry.spec.size for entry in smallest.placement.manifest.entries.values())
@@ -95,7 +95,7 @@ def recipe_of_size(
 
 
 def _options(
-    checkpoint: Checkpoint, container: Container, known: MatrixInputs, costs: Mapping[str, Cost]
+    checkpoint: Checkpoint, container: Container, sizes: Sequence[CodecSpec], known: MatrixInputs, costs: Mapping[str, Cost]
 ) -> Iterator[tuple[str, list[Option[CodecSpec]]]]:
     model = blueprint(checkpoint.manifest, checkpoint.read)
     for canonical, stored in model.tensors.items():
@@ -103,7 +103,7 @@ def _options(
         if canonical not in costs or len(entry.spec.shape) != 2:
             continue
         spec = TensorSpec(entry.spec.shape, DType.F32)
-        codecs = [codec_for(adapted(container, codec, stored.name)) for codec in container.sizes]
+        codecs = [codec_for(adapted(container, codec, stored.name)) for codec in sizes]
         codecs = [codec for codec in codecs if fits(codec, spec) and container.carried(spec, codec.spec)]
         if not codecs:
             continue

@@ -31,7 +31,7 @@ Array = np.ndarray[Any, Any]
 InputsOf = Callable[[str], InputStatistics | None]
 
 TRIAL = CodecSpec("affine", {"bits": 4, "group": 32, "scale": "f16"})
-WINDOW, COUNT = 64, 8
+WINDOW, COUNT = 64, 4
 _ROWS = 64
 """Rows of a matrix that its error is taken from."""
 _ROUNDING = 1e-9
