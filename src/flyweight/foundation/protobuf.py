@@ -43,6 +43,10 @@ class Message:
         self.data, self.start, self.end, self.file = data, start, len(data) if end is None else end, file
 
     def __iter__(self) -> Iterator[Field]:
+        return self.fields()
+
+    def fields(self, wanted: int = 0) -> Iterator[Field]:
+        """All fields, or those of one number; the others are checked all the same."""
         at, end, data = self.start, self.end, self.data
         while at < end:
             begin, tag = at, data[at]
@@ -70,7 +74,8 @@ class Message:
                 )
             if not number:
                 raise self._malformed("a field without a number", begin)
-            yield Field(number, kind, begin, start, at, value)
+            if not wanted or number == wanted:
+                yield Field(number, kind, begin, start, at, value)
 
     def _varint(self, at: int) -> tuple[int, int]:
         value = shift = 0
@@ -95,7 +100,7 @@ class Message:
         return Message(self.data, field.start, field.end, file=self.file)
 
     def all(self, number: int) -> Iterator[Message]:
-        return (self.sub(field) for field in self if field.number == number)
+        return map(self.sub, self.fields(number))
 
     def few(self, number: int) -> list[Message]:
         """The same as a list, which is bounded."""
@@ -108,11 +113,10 @@ class Message:
 
     def _once(self, number: int) -> Field | None:
         found = None
-        for field in self:
-            if field.number == number:
-                if found is not None:
-                    raise self._malformed(f"field {number} is there twice", field.begin)
-                found = field
+        for field in self.fields(number):
+            if found is not None:
+                raise self._malformed(f"field {number} is there twice", field.begin)
+            found = field
         return found
 
     def one(self, number: int) -> Message | None:
@@ -134,9 +138,7 @@ class Message:
     def integers(self, number: int) -> list[int]:
         """Of a repeated field, packed or one by one. Signed, as `int64` and `int32` are."""
         values: list[int] = []
-        for field in self:
-            if field.number != number:
-                continue
+        for field in self.fields(number):
             if field.kind == VARINT:
                 values.append(field.value)
                 continue
