@@ -6,7 +6,7 @@ coded later can make up for errors before it. G = Uᵀ·D·U with ones on the di
     Σ over columns k of D[k] · (E[k] + Σ over j > k of E[j] · U[k, j])²
 
 so columns are coded from the last to the first, each as the code nearest to  W[k] + Σ E[j] · U[k, j]  (Frantar et al. 2022;
-Chee et al. 2023). For that G gets a little more on its diagonal: `_DAMPING` of its mean.
+Chee et al. 2023). For that G gets a little more on its diagonal, a hundredth of its mean.
 
 Scales are found when their group's turn comes, on the values as they are to be coded then and weighed by D, by the quantizer
 that searches for such scales (`Codec.searched_by`). Then come `_PASSES` over all groups again, each with all others as they are
@@ -22,6 +22,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from threading import Lock
 from typing import NamedTuple
+from weakref import finalize
 
 import numpy as np
 
@@ -39,7 +40,8 @@ from flyweight.quantizers.quantizer import Quantizer
 
 F = np.float32
 _PASSES = 3
-_DAMPING = 0.01
+_DAMPING = (0.01, 0.1, 1.0, 10.0)
+"""The first will do, unless rounding has left the matrix indefinite."""
 _BLOCK = 256
 """Columns that are worked on together."""
 _STRETCH = 64
@@ -91,36 +93,37 @@ class _Factors(NamedTuple):
 def _factors_of(gram: Array) -> _Factors:
     diagonal = gram.diagonal()
     mean = float(diagonal.mean(dtype=np.float64))
-    damping = _DAMPING
-    while True:
-        made = np.array(gram, F, order="C")
-        made[np.diag_indices(len(made))] = diagonal + F(mean * damping if mean > 0 else 1)
-        kernels.factorize(made)
-        if (made.diagonal() > 0).all():
-            return _Factors(gram, made)
-        damping *= 10  # rounding made it indefinite
+    if np.isfinite(gram).all() and np.isfinite(F(mean)):
+        for damping in _DAMPING:
+            made = np.array(gram, F, order="C")
+            made[np.diag_indices(len(made))] = diagonal + F(mean * damping if mean > 0 else 1)
+            kernels.factorize(made)
+            if (made.diagonal() > 0).all():
+                return _Factors(gram, made)
+    raise UnsupportedError("not the Gram matrix of any inputs: it is not positive", code="E_STATISTICS")
 
 
 class _Kept:
     """Factors for the next rows of a matrix, and for the next matrix with the same inputs: as many as there were ever users at
-    once, the last used ones. Who wants what is being made waits for it."""
+    once, the last used ones, and none for longer than the inputs are there. Who wants what is being made waits for it."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._users = self._most = 0
-        self._made: OrderedDict[InputStatistics, Future[_Factors]] = OrderedDict()
+        self._made: OrderedDict[int, Future[_Factors]] = OrderedDict()
+        """By the identity of the inputs."""
 
     @contextmanager
     def of(self, inputs: InputStatistics, gram: Array) -> Iterator[_Factors]:
+        key, mine = id(inputs), None
         with self._lock:
             self._users += 1
             self._most = max(self._most, self._users)
-            found = self._made.get(inputs)
+            found = self._made.get(key)
             if found is None:
-                mine = self._made[inputs] = found = Future()
-            else:
-                mine = None
-            self._made.move_to_end(inputs)
+                mine = self._made[key] = found = Future()
+                finalize(inputs, self._made.pop, key, None)
+            self._made.move_to_end(key)
             while len(self._made) > self._most:
                 self._made.popitem(last=False)
         try:
@@ -128,6 +131,8 @@ class _Kept:
                 try:
                     mine.set_result(_factors_of(gram))
                 except BaseException as error:
+                    with self._lock:
+                        self._made.pop(key, None)  # another try may have the memory
                     mine.set_exception(error)
                     raise
             yield found.result()

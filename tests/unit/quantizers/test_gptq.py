@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import ref
+
 import numpy as np
 import pytest
 
@@ -123,6 +125,26 @@ def test_what_is_refused() -> None:
     weights[1, 1] = np.nan
     with pytest.raises(UnsupportedError):
         gptq(weights, Affine(4, 32), spec, inputs)
+
+
+def test_what_is_no_gram_matrix_is_refused() -> None:
+    weights, inputs = sample(64, 4)
+    spec = TensorSpec((4, 64), DType.F32)
+    for gram in (-inputs.gram, np.where(np.eye(64) > 0, np.nan, inputs.gram), np.full((64, 64), np.inf)):
+        with pytest.raises(UnsupportedError) as refused:
+            gptq(weights, Affine(4, 32), spec, InputStatistics(inputs.importance, np.asarray(gram, np.float32)))
+        assert refused.value.code == "E_STATISTICS"
+
+
+def test_factors_go_with_the_inputs_they_are_of() -> None:
+    weights, inputs = sample(64, 4)
+    gram = inputs.gram.copy()
+    there, kept = ref(gram), InputStatistics(inputs.importance, gram)
+    gptq(weights, Affine(4, 32), TensorSpec((4, 64), DType.F32), kept)
+    del gram
+    assert there() is not None
+    del kept
+    assert there() is None
 
 
 def test_empty() -> None:
