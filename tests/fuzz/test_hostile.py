@@ -41,7 +41,7 @@ KINDS = {1: ParentError, 3: MalformedError, 4: UnsupportedError}
 
 
 def cpu_budget_s(case: Case) -> float:
-    """100 ms, which is 50 on a faster machine than the slowest seen, and for large files one second per 10 MB of header."""
+    """100 ms, and for large files one second per 10 MB of header."""
     return 0.1 + case.nbytes / 10e6
 
 
