@@ -9,6 +9,7 @@ void bind_coding(nb::module_&);
 void bind_differences(nb::module_&);
 void bind_entropy(nb::module_&);
 void bind_feedback(nb::module_&);
+void bind_grams(nb::module_&);
 void bind_grids(nb::module_&);
 void bind_palettes(nb::module_&);
 void bind_products(nb::module_&);
@@ -27,6 +28,6 @@ NB_MODULE(_native, module) {
     });
     define(module, "active", +[] { return active_set().name; });
     define(module, "use", +[](const char* name) { require(use(name), "no such kernel set on this processor"); }, "name");
-    for (const auto bind : {bind_attention, bind_blocks, bind_coding, bind_differences, bind_entropy, bind_feedback, bind_grids, bind_palettes, bind_products, bind_streams, bind_textures})
+    for (const auto bind : {bind_attention, bind_blocks, bind_coding, bind_differences, bind_entropy, bind_feedback, bind_grams, bind_grids, bind_palettes, bind_products, bind_streams, bind_textures})
         bind(module);
 }

@@ -7,8 +7,8 @@ The first tokens of windows have inputs that are hundreds of times as large as o
 an error costs; left out, they are what gets worst. So their weight in the Gram matrix is capped; importance, which other tools
 read as well, stays what it is.
 
-Each tile of a Gram matrix is one product at a time, whichever thread computes it: so with one thread of BLAS for each of ours
-(OPENBLAS_NUM_THREADS=1, which the command line sets) the bytes do not depend on the number of threads.
+Each tile of a Gram matrix is one product at a time, whichever thread computes it: so the bytes do not depend on the number of
+threads. They do on the instruction set (`kernels.add_gram`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from flyweight import kernels
 from flyweight.foundation.errors import MalformedError
 from flyweight.statistics_files.gram_form import tiles
 
@@ -82,8 +83,7 @@ class InputSums:
             x = x * weights[:, None]
 
         def add(tile: Array, rows: tuple[int, int]) -> None:
-            start, stop = rows
-            tile += x[:, start:stop].T @ x[:, :stop]
+            kernels.add_gram(x, rows[0], tile)
 
         for _ in self._together(add, self._tiles, tiles(self.columns)):
             pass

@@ -10,6 +10,7 @@ from flyweight.kernels.coding import *
 from flyweight.kernels.differences import *
 from flyweight.kernels.entropy import *
 from flyweight.kernels.feedback import *
+from flyweight.kernels.grams import *
 from flyweight.kernels.grids import *
 from flyweight.kernels.palettes import *
 from flyweight.kernels.products import *
