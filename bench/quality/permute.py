@@ -1,6 +1,6 @@
 """The same function with its channels in another order: a checkpoint whose old quantization no longer shows.
 
-    python -m bench.quality.permute MODEL OUT        any llama checkpoint → a Hugging Face directory of f32
+    python -m bench.quality.permute MODEL OUT [f32|bf16]        a llama or qwen2 checkpoint → a Hugging Face directory
 
 A model that exists only as decoded 4-bit groups makes a quantizer with the same groups look perfect. Reordering the residual
 channels everywhere, the MLP channels of each layer and the value channels of each head leaves every logit as it was but for
@@ -13,13 +13,14 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import flyweight
+from flyweight.foundation.dtypes import DType
 
 Array = np.ndarray[Any, Any]
 
@@ -43,7 +44,7 @@ class Orders:
 
     def apply(self, name: str, array: Array) -> Array:
         """One tensor, by its Hugging Face name."""
-        residual, kind = self.residual, name.removesuffix(".weight").rsplit(".", 1)[-1]
+        residual, kind = self.residual, name.removesuffix(".weight").removesuffix(".bias").rsplit(".", 1)[-1]
         hidden, value, output = self.of_layer(int(name.split(".")[2]) if ".layers." in name else 0)
         everything = slice(None)
         rows, columns = {
@@ -57,45 +58,49 @@ class Orders:
             "embed_tokens": (everything, residual),
             "lm_head": (everything, residual),
         }.get(kind, (residual, None))
-        return np.ascontiguousarray(array[rows] if columns is None else array[rows][:, columns], np.float32)
+        return array[rows] if columns is None or array.ndim == 1 else array[rows][:, columns]
 
 
-def write_safetensors(path: Path, tensors: Mapping[str, Array]) -> None:
+def write_safetensors(path: Path, dtype: DType, shapes: Mapping[str, tuple[int, ...]], arrays: Iterable[Array]) -> None:
+    """Arrays in the order of their shapes, one in memory at a time."""
     header: dict[str, Any] = {}
     at = 0
-    for name, array in tensors.items():
-        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [at, at + array.nbytes]}
-        at += array.nbytes
+    for name, shape in shapes.items():
+        end = at + dtype.itemsize * int(np.prod(shape))
+        header[name] = {"dtype": dtype.label.upper(), "shape": list(shape), "data_offsets": [at, end]}
+        at = end
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for array in tensors.values():
-            file.write(array.data)
+        for array in arrays:
+            file.write(np.ascontiguousarray(array, dtype.numpy).view(np.uint8).data)
 
 
-def permute(model: Path, out: Path) -> None:
+def permute(model: Path, out: Path, dtype: DType = DType.F32) -> None:
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
         plain = Path(folder) / "plain"
-        flyweight.convert(model, plain, to="hf")
+        flyweight.convert(model, plain, to="hf", dtype=dtype.label)
         orders = Orders(json.loads((plain / "config.json").read_text("utf-8")))
         made = Path(folder) / "made"
         made.mkdir()
         with flyweight.open(plain) as checkpoint:
-            write_safetensors(made / "model.safetensors", {name: orders.apply(name, checkpoint[name]) for name in checkpoint})
+            shapes = {name: entry.spec.shape for name, entry in checkpoint.manifest.entries.items()}
+            arrays = (orders.apply(name, checkpoint[name]) for name in shapes)
+            write_safetensors(made / "model.safetensors", dtype, shapes, arrays)
         for file in plain.iterdir():
             if ".safetensors" not in file.name:
                 shutil.copy(file, made)
         made.rename(out)
 
 
-def permuted_beside(model: Path) -> Path:
+def permuted_beside(model: Path, name: str = "permuted", dtype: DType = DType.F32) -> Path:
     """The permuted form of a model, in the same folder; made when it is first wanted."""
-    out = model.parent / "permuted"
+    out = model.parent / name
     if not out.exists():
-        permute(model, out)
+        permute(model, out, dtype)
     return out
 
 
 if __name__ == "__main__":
-    permute(Path(sys.argv[1]), Path(sys.argv[2]))
+    permute(Path(sys.argv[1]), Path(sys.argv[2]), *map(DType.parse, sys.argv[3:]))
