@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flyweight import measuring, pipeline
+from flyweight.foundation.limits import parse_size
 from flyweight.measuring import measure, measure_costs
 from flyweight.pipeline import ConversionReport
 
@@ -22,13 +23,21 @@ def convert(
     *,
     calibrate: bool | Sequence[Path | str] = False,
     check: bool | None = None,
+    target_ram: int | str | None = None,
     **options: Any,
 ) -> ConversionReport:
     """As the pipeline's; with `calibrate` statistics of the source are gathered first, on these texts or on those shipped.
 
+    `target_ram` is a `target_size` for which `run` takes so much memory.
+
     With `check`, which `calibrate` includes, the result is run beside its source, and the report says what it costs.
     """
     options = {"measure": measure, "measure_costs": measure_costs, **options}
+    if target_ram is not None:
+        if options.get("target_size") is not None:
+            raise ValueError("give a size or the memory to run in, not both")
+        ram = parse_size(target_ram, "target_ram")
+        options["target_size"] = measuring.size_to_run_in(ram, source, deltas=options.get("deltas", ()))
     if check and options.get("deltas"):
         raise ValueError("a check runs the result beside its source, which is not deltas on a base: use `eval`")
     if not calibrate:

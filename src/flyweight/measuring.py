@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flyweight.foundation.sensitivity import Cost
     from flyweight.runtime import Model
 
-__all__ = ["check", "measure", "measure_costs"]
+__all__ = ["check", "measure", "measure_costs", "size_to_run_in"]
 
 
 def measure(source: Path | str, artefact: Path | str, gate: Gate, **options: Any) -> Verdict:
@@ -53,3 +53,20 @@ def measure_costs(
         return sample_windows(model, shipped_texts(), count, length)
 
     return cost_trials.measure_costs(checkpoint, inputs_of, windows=windows, **options)
+
+
+def size_to_run_in(ram: int, source: Path | str, *, deltas: Sequence[Path | str] = ()) -> int:
+    """Bytes that a form of a model may take to run in so much memory, with the program and a context of the default length."""
+    from flyweight.checkpoint import open_checkpoint
+    from flyweight.foundation.errors import UnsupportedError
+    from flyweight.models import blueprint
+    from flyweight.runtime.model import beside_weights
+
+    with open_checkpoint(source, deltas=deltas) as checkpoint:
+        beside = beside_weights(blueprint(checkpoint.manifest, checkpoint.read).config)
+    if ram <= beside:
+        raise UnsupportedError(
+            f"running this model takes {beside:,} bytes besides its weights, and {ram:,} are allowed", code="E_TARGET",
+            file=str(source), hint="allow more with --target-ram",
+        )  # fmt: skip
+    return ram - beside

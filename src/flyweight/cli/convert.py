@@ -78,6 +78,10 @@ _OF_PLAN = {"plan_file", "source", "gate_text", "allow_ungated", "force", *_RUNN
     help="The same by bits for each weight: 4.25.",
 )  # fmt: skip
 @click.option(
+    "--target-ram", metavar="SIZE", callback=size_argument,
+    help="The same by the memory that `flyweight run` may take, a context of 4,096 tokens included: 2G.",
+)  # fmt: skip
+@click.option(
     "--recipe-out", type=LocalPath(), metavar="FILE", help="Write the recipe that was chosen for a size, as --recipe takes it."
 )
 @click.option(
@@ -118,6 +122,7 @@ def command(
     stats_of_another_model: bool,
     target_size: int | None,
     target_bpw: float | None,
+    target_ram: int | None,
     recipe_out: Path | None,
     dtype: str | None,
     shard_size: int | None,
@@ -151,6 +156,7 @@ def command(
       flyweight convert model-hf out.gguf --quant q4_k --stats model.stats
       flyweight convert model-hf out.gguf --quant q4_k_m --calibrate
       flyweight convert model-hf out.gguf --target-bpw 4.25 --stats model.stats --recipe-out chosen.toml
+      flyweight convert model-hf out.gguf --target-ram 2G --calibrate
       flyweight convert model-hf out.gguf --quant q4_0 --dry-run --json
       flyweight convert model-hf out.gguf --quant q4_0 --plan-out plan.json && flyweight convert --plan plan.json
       flyweight convert base-hf tuned.gguf --delta tuned.wdelta --quant q4_0
@@ -160,11 +166,11 @@ def command(
     """
     if quant is not None and recipe is not None:
         raise click.UsageError("--quant and --recipe cannot be used together")
-    sized = target_size is not None or target_bpw is not None
-    if (target_size is not None) + (target_bpw is not None) + (quant is not None) + (recipe is not None) > 1:
-        raise click.UsageError("--quant, --recipe, --target-size and --target-bpw cannot be used together")
+    sized = any(size is not None for size in (target_size, target_bpw, target_ram))
+    if sum(choice is not None for choice in (target_size, target_bpw, target_ram, quant, recipe)) > 1:
+        raise click.UsageError("--quant, --recipe, --target-size, --target-bpw and --target-ram cannot be used together")
     if recipe_out is not None and not sized:
-        raise click.UsageError("--recipe-out goes with --target-size or --target-bpw")
+        raise click.UsageError("--recipe-out goes with --target-size, --target-bpw or --target-ram")
     if stats is not None and (calibrate or calibrate_text):
         raise click.UsageError("--stats and --calibrate cannot be used together")
     if plan_out is not None and (calibrate or calibrate_text):
@@ -172,7 +178,7 @@ def command(
     if calibrate or calibrate_text:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from flyweight.api import convert, execute
-    from flyweight.measuring import measure_costs
+    from flyweight.measuring import measure_costs, size_to_run_in
     from flyweight.pipeline.adding import add_form, open_addition
     from flyweight.pipeline.conversion import conflict_of, open_conversion, open_plan, target_container
     from flyweight.pipeline.plans.plan import Plan
@@ -212,6 +218,8 @@ def command(
         wish |= {"shard_bytes": shard_size, "extras": extras, "statistics": stats}
         wish |= {"statistics_of_another_model": stats_of_another_model, "recipe_out": recipe_out}
         if sized:
+            if target_ram is not None:
+                target_size = size_to_run_in(target_ram, source, deltas=deltas)
             wish |= {"target_size": target_size, "target_bpw": target_bpw, "measure_costs": measure_costs}
         title = f"{source} → {destination}"
         planned = partial(open_conversion, source, destination, digests=plan_digests, **wish, **judged)

@@ -6,19 +6,23 @@ A small error of a matrix moves the logits in proportion, and KL divergence is a
 error of the matrix costs that has no preferred direction: its KL divergence, divided by the mean of (E·x)² over the inputs x,
 from statistics. Nothing but the layers behind a trial is computed again. Windows are short and few: the costs of matrices
 differ a hundredfold, and a tenth of their size does not matter to who divides bytes among them.
+
+Errors of different layers add up to less than their sum, and some kinds of matrices more so than others. So the matrices of a
+kind are then put into four bits in all layers at once, and their costs are corrected by what that comes to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flyweight.checkpoint import Checkpoint
-from flyweight.codecs import codec_for, take_rows
+from flyweight.codecs import Codec, codec_for, take_rows
 from flyweight.evaluate.predict import BLOCK
 from flyweight.evaluate.scores import divergence, log_softmax
+from flyweight.foundation.dtypes import DType
 from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.foundation.sensitivity import Cost
 from flyweight.foundation.tensor import CodecSpec, EncodedTensor, TensorSpec
@@ -26,14 +30,18 @@ from flyweight.pipeline.rows import spaced
 from flyweight.runtime import Model, open_model
 from flyweight.runtime.batch import Windows
 from flyweight.runtime.decoder import Buffers, Decoder, Joint, Layer
+from flyweight.runtime.linear import Linear
 
 Array = np.ndarray[Any, Any]
 InputsOf = Callable[[str], InputStatistics | None]
+Output = list[tuple[slice, Linear]]
 
 TRIAL = CodecSpec("affine", {"bits": 4, "group": 32, "scale": "f16"})
 WINDOW, COUNT = 64, 4
 _ROWS = 64
 """Rows of a matrix that its error is taken from."""
+_PIECE = 1 << 14
+"""Rows of the output that are made at a time."""
 _ROUNDING = 1e-9
 """KL divergences below are rounding."""
 
@@ -43,20 +51,21 @@ def measure_costs(
     inputs_of: InputsOf,
     *,
     windows: Callable[[Model, int, int], Array],
+    trial: CodecSpec = TRIAL,
     threads: int | None = None,
     max_ram: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Cost]:
     """Of every matrix of a model, whose checkpoint is closed then; `windows` gives so many windows of such a length."""
     with open_model(checkpoint, kv="f32", int8=False, threads=threads, max_ram=max_ram, allow_ungated=True) as model:
-        trials = _Trials(model.decoder, windows(model, COUNT, min(WINDOW, model.context)))
+        trials = _Trials(model.decoder, codec_for(trial), windows(model, COUNT, min(WINDOW, model.context)))
         with model.decoder.tensors.turn:
             return dict(trials.costs(inputs_of, progress))
 
 
 class _Trials:
-    def __init__(self, decoder: Decoder, windows: Array) -> None:
-        self.decoder, self.ids = decoder, windows.reshape(-1)
+    def __init__(self, decoder: Decoder, codec: Codec, windows: Array) -> None:
+        self.decoder, self.codec, self.ids = decoder, codec, windows.reshape(-1)
         self._cache = Windows(decoder.config, windows.shape[1])
         self._buffers = Buffers(decoder.config, windows.size)
         self._streams = [decoder.embed(self.ids)]
@@ -66,56 +75,87 @@ class _Trials:
         self._reference = list(self._log_probabilities(self._streams[-1]))
 
     def costs(self, inputs_of: InputsOf, progress: Callable[[int, int], None] | None) -> Iterator[tuple[str, Cost]]:
-        decoder, count = self.decoder, self.decoder.config.dims.layers
-        for index in range(count):
-            for names in _together(Joint.of(decoder.tensors, index)):
-                changed = {f"{name}.weight": self._trial(f"{name}.weight") for name in names}
-                own = {name: decoder.tensors[name] for name in decoder.tensors if name.startswith(f"model.layers.{index}.")}
-                layer = decoder.layer_of(index, own | changed)
-                yield from self._costs(changed, inputs_of, self._after(index, layer), None)
+        count = self.decoder.config.dims.layers
+        kinds = [_kinds(Joint.of(self.decoder.tensors, index)) for index in range(count)]
+        total = count + len(kinds[0]) + 1
+        alone: list[list[_Tried]] = []
+        for index, names in enumerate(kinds):
+            alone.append([self._tried(each, self._after(index, each), inputs_of) for each in names])
             if progress:
-                progress(index + 1, count + 1)
-        name = decoder.tensors.output_name
-        changed = {name: self._trial(name)}
-        behind = self._streams[-1]
-        if decoder.config.tied:
-            codec, tensor = codec_for(TRIAL), changed[name]
-            rows = take_rows(tensor, self.ids)
-            behind = self._through(decoder.layers, decoder.scaled(codec.decode(rows.spec, rows.parts)))
-        yield from self._costs(changed, inputs_of, behind, changed[name])
+                progress(index + 1, total)
+        for kind, tried in enumerate(zip(*alone, strict=True)):
+            together = self._divergence(self._everywhere([names[kind] for names in kinds]))
+            share = together / sum(each.kl for each in tried)
+            for each in tried:
+                yield from each.costs(share)
+            if progress:
+                progress(count + kind + 1, total)
+        for tried_alone in self._outside(inputs_of):
+            yield from tried_alone.costs()
         if progress:
-            progress(count + 1, count + 1)
+            progress(total, total)
 
-    def _trial(self, name: str) -> EncodedTensor:
+    def _outside(self, inputs_of: InputsOf) -> Iterator[_Tried]:
+        """Output matrix and embedding, which may be one."""
+        name, embedding = self.decoder.tensors.output_name, "model.embed_tokens.weight"
+        behind = self._embedded() if name == embedding else self._streams[-1]
+        yield self._tried((name,), behind, inputs_of, self._output(name))
+        if name != embedding:
+            yield self._tried((embedding,), self._embedded(), inputs_of)
+
+    def _trial(self, name: str, rows: Array | None = None) -> EncodedTensor:
+        """A matrix, or some rows of it, in four bits."""
         tensor = self.decoder.tensors[name]
+        tensor = tensor if rows is None else take_rows(tensor, rows)
         values = codec_for(tensor.codec).decode(tensor.spec, tensor.parts)
-        codec, spec = codec_for(TRIAL), TensorSpec(tensor.spec.shape, codec_for(TRIAL).decoded_dtype(tensor.spec.dtype))
-        return EncodedTensor(spec, codec.spec, codec.encode(spec, values))
+        spec = TensorSpec(tensor.spec.shape, self.codec.decoded_dtype(tensor.spec.dtype))
+        return EncodedTensor(spec, self.codec.spec, self.codec.encode(spec, values))
 
-    def _costs(
-        self, changed: dict[str, EncodedTensor], inputs_of: InputsOf, behind: Array, output: EncodedTensor | None
-    ) -> Iterator[tuple[str, Cost]]:
-        """The same for all that were changed together."""
+    def _output(self, name: str) -> Output:
+        """The output in four bits, in pieces: whole it may be many times the size of any other matrix."""
+        count = self.decoder.vocabulary
+        pieces = [slice(start, min(start + _PIECE, count)) for start in range(0, count, _PIECE)]
+        return [(rows, self.decoder.output_of(self._trial(name, np.arange(rows.start, rows.stop)))) for rows in pieces]
+
+    def _tried(self, names: tuple[str, ...], behind: Array, inputs_of: InputsOf, output: Output | None = None) -> _Tried:
+        """What came of the trial of these matrices: what leaves the last layer then, and the output where that is tried."""
+        return _Tried(names, self._divergence(behind, output), sum(self._error(name, inputs_of(name)) for name in names))
+
+    def _divergence(self, behind: Array, output: Output | None = None) -> float:
         logs = zip(self._reference, self._log_probabilities(behind, output), strict=True)
-        kl = float(np.concatenate([divergence(log_q, log_p) for log_q, log_p in logs]).mean())
-        error = sum(self._error(name, tensor, inputs_of(name)) for name, tensor in changed.items())
-        cost = Cost(max(kl, _ROUNDING) / error if error > 0 else 0.0)
-        yield from ((name, cost) for name in changed)
+        kl = np.concatenate([divergence(log_q, log_p) for log_q, log_p in logs]).mean()
+        return max(float(kl), _ROUNDING)
 
-    def _error(self, name: str, trial: EncodedTensor, inputs: InputStatistics | None) -> float:
-        """The mean of Σ (E·x)²."""
+    def _error(self, name: str, inputs: InputStatistics | None) -> float:
+        """The mean of Σ (E·x)² in the trial of a matrix."""
         stored = self.decoder.tensors[name]
         chosen = np.array(spaced(stored.spec.rows, _ROWS))
-        codec, rows = codec_for(trial.codec), take_rows(trial, chosen)
-        error = _decoded(stored, chosen) - codec.decode(rows.spec, rows.parts)
+        values = _decoded(stored, chosen)
+        spec = TensorSpec(values.shape, DType.F32)
+        error = values - self.codec.decode(spec, self.codec.encode(spec, values))
         if inputs is None:
             inputs = InputStatistics(np.ones(error.shape[1], np.float32))
         return inputs.output_error(error) * stored.spec.rows / len(chosen)
 
-    def _after(self, index: int, layer: Layer) -> Array:
-        """What leaves the last layer with one of another kind."""
-        x = self._through([layer], self._streams[index])
+    def _after(self, index: int, names: tuple[str, ...]) -> Array:
+        """What leaves the last layer with a trial of some matrices of one layer."""
+        x = self._through([self._layer(index, names)], self._streams[index])
         return self._through((later for later in self.decoder.layers if later.index > index), x)
+
+    def _everywhere(self, names: Iterable[tuple[str, ...]]) -> Array:
+        """What leaves the last layer with a trial of some matrices of every layer."""
+        return self._through((self._layer(index, each) for index, each in enumerate(names)), self._streams[0])
+
+    def _layer(self, index: int, names: tuple[str, ...]) -> Layer:
+        """One with a trial of some of its matrices."""
+        tensors = self.decoder.tensors
+        own = {name: tensors[name] for name in tensors if name.startswith(f"model.layers.{index}.")}
+        return self.decoder.layer_of(index, own | {name: self._trial(name) for name in names})
+
+    def _embedded(self) -> Array:
+        """What leaves the last layer with an embedding in four bits."""
+        rows = self._trial("model.embed_tokens.weight", self.ids)
+        return self._through(self.decoder.layers, self.decoder.scaled(codec_for(rows.codec).decode(rows.spec, rows.parts)))
 
     def _through(self, layers: Iterable[Layer], x: Array) -> Array:
         x = x.copy()
@@ -123,20 +163,28 @@ class _Trials:
             layer(x, self._cache, self._buffers)
         return x
 
-    def _log_probabilities(self, x: Array, output: EncodedTensor | None = None) -> Iterator[Array]:
-        other = None if output is None else [(slice(None), self.decoder.output_of(output))]
+    def _log_probabilities(self, x: Array, output: Output | None = None) -> Iterator[Array]:
         for start in range(0, len(x), BLOCK):
-            yield log_softmax(self.decoder.logits(x[start : start + BLOCK], output=other))
+            yield log_softmax(self.decoder.logits(x[start : start + BLOCK], output=output))
 
 
-def _together(joint: Joint) -> Iterator[tuple[str, ...]]:
-    """Matrices that are tried together: queries and keys; gate and up."""
-    if len(joint.qkv) == 3:
-        yield joint.qkv[:2]
-        yield joint.qkv[2:]
-    else:
-        yield joint.qkv
-    yield from (joint.o, joint.gate_up, joint.down)
+class _Tried(NamedTuple):
+    """Matrices in four bits, all others as they are."""
+
+    names: tuple[str, ...]
+    kl: float
+    error: float
+    """The mean of Σ (E·x)², added up over them."""
+
+    def costs(self, share: float = 1.0) -> Iterator[tuple[str, Cost]]:
+        """The same for all of them; `share` corrects it by what several such trials come to together."""
+        yield from ((name, Cost(share * self.kl / self.error if self.error > 0 else 0.0)) for name in self.names)
+
+
+def _kinds(joint: Joint) -> list[tuple[str, ...]]:
+    """Matrices of a layer, those together that are tried together: queries and keys; gate and up."""
+    qkv = [joint.qkv[:2], joint.qkv[2:]] if len(joint.qkv) == 3 else [joint.qkv]
+    return [tuple(f"{name}.weight" for name in names) for names in (*qkv, joint.o, joint.gate_up, joint.down)]
 
 
 def _decoded(tensor: EncodedTensor, rows: Array) -> Array:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from flyweight.checkpoint import Checkpoint, open_checkpoint, require_passed
 from flyweight.foundation.errors import FlyweightError, MalformedError, ResourceError
 from flyweight.foundation.limits import parse_size
+from flyweight.models import Config
 from flyweight.runtime.decoder import Decoder, Settings
 from flyweight.runtime.kv import KeyValues, cache_nbytes
 from flyweight.runtime.tensors import Streamed, Tensors
@@ -155,10 +156,15 @@ def open_model(
         raise error.at(file=checkpoint.bundle.name) from None
 
 
+def beside_weights(config: Config, context: int | None = None, kv: str = "f16") -> int:
+    """Bytes that running a model takes besides its weights: the program, and a context, by default that of `open_model`."""
+    dims, length = config.dims, context or min(config.context, DEFAULT_CONTEXT)
+    return _BASE_RAM + cache_nbytes(dims.layers, dims.kv_heads, dims.head, length, kv)
+
+
 def _within(max_ram: int, checkpoint: Checkpoint, tensors: Tensors, context: int, kv: str) -> Tensors:
     """The tensors in a way that fits, or a refusal that says what would."""
-    dims = tensors.blueprint.config.dims
-    fixed = _BASE_RAM + cache_nbytes(dims.layers, dims.kv_heads, dims.head, context, kv)
+    fixed = beside_weights(tensors.blueprint.config, context, kv)
     if fixed + checkpoint.manifest.nbytes <= max_ram:
         return tensors
     streamed = Streamed(checkpoint)

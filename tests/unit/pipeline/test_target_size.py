@@ -15,9 +15,12 @@ from flyweight.calibration.sampling import Text, sample_windows
 from flyweight.checkpoint import open_checkpoint
 from flyweight.evaluate import cost_trials
 from flyweight.foundation.errors import FlyweightError, UnsupportedError
+from flyweight.measuring import size_to_run_in
 from flyweight.pipeline import convert
 from flyweight.pipeline.conversion import open_conversion
 from flyweight.pipeline.plans.target_size import Size
+from flyweight.runtime import open_model
+from flyweight.runtime.model import beside_weights
 from flyweight.statistics_files.known_files import open_statistics
 from support.command_line import flyweight as command
 from support.toys import toy_llama_files, write_files
@@ -49,7 +52,7 @@ def test_every_matrix_has_a_cost(toy: Path, stats: Path) -> None:
         costs = costs_of(open_checkpoint(toy), known.inputs_of)
     with flyweight.open(toy) as source:
         matrices = {name for name in source if source[name].ndim == 2}
-    assert costs.keys() == matrices - ({"model.embed_tokens.weight"} if "lm_head.weight" in matrices else set())
+    assert costs.keys() == matrices
     assert all(cost.nats > 0 for cost in costs.values())
 
 
@@ -57,17 +60,11 @@ def test_a_cost_foretells_what_another_error_costs(toy: Path, stats: Path) -> No
     """KL of a matrix in five bits, from what it costs in four: the square law, within a factor of two."""
     name = "model.layers.1.mlp.down_proj.weight"
     with open_statistics(stats) as known:
-        inputs = known.inputs_of(name)
-        assert inputs is not None
-        trial = cost_trials.TRIAL
-        found = {}
-        for bits in (4, 5):
-            cost_trials.TRIAL = trial.with_params(bits=bits)
-            try:
-                found[bits] = costs_of(open_checkpoint(toy), known.inputs_of)[name].nats
-            finally:
-                cost_trials.TRIAL = trial
-    assert 0.5 < found[4] / found[5] < 2
+        four, five = (
+            costs_of(open_checkpoint(toy), known.inputs_of, trial=cost_trials.TRIAL.with_params(bits=bits))[name].nats
+            for bits in (4, 5)
+        )
+    assert 0.5 < four / five < 2
 
 
 @pytest.mark.parametrize("to", ["hf", "safetensors", "mlx"])
@@ -99,6 +96,23 @@ def test_the_recipe_gives_the_same_file(toy: Path, stats: Path, tmp_path: Path) 
     assert refused.value.code == "E_EXISTS"
 
 
+def test_what_runs_in_some_memory(toy: Path, stats: Path, tmp_path: Path) -> None:
+    """The model that is made runs in it, with its weights in memory; a little less memory would have them streamed."""
+    with open_model(toy) as model:
+        beside = beside_weights(model.decoder.config)
+    assert size_to_run_in(beside + 100_000, toy) == 100_000
+    out = tmp_path / "out"
+    report = flyweight.convert(toy, out, statistics=stats, target_ram=beside + 100_000, measure_costs=costs_of)
+    with open_model(out, max_ram=beside + report.nbytes) as model:
+        assert not model.streamed
+    assert report.nbytes <= 100_000
+    with pytest.raises(UnsupportedError, match="besides its weights") as refused:
+        flyweight.convert(toy, tmp_path / "none.gguf", statistics=stats, target_ram=beside)
+    assert refused.value.code == "E_TARGET"
+    with pytest.raises(ValueError, match="not both"):
+        flyweight.convert(toy, tmp_path / "none.gguf", statistics=stats, target_ram="1G", target_size="1M")
+
+
 def test_what_is_refused(toy: Path, stats: Path, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError) as refused:
         convert(toy, tmp_path / "x.gguf", target_bpw=4.0, measure_costs=costs_of)
@@ -121,7 +135,7 @@ def test_what_is_refused(toy: Path, stats: Path, tmp_path: Path) -> None:
     "arguments",
     [
         ("--target-bpw", "4", "--quant", "q4_0"), ("--target-bpw", "4", "--target-size", "1M"), ("--target-bpw", "0"),
-        ("--recipe-out", "x.toml"), ("--target-bpw", "4"),
+        ("--recipe-out", "x.toml"), ("--target-bpw", "4"), ("--target-ram", "2G", "--target-bpw", "4"), ("--target-ram", "1M"),
     ],
 )  # fmt: skip
 def test_the_command_line_refuses(toy: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
