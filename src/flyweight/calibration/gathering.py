@@ -57,7 +57,7 @@ def calibrate(
     window: int = WINDOW,
     bos: bool = False,
     samples: int = 0,
-    int8: bool = False,
+    exact: bool = False,
     threads: int | None = None,
     max_ram: int | str | None = None,
     resume: bool = False,
@@ -68,7 +68,7 @@ def calibrate(
     not at all.
 
     `tokens` is how many tokens of the texts at most, in windows of `window`; `samples` is how many more windows the model
-    itself generates. Products are computed with f32 activations, or like those of `run` with `int8`.
+    itself generates. Products are computed like those of `run`, with f32 activations if `exact`.
     """
     started = time.perf_counter()
     destination = Path(os.path.abspath(destination))
@@ -77,14 +77,14 @@ def calibrate(
     read = [text if isinstance(text, Text) else read_texts([text])[0] for text in texts]
     ram = None if max_ram is None else parse_size(max_ram, "max_ram")
     checkpoint = open_checkpoint(model, deltas=deltas, checks_digests=True)
-    with open_model(checkpoint, kv="f32", int8=int8, threads=threads, max_ram=ram, allow_ungated=True) as opened:
+    with open_model(checkpoint, kv="f32", int8=not exact, threads=threads, max_ram=ram, allow_ungated=True) as opened:
         windows = _windows(opened, read, tokens, window, bos, samples)
         walk = LayerWalk(opened, destination, windows, gram=gram)
         notes = list(walk.notes())
         if walk.tokens < (wanted := tokens // window * window + samples * window):
             notes.append(f"the texts have {walk.tokens} tokens of the {wanted} asked for")
         walk.require_memory(ram)
-        about: dict[str, Any] = {"bos": bos, "samples": samples, "activations": "int8" if int8 else "f32"}
+        about: dict[str, Any] = {"bos": bos, "samples": samples, "activations": "f32" if exact else "as run"}
         about |= {"texts": [{"name": text.name, "blake3": text.digest} for text in read]}
         try:
             nbytes, resumed = walk.carry_out(about, [text.name for text in read], resume=resume, force=force, progress=progress)

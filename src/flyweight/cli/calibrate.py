@@ -31,7 +31,9 @@ from flyweight.foundation.errors import InterruptedRunError
 @click.option("--window", type=click.IntRange(2), default=128, show_default=True, help="Tokens of each window.")
 @click.option("--samples", type=click.IntRange(0), default=0, help="Add so many windows that the model itself generates.")
 @click.option("--bos", is_flag=True, help="Begin each window with the BOS token.")
-@click.option("--fast", is_flag=True, help="Compute with int8 activations, like `run`: half the time, a little noise.")
+@click.option(
+    "--exact", is_flag=True, help="Compute with f32 activations: up to twice the time, and nothing that a mean shows."
+)
 @delta_option
 @click.option("--threads", type=click.IntRange(1, 256), help="CPU threads.  [default: all cores]")
 @click.option("--max-ram", callback=size_argument, metavar="SIZE", help="Memory limit; layers are streamed if necessary.")
@@ -41,7 +43,7 @@ from flyweight.foundation.errors import InterruptedRunError
 @json_option
 def command(
     model: Path, output: Path, texts: tuple[Path, ...], gram: bool, tokens: int, window: int, samples: int, bos: bool,
-    fast: bool, deltas: tuple[Path, ...], threads: int | None, max_ram: int | None, resume: bool, force: bool, quiet: bool,
+    exact: bool, deltas: tuple[Path, ...], threads: int | None, max_ram: int | None, resume: bool, force: bool, quiet: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
     """Run text through MODEL and write what its matrices are multiplied with: statistics for `convert --stats`.
@@ -63,7 +65,7 @@ def command(
     with _progress(quiet=quiet) as progress:
         done = calibrate(
             model, output, texts=texts or shipped_texts(), deltas=deltas, gram=gram, tokens=tokens, window=window,
-            samples=samples, bos=bos, int8=fast, threads=threads, max_ram=max_ram, resume=resume, force=force,
+            samples=samples, bos=bos, exact=exact, threads=threads, max_ram=max_ram, resume=resume, force=force,
             progress=progress,
         )  # fmt: skip
     if as_json:
