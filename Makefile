@@ -11,9 +11,10 @@ MISTRALRS_OLD := .venv-mistralrs-old
 DEMO_MODEL := .models/SmolLM2-135M-Instruct.Q4_1.gguf
 DEMO_TEXT := .models/text/debian-handbook.txt
 FINE_TUNE := .bench/fine-tune
+LLAMA_CPP := .llama.cpp
 NATIVE := $(wildcard native/*.?pp native/*/*) src/flyweight/foundation/ggml_types.py CMakeLists.txt
 
-.PHONY: setup demo test check resolve check-native format conformance bench quality squizd tiers pages fuzz clean
+.PHONY: setup demo test check resolve check-native format conformance bench quality codec-quality squizd tiers pages fuzz clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -31,7 +32,7 @@ demo: setup $(DEMO_MODEL)  ## Convert a real model through every format and prin
 	$(if $(UPDATE),$(BIN)/python -m pages demo)
 
 $(DEMO_MODEL):
-	$(PYTHON) tools/fetch_demo_model.py $@
+	$(PYTHON) tools/fetch_model.py $@
 
 # One thread of BLAS for each worker: sums of Gram matrices are then the same in every process, and nobody waits by spinning.
 test: setup  ## Run the tests
@@ -89,8 +90,12 @@ $(MISTRALRS)/.ready $(MISTRALRS_OLD)/.ready: .venv-%/.ready: pyproject.toml
 	$(@D)/bin/python -m pip install --quiet --group $*
 	touch $@
 
-conformance: $(PEERS)/.ready $(SQUISH)/.ready $(MISTRALRS)/.ready $(MISTRALRS_OLD)/.ready $(DEMO_MODEL)  ## Check against the tools that own the formats, both ways
-	FLYWEIGHT_DEMO_MODEL=$(DEMO_MODEL) $(PEERS)/bin/python -m pytest tests/conformance --ignore tests/conformance/squish
+# llama.cpp's own tools; some minutes to build.
+$(LLAMA_CPP)/llama-quantize:
+	$(PYTHON) tools/build_llama_cpp.py $(LLAMA_CPP)
+
+conformance: $(PEERS)/.ready $(LLAMA_CPP)/llama-quantize $(SQUISH)/.ready $(MISTRALRS)/.ready $(MISTRALRS_OLD)/.ready $(DEMO_MODEL)  ## Check against the tools that own the formats, both ways
+	FLYWEIGHT_DEMO_MODEL=$(DEMO_MODEL) FLYWEIGHT_LLAMA_TOOLS=$(LLAMA_CPP) $(PEERS)/bin/python -m pytest tests/conformance --ignore tests/conformance/squish
 	$(SQUISH)/bin/python -m pytest tests/conformance/squish
 
 bench: $(PEERS)/.ready $(MISTRALRS)/.ready $(DEMO_MODEL) $(FINE_TUNE)/tuned  ## Measure beside the peers, in one run
@@ -125,13 +130,21 @@ $(FINE_TUNE)/tuned: | $(PEERS)/.ready $(DEMO_MODEL) $(DEMO_TEXT)
 $(DEMO_TEXT):
 	$(PYTHON) tools/fetch_text.py $(@D)
 
-# The rows of llama.cpp need llama-cpp-python, which has to be compiled: they are there when PEERS_PYTHON has it.
-PEERS_PYTHON ?= $(PEERS)/bin/python
-quality: setup $(DEMO_MODEL) $(DEMO_TEXT)  ## Measure bits per weight against error and write docs/quality*
-	$(BIN)/python -m bench.quality.weights $(DEMO_MODEL)
-	$(BIN)/python -m bench.quality.model $(DEMO_MODEL) $(DEMO_TEXT) \
-		$(shell $(PEERS_PYTHON) -c 'import llama_cpp' 2>/dev/null && echo --peers $(PEERS_PYTHON))
+QWEN := .models/Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf
+$(QWEN):
+	$(PYTHON) tools/fetch_model.py $@
+
+# Some hours: every row is recorded when it is there, and a run that is stopped goes on.
+quality: setup $(PEERS)/.ready $(LLAMA_CPP)/llama-quantize $(DEMO_MODEL) $(QWEN) $(DEMO_TEXT)  ## Measure KL divergence at equal size, beside llama.cpp and mlx-lm, and write docs/quality*
+	$(BIN)/python -m bench.quality.sizes $(DEMO_MODEL) $(dir $(DEMO_TEXT)) --llama $(LLAMA_CPP) --mlx $(PEERS)/bin/python
+	$(BIN)/python -m bench.quality.sizes $(QWEN) $(dir $(DEMO_TEXT)) --llama $(LLAMA_CPP) --name Qwen2.5-Coder-1.5B --dtype bf16 \
+		--windows 4 --context 512
 	$(BIN)/python -m pages quality
+
+codec-quality: setup $(DEMO_MODEL) $(DEMO_TEXT)  ## Measure bits per weight against error of every codec and write docs/codec-quality*
+	$(BIN)/python -m bench.quality.weights $(DEMO_MODEL)
+	$(BIN)/python -m bench.quality.model $(DEMO_MODEL) $(DEMO_TEXT) $(if $(PEERS_PYTHON),--peers $(PEERS_PYTHON))
+	$(BIN)/python -m pages codec_quality
 
 squizd: setup $(DEMO_MODEL) $(DEMO_TEXT)  ## Measure the forms of a SQUIZD file on the real model and write docs/squizd*
 	$(BIN)/python -m bench.quality.squizd_forms $(DEMO_MODEL) $(DEMO_TEXT)
@@ -145,4 +158,4 @@ pages: setup  ## Write every page of figures anew, from what was measured last
 	$(BIN)/python -m pages
 
 clean:  ## Remove everything built or downloaded
-	rm -rf $(VENV) $(PEERS) $(SQUISH) $(MISTRALRS) $(MISTRALRS_OLD) $(SANITIZED) $(FUZZ) build dist .models .demo .bench
+	rm -rf $(VENV) $(PEERS) $(SQUISH) $(MISTRALRS) $(MISTRALRS_OLD) $(SANITIZED) $(FUZZ) build dist .models .demo .bench $(LLAMA_CPP)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 __all__ = ["PAGES", "ROOT", "written"]
 
-PAGES = ("ane", "deltas", "demo", "odd_values", "performance", "quality", "squizd", "testing", "tiers")
+PAGES = ("ane", "codec_quality", "deltas", "demo", "odd_values", "performance", "quality", "squizd", "testing", "tiers")
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests"))  # which codecs are tried, and what was fuzzed, is listed beside the tests
 

@@ -1,4 +1,4 @@
-"""docs/quality.md and its charts: bits per weight against error, and what a whole model makes of it."""
+"""docs/codec-quality.md and its charts: bits per weight against error, and what a whole model makes of it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ type, so its files have more bits than their names say.{note}
 A small squared error is not enough. One table of 16 values for a whole tensor (`palette`, 4 bits) has the relative error of
 4-bit groups, but clips the few largest weights by most of their size, which destroys the model.
 
-![bits per weight of the file against KL divergence](quality-model.svg)
+![bits per weight of the file against KL divergence](codec-quality-model.svg)
 
 {forms}
 
@@ -123,14 +123,14 @@ def page(report: Row) -> str:
             for row in report["results"]
         ),
     )  # fmt: skip
-    return f"""# Quality: bits per weight against error
+    return f"""# Codecs: bits per weight against error
 
 `make quality` writes this page and the charts, from [quality.json](../bench/results/quality.json). {report["date"]},
 {report["processor"]}, kernels {report["kernels"]}.
 
 ## Error of the weights
 
-![bits per weight against signal-to-noise ratio](quality.svg)
+![bits per weight against signal-to-noise ratio](codec-quality.svg)
 
 Weights: SmolLM2-135M-Instruct, the seven matrices of layers {" and ".join(map(str, report["layers"]))},
 {report["weights"]:,} weights, decoded from Q4_1, 2304 to a row. Residual, MLP and value channels are permuted at random,
@@ -144,7 +144,7 @@ squared error only approximates the effect on a model, which the second part mea
 
 def written() -> dict[str, str]:
     report = recorded("quality")
-    files = {"docs/quality.md": page(report), "docs/quality.svg": weights_chart(report["results"])}
+    files = {"docs/codec-quality.md": page(report), "docs/codec-quality.svg": weights_chart(report["results"])}
     if any("model" in row for row in report["results"]):
-        files["docs/quality-model.svg"] = model_chart(report["results"], report["peers"])
+        files["docs/codec-quality-model.svg"] = model_chart(report["results"], report["peers"])
     return files

