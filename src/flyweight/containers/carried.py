@@ -39,7 +39,10 @@ class Carried(NamedTuple):
 
 
 EVERY_CODEC = Carried("*")
-ROW_SIZES = tuple(CodecSpec("stepped", {"bits": bits, "group": 32}) for bits in range(2, 9))
+ROW_SIZES = (
+    *(CodecSpec("stepped", {"bits": bits, "group": 32}) for bits in range(2, 8)),
+    *(CodecSpec("affine", {"bits": 8, "group": group, "scale": "f16"}) for group in (128, 64, 32)),
+)
 """Codecs for rows of any length that a model of a certain size is made of, where every codec can be stored."""
 
 
