@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -30,7 +30,8 @@ def convert(
 
     `target_ram` is a `target_size` for which `run` takes so much memory.
 
-    With `check`, which `calibrate` includes, the result is run beside its source, and the report says what it costs.
+    With `check`, which `calibrate` includes, the result is run beside its source before it appears, and the report and its
+    metadata say what it costs.
     """
     options = {"measure": measure, "measure_costs": measure_costs, **options}
     if target_ram is not None:
@@ -40,6 +41,8 @@ def convert(
         options["target_size"] = measuring.size_to_run_in(ram, source, deltas=options.get("deltas", ()))
     if check and options.get("deltas"):
         raise ValueError("a check runs the result beside its source, which is not deltas on a base: use `eval`")
+    if bool(calibrate) and not options.get("deltas") if check is None else check:
+        options["check"] = measuring.check
     if not calibrate:
         report = pipeline.convert(source, destination, **options)
     else:
@@ -49,17 +52,7 @@ def convert(
         with calibrated(source, destination, texts=texts, **options) as (statistics, note):
             report = pipeline.convert(source, destination, **{**options, "statistics": statistics})
         report = replace(report, notes=(*report.notes, note))
-    if not (bool(calibrate) and not options.get("deltas") if check is None else check):
-        return report
-    checked = measuring.check(source, destination, threads=options.get("jobs"))
-    return replace(report, check=checked, notes=(*report.notes, *_warning(checked)))
-
-
-def _warning(checked: Mapping[str, Any]) -> tuple[str, ...]:
-    if checked["reason"]:
-        return (f"the result was not checked: {checked['reason']}",)
-    kl = checked["kl"]["value"]
-    return () if checked["same_model"] else (f"the result is far from its source: KL divergence {kl:.3g} nats a token",)
+    return report
 
 
 @wraps(pipeline.execute)

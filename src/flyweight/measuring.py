@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flyweight.foundation.accuracy_gate import Gate, Verdict
+from flyweight.foundation.source_check import SourceCheck
 
 if TYPE_CHECKING:
     from flyweight.checkpoint import Checkpoint
@@ -24,21 +25,17 @@ def measure(source: Path | str, artefact: Path | str, gate: Gate, **options: Any
     return gate_measure.measure(source, artefact, gate, **options)
 
 
-_CHECK = Gate(max_kl=1.0, tokens=2048, window=128)
-"""How much text a check takes. A model that is so far from its source is another one."""
+CHECK_TOKENS, _WINDOW = 2048, 128
+"""How much text a check takes."""
 
 
-def check(
-    source: Path | str, artefact: Path | str, *, threads: int | None = None, max_ram: int | None = None
-) -> dict[str, Any]:
-    """What an artefact costs that is taken for its source: KL divergence and the ratio of perplexities with their intervals,
-    on text that Flyweight comes with and that no statistics are gathered on."""
+def check(source: Path | str, artefact: Path | str, *, threads: int | None = None, max_ram: int | None = None) -> SourceCheck:
+    """A `CheckAgainstSource`, on text that Flyweight comes with and that no statistics are gathered on."""
     from flyweight.calibration.shipped import shipped_texts
+    from flyweight.evaluate import gate_measure
 
     written = "\n\n".join(text.content for text in shipped_texts(held_back=True))
-    verdict = measure(source, artefact, _CHECK, written=written, threads=threads, max_ram=max_ram)
-    found = verdict.as_json()
-    return {key: found[key] for key in ("kl", "perplexity_ratio", "predicted", "reason")} | {"same_model": verdict.passed}
+    return gate_measure.check(source, artefact, written, tokens=CHECK_TOKENS, window=_WINDOW, threads=threads, max_ram=max_ram)
 
 
 def measure_costs(

@@ -20,6 +20,9 @@ from pathlib import Path
 from trap import attempt, make_plain
 
 import flyweight
+from flyweight import measuring
+
+CHECK_TOKENS = 512
 
 
 def tree(path: Path) -> dict[str, str] | None:
@@ -37,6 +40,7 @@ def main() -> None:
     arguments = {"source": source, "destination": destination, "jobs": 1, **json.loads(options)}
     if arguments.pop("plain", False):
         make_plain()
+    measuring.CHECK_TOKENS = CHECK_TOKENS
 
     def reset() -> None:
         for path in target.parent.iterdir():

@@ -13,6 +13,8 @@ import pytest
 import flyweight
 from support.toys import write_toy_llama
 
+CHECK_TOKENS = 512
+"""As in the driver: expected and actual outputs are checked on the same text."""
 DRIVER = Path(__file__).with_name("driver.py")
 
 JOBS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -30,6 +32,8 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "package": ("out.mlpackage", {"to": "coreml", "quant": "lut4"}),
     "package-forced": ("out.mlpackage", {"to": "coreml", "quant": "none", "force": True}),
     "package-rewritten": ("out.mlpackage", {"to": "coreml", "quant": "int8"}),
+    "file-checked": ("out.gguf", {"quant": "q8_0", "check": True}),
+    "sealed-file-checked": ("out.squizd", {"quant": "int4", "check": True}),
     "file-plain": ("out.gguf", {"quant": "q8_0", "plain": True}),
     "directory-forced-plain": ("out", {"to": "mlx", "quant": "int4", "force": True, "plain": True}),
 }
@@ -61,6 +65,11 @@ def sweep(memory_path: Path, job: str, mode: str, *code: str) -> list[dict[str, 
     header, *points = map(json.loads, done.stdout.splitlines())
     assert header["total"] == len(points) > 20
     return points
+
+
+@pytest.fixture(autouse=True)
+def short_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flyweight.measuring.CHECK_TOKENS", CHECK_TOKENS)
 
 
 @pytest.mark.parametrize("job", JOBS)

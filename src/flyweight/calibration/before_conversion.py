@@ -16,7 +16,7 @@ from flyweight.foundation.input_statistics import Statistics
 from flyweight.pipeline.conversion import open_conversion
 from flyweight.statistics_files.known_files import open_statistics
 
-_OF_RUN = frozenset({"measure", "gate_text", "resume", "force", "progress", "jobs", "notify"})
+_OF_RUN = frozenset({"measure", "check", "gate_text", "resume", "force", "progress", "jobs", "notify"})
 _OF_SIZE = frozenset({"target_size", "target_bpw", "measure_costs", "progress_of_costs", "recipe_out"})
 """What a conversion is not planned with before there are statistics."""
 

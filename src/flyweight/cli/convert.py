@@ -66,7 +66,8 @@ _OF_PLAN = {"plan_file", "source", "gate_text", "allow_ungated", "force", *_RUNN
 )  # fmt: skip
 @click.option(
     "--check/--no-check", default=None,
-    help="Run the result beside its source and report what it costs. Default: when statistics are gathered first.",
+    help="Run the result beside its source before it appears; report what it costs, and have its metadata say so. Default: "
+    "when statistics are gathered first.",
 )  # fmt: skip
 @click.option("--stats-of-another-model", is_flag=True, help="Use statistics although they are of other weights.")
 @click.option(
@@ -175,6 +176,8 @@ def command(
         raise click.UsageError("--stats and --calibrate cannot be used together")
     if plan_out is not None and (calibrate or calibrate_text):
         raise click.UsageError("a plan needs its statistics in a file: `flyweight calibrate SOURCE -o FILE`, then --stats FILE")
+    if plan_out is not None and check:
+        raise click.UsageError("a plan says what is written, of which a check is no part: --check goes without --plan-out")
     if calibrate or calibrate_text:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from flyweight.api import convert, execute
@@ -222,8 +225,9 @@ def command(
                 target_size = size_to_run_in(target_ram, source, deltas=deltas)
             wish |= {"target_size": target_size, "target_bpw": target_bpw, "measure_costs": measure_costs}
         title = f"{source} → {destination}"
-        planned = partial(open_conversion, source, destination, digests=plan_digests, **wish, **judged)
         chosen: bool | tuple[Path, ...] = calibrate_text or calibrate
+        checked = bool(chosen) and not deltas if check is None else check
+        planned = partial(open_conversion, source, destination, digests=plan_digests, checked=checked, **wish, **judged)
         carry_out = partial(
             convert, source, destination, notify=tell, **wish, **judged, **replacing, calibrate=chosen, check=check
         )
@@ -283,7 +287,7 @@ def _print_report(report: ConversionReport, title: str, *, tensors: bool, as_jso
         ("seconds", f"{report.seconds:.2f}"),
     ]
     summary += [("gate", gate_label(report.gate))] if report.gate else []
-    summary += [("check", check_label(report.check))] if report.check and not report.check["reason"] else []
+    summary += [("check", check_label(report.check))] if report.check else []
     print_table(title, ["", ""], summary)
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flyweight.cli.output import codec_label, gate_label, human_bytes, json_option, note, print_json, print_table
+from flyweight.cli.output import check_label, codec_label, gate_label, human_bytes, json_option, note, print_json, print_table
 from flyweight.cli.paths import LocalPath, delta_option
 from flyweight.foundation.errors import FlyweightError, printable
 from flyweight.foundation.manifest import Manifest, Numbers
+from flyweight.foundation.source_check import SourceCheck
 
 if TYPE_CHECKING:
     from flyweight.checkpoint import Checkpoint
@@ -52,6 +53,8 @@ def command(path: Path, tensors: bool, target: str, deltas: tuple[Path, ...], as
         summary = container.summary(checkpoint.bundle) if isinstance(container, Summarises) else {}
         found = container.warnings(checkpoint.bundle, manifest) if isinstance(container, Warns) else ()
         warnings = [*_unreadable(manifest), *found]
+        check = None if checkpoint.delta_places else SourceCheck.recorded(manifest.metadata)
+        summary = {**summary, "check": check.as_json()} if check else summary
         if checkpoint.delta_places:
             summary = {"base": checkpoint.bundle.name, "deltas": list(checkpoint.delta_places), **summary}
         routes, added = _dispatch(checkpoint, summary, target)
@@ -158,6 +161,8 @@ def _print_summary(path: Path, manifest: Manifest, summary: Mapping[str, Any]) -
 def _shown(value: object) -> str:
     if isinstance(value, Mapping) and "passed" in value:
         return gate_label(value)
+    if isinstance(value, Mapping) and "same_model" in value:
+        return check_label(value)
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_shown(item)}" for key, item in value.items()) or "none"
     if isinstance(value, list):

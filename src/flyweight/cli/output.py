@@ -124,9 +124,12 @@ def gate_label(gate: Mapping[str, Any]) -> str:
 
 def check_label(check: Mapping[str, Any]) -> str:
     """What a result costs beside its source, in a line."""
-    kl, ratio = check["kl"], check["perplexity_ratio"]
+    if check["reason"]:
+        return f"none: {check['reason']}"
+    kl, theirs, ours = (check[key] for key in ("kl", "source_perplexity", "perplexity"))
     reach = (kl["high"] - kl["low"]) / 2
-    return f"KL {kl['value']:.4g} ± {reach:.2g}, perplexity × {ratio['value']:.4f}; {check['predicted']} tokens"
+    figures = f"KL {kl['value']:.4g} ± {reach:.2g}, perplexity {ours['value']:.2f}, was {theirs['value']:.2f}"
+    return f"{figures}; {check['predicted']} tokens, compared with {check['source']}"
 
 
 def say(text: str) -> None:

@@ -21,6 +21,7 @@ from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnknownFormatError, UnsupportedError
 from flyweight.foundation.input_statistics import Statistics
 from flyweight.foundation.sensitivity import Cost, MeasureCosts
+from flyweight.foundation.source_check import CheckAgainstSource, SourceCheck
 from flyweight.models import blueprint
 from flyweight.pipeline.conversion_report import ConversionReport
 from flyweight.pipeline.execution import Progress, carry_out_job
@@ -83,10 +84,11 @@ def plan_conversion(
     size: Size | None = None,
     costs: Mapping[str, Cost] | None = None,
     recipe_out: Path | None = None,
+    checked: bool = False,
 ) -> Job:
     """What `convert` would do, `known` being what is in the file `known_from`; with `digests` its inputs are known by these, so
     that copies of them will do. With a `size` the types of matrices are chosen for it, by what an error of each `costs`, and
-    the recipe goes to `recipe_out`.
+    the recipe goes to `recipe_out`. One that will be `checked` has a place for what comes of it.
 
     ResourceError if a codec has to be fitted to a tensor that the memory does not hold, GateError if the checkpoint needs
     a gate itself that it has not passed.
@@ -119,6 +121,7 @@ def plan_conversion(
         inputs={SOURCE: input_of(checkpoint, digests=digests), **beside},
         made=extras.made if extras else None,
         known=known,
+        checked=checked,
     )
     notes: tuple[str, ...] = ()
     if size is not None:
@@ -256,6 +259,7 @@ def convert(
     progress_of_costs: Callable[[int, int], None] | None = None,
     recipe_out: Path | None = None,
     measure: Measure | None = None,
+    check: CheckAgainstSource | None = None,
     gate_text: Path | str | None = None,
     allow_ungated: bool = False,
     resume: bool = False,
@@ -274,7 +278,8 @@ def convert(
 
     Sizes are bytes, or text such as "5G". If there is an accuracy gate, the output is measured before it is published, on
     `gate_text` or on text that the source model generates. An output that fails, or that cannot be measured because there is
-    no `measure`, is published only with `allow_ungated`, and records that. `notify` gets the notes of the plan before the work
+    no `measure`, is published only with `allow_ungated`, and records that. `check` is asked what the output costs before it is
+    published; the report and the metadata say so. `notify` gets the notes of the plan before the work
     begins; the report has them too.
     """
     started = time.perf_counter()
@@ -288,10 +293,10 @@ def convert(
         source, destination, deltas=deltas, in_f32=in_f32, to=to, quant=quant, recipe=recipe, dtype=dtype,
         shard_bytes=shard_bytes, max_ram=max_ram, extras=extras, allow_ungated=allow_ungated, statistics=statistics,
         statistics_of_another_model=statistics_of_another_model, target_size=target_size, target_bpw=target_bpw,
-        measure_costs=measure_costs, progress_of_costs=progress_of_costs, recipe_out=recipe_out,
+        measure_costs=measure_costs, progress_of_costs=progress_of_costs, recipe_out=recipe_out, checked=check is not None,
     ) as job:  # fmt: skip
         return _carried_out(
-            job, source, destination, started, jobs=jobs, max_ram=max_ram, measure=measure, gate_text=gate_text,
+            job, source, destination, started, jobs=jobs, max_ram=max_ram, measure=measure, check=check, gate_text=gate_text,
             allow_ungated=allow_ungated, resume=resume, force=force, progress=progress, notify=notify,
         )  # fmt: skip
 
@@ -363,6 +368,15 @@ def _carried_out(
         seconds=round(time.perf_counter() - started, 3),
         resumed=done.resumed,
         tensors=done.reports,
-        notes=job.notes + warning,
+        notes=job.notes + warning + _checked_notes(done.check),
         gate=verdict.as_json() if verdict else None,
+        check=done.check.as_json() if done.check else None,
     )
+
+
+def _checked_notes(check: SourceCheck | None) -> tuple[str, ...]:
+    if check is None or check.same_model:
+        return ()
+    if check.kl is None:
+        return (f"the result was not checked: {check.reason}",)
+    return (f"the result is far from its source: KL divergence {check.kl.value:.3g} nats a token",)

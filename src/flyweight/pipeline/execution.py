@@ -6,16 +6,18 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from flyweight.checkpoint import open_checkpoint, recorded
 from flyweight.containers.abilities import EmbedsFiles, Finishes, RecordsGate
-from flyweight.containers.container import Image
+from flyweight.containers.container import Image, Placement
+from flyweight.foundation import source_check
 from flyweight.foundation.accuracy_gate import Measure, Verdict
 from flyweight.foundation.errors import FlyweightError, InterruptedRunError, OutputError, ResourceError
 from flyweight.foundation.manifest import Extent
+from flyweight.foundation.source_check import CheckAgainstSource, SourceCheck
 from flyweight.pipeline import memory_limit
 from flyweight.pipeline.conversion_report import TensorReport
 from flyweight.pipeline.gated_output import judge
@@ -34,6 +36,13 @@ Progress = Callable[[str, int, int], None]
 """progress(tensor, its bytes, bytes in all), called as each tensor is finished."""
 
 
+class Examined(NamedTuple):
+    """What came of running an output before it is published."""
+
+    verdict: Verdict | None = None
+    check: SourceCheck | None = None
+
+
 class Outcome(NamedTuple):
     """What was done for each step of a plan, in its order."""
 
@@ -44,6 +53,7 @@ class Outcome(NamedTuple):
     """Steps that an earlier run had done."""
     nbytes: int = 0
     verdict: Verdict | None = None
+    check: SourceCheck | None = None
 
     @classmethod
     def of(cls, job: Job, lines: Mapping[str, Mapping[str, Any]], resumed: int) -> Outcome:
@@ -59,6 +69,7 @@ def carry_out_job(
     jobs: int | None = None,
     max_ram: int | None = None,
     measure: Measure | None = None,
+    check: CheckAgainstSource | None = None,
     gate_text: Path | str | None = None,
     allow_ungated: bool = False,
     resume: bool = False,
@@ -88,14 +99,15 @@ def carry_out_job(
         force=force,
     )
 
-    def judged(staged: Path) -> Verdict | None:
+    def examined(staged: Path) -> Examined:
         approve()
         verdict = judge(job, staged, measure, text=gate_text, threads=jobs, max_ram=max_ram)
         if verdict is not None and not allow_ungated:
             verdict.require(file=str(destination))
-        return verdict
+        source = job.checkpoint.bundle.name
+        return Examined(verdict, None if check is None else check(source, staged, threads=jobs, max_ram=max_ram))
 
-    return fill_and_publish(job, staging, workers, progress, judged, measured=measured)
+    return fill_and_publish(job, staging, workers, progress, examined, measured=measured)
 
 
 def fill_and_publish(
@@ -103,11 +115,11 @@ def fill_and_publish(
     staging: Staging,
     workers: int,
     progress: Progress | None,
-    judged: Callable[[Path], Verdict | None] = lambda _: None,
+    examined: Callable[[Path], Examined] = lambda _: Examined(),
     *,
     measured: bool = True,
 ) -> Outcome:
-    """Write what the plan says, have it judged where it is staged, and make it appear; the staging directory is closed."""
+    """Write what the plan says, have it examined where it is staged, and make it appear; the staging directory is closed."""
     try:
         if staging.published:
             if staging.finished.keys() != {step.name for step in job.plan.steps}:
@@ -116,12 +128,15 @@ def fill_and_publish(
                 )
             outcome = Outcome.of(job, staging.finished, len(staging.finished))
             staging.discard()
-            return outcome._replace(nbytes=job.nbytes, verdict=_recorded(job, staging.destination))
+            found = _recorded(job, staging.destination)
+            return outcome._replace(nbytes=job.nbytes, verdict=found.verdict, check=found.check)
         try:
-            outcome = _fill(job, staging, workers, progress, measured)
+            outcome, digests = _fill(job, staging, workers, progress, measured)
             _check_unchanged(job)
-            verdict = judged(staging.out if job.container.is_directory else staging.out / next(iter(job.placement.images)))
-            nbytes = job.nbytes + (_certify(job, staging, verdict) if verdict else 0)
+            found = examined(staging.out if job.container.is_directory else staging.out / next(iter(job.placement.images)))
+            if found.check is not None and source_check.KEY in job.placement.manifest.metadata:
+                job = replace(job, placement=_with_check(job, staging, found.check, digests))
+            nbytes = job.nbytes + (_certify(job, staging, found.verdict) if found.verdict else 0)
         except InterruptedRunError:
             raise
         except FlyweightError:
@@ -130,7 +145,7 @@ def fill_and_publish(
         staging.publish()
     finally:
         staging.close()
-    return outcome._replace(nbytes=nbytes, verdict=verdict)
+    return outcome._replace(nbytes=nbytes, verdict=found.verdict, check=found.check)
 
 
 def check_resources(job: Job, folder: Path, *, jobs: int | None, max_ram: int | None, resume: bool) -> int:
@@ -158,8 +173,10 @@ def _held(content: Extent | bytes) -> int:
     return len(content) if isinstance(content, bytes) else content.nbytes
 
 
-def _fill(job: Job, staging: Staging, workers: int, progress: Progress | None, measured: bool) -> Outcome:
-    """Write everything into staging."""
+def _fill(
+    job: Job, staging: Staging, workers: int, progress: Progress | None, measured: bool
+) -> tuple[Outcome, Mapping[str, str]]:
+    """Write everything into staging; also the digests that the container asked for."""
     copies = {name: Image(extent.nbytes, ()) for name, extent in job.placement.copies.items()}
     staging.allocate({**job.placement.images, **copies})
     for name, extent in job.placement.copies.items():
@@ -201,8 +218,11 @@ def _fill(job: Job, staging: Staging, workers: int, progress: Progress | None, m
     for future in futures:
         if not future.cancelled():
             future.result()
-    _finish(job, staging, digests)
-    return Outcome.of(job, done, resumed)
+    for name, extent in job.placement.digests.items():
+        if name not in digests:
+            digests[name] = staging.digest(extent)
+    _finish(job, job.placement, staging, digests)
+    return Outcome.of(job, done, resumed), digests
 
 
 def _batches(job: Job, steps: Iterable[Step]) -> Iterator[list[Step]]:
@@ -218,16 +238,29 @@ def _batches(job: Job, steps: Iterable[Step]) -> Iterator[list[Step]]:
         yield batch
 
 
-def _finish(job: Job, staging: Staging, digests: dict[str, str]) -> None:
+def _finish(job: Job, placement: Placement, staging: Staging, digests: Mapping[str, str]) -> None:
     """Write what the container says of the finished weights. A run killed in the middle of it writes all of it again."""
     if not isinstance(job.container, Finishes):
         return
-    wanted = {
-        name: digests[name] if name in digests else staging.digest(extent) for name, extent in job.placement.digests.items()
-    }
-    for file, chunks in job.container.finish(job.placement, wanted, staging.read).items():
+    for file, chunks in job.container.finish(placement, digests, staging.read).items():
         for offset, chunk in chunks:
             staging.write(file, offset, memoryview(chunk))
+
+
+def _with_check(job: Job, staging: Staging, check: SourceCheck, digests: Mapping[str, str]) -> Placement:
+    """Write what a check found where its place is kept. Nothing moves: it is as long as what kept the place."""
+    placement, manifest = job.placement, job.placement.manifest
+    said = replace(manifest, metadata={**manifest.metadata, source_check.KEY: check.typed()})
+    if isinstance(job.container, Finishes):
+        placement = placement._replace(manifest=said)
+        _finish(job, placement, staging, digests)
+        return placement
+    placed = job.container.place(said, job.plan.name, job.plan.shard_bytes)
+    for file, image in placed.images.items():
+        for now, before in zip(image.chunks, placement.images[file].chunks, strict=True):
+            if now != before:
+                staging.write(file, now[0], memoryview(now[1]))
+    return placed
 
 
 def _certify(job: Job, staging: Staging, verdict: Verdict) -> int:
@@ -240,12 +273,14 @@ def _certify(job: Job, staging: Staging, verdict: Verdict) -> int:
     return sum(len(content) - job.placement.images[name].nbytes for name, content in files.items())
 
 
-def _recorded(job: Job, destination: Path) -> Verdict | None:
-    """The verdict of an output that is published already, where it has a place for one."""
-    if not job.gated:
-        return None
+def _recorded(job: Job, destination: Path) -> Examined:
+    """What an output that is published already says of itself, where it has a place for that."""
+    is_checked = source_check.KEY in job.placement.manifest.metadata
+    if not job.gated and not is_checked:
+        return Examined()
     with open_checkpoint(destination) as published:
-        return recorded(published)
+        check = SourceCheck.recorded(published.manifest.metadata) if is_checked else None
+        return Examined(recorded(published) if job.gated else None, check)
 
 
 def _check_unchanged(job: Job) -> None:

@@ -25,6 +25,7 @@ from flyweight.containers.npy_dir.npy_reading import array_files, labels, read
 from flyweight.containers.npy_dir.tier_places import ARRAY, COMPRESSED, FOLDER, INT4_READY, RECORD
 from flyweight.foundation.errors import OutputError, UnsupportedError
 from flyweight.foundation.manifest import Entry, Extent, Manifest
+from flyweight.foundation.source_check import KEY as CHECK
 from flyweight.foundation.tensor import CodecSpec
 from flyweight.sources import Bundle
 
@@ -97,7 +98,8 @@ class FourBits(NpyDirectory, Addition):
         idle = {*self.idle(self._record.files), INT4_READY}
         files = {file: digest for file, digest in self._record.files.items() if file not in idle} | written
         added = {name: entry.codec for name, entry in placement.manifest.entries.items()}
-        record = replace(self._record, files=dict(sorted(files.items())), added=added)
+        metadata = {key: typed for key, typed in self._record.metadata.items() if key != CHECK}  # of the values before
+        record = replace(self._record, metadata=metadata, files=dict(sorted(files.items())), added=added)
         return {RECORD: record.text(), INT4_READY: b""}
 
 

@@ -38,6 +38,7 @@ from flyweight.pipeline import memory_limit
 from flyweight.pipeline.conversion_report import Drift
 from flyweight.pipeline.draft import draft_tensors, without_draft
 from flyweight.pipeline.matrix_inputs import NONE, MatrixInputs
+from flyweight.pipeline.plans.check_place import placed, without_check
 from flyweight.pipeline.plans.inputs import SOURCE, Input, input_of
 from flyweight.pipeline.plans.job import Job
 from flyweight.pipeline.plans.plan import Action, Plan, Step
@@ -64,12 +65,13 @@ def make_job(
     made: Mapping[str, str] | None = None,
     order: Callable[[Entry], int] | None = None,
     known: MatrixInputs = NONE,
+    checked: bool = False,
 ) -> Job:
     """Decide everything. Raises UnsupportedError listing every tensor that cannot be carried.
 
     `draft` holds a draft head to add, `files` are side files to add, `inputs` what they are read from and `made` which of them
     are made of the source. Tensors lie as in the source, or sorted by `order`. `known` is what quantizers are told of their
-    inputs, and some rules ask whether there is any.
+    inputs, and some rules ask whether there is any. An output that will be `checked` has a place for what comes of it.
     """
     inputs = {SOURCE: input_of(checkpoint), **(inputs or {})}
     checkpoint = _with_experts_of(container, checkpoint)
@@ -119,7 +121,10 @@ def make_job(
     changes = dialect != manifest.dialect or any(step.action != "remux" for step in steps)
     if changes and isinstance(container, Describes):
         metadata = container.describe(entries, metadata, recipe.name)
-    placement = container.place(Manifest(container.name, entries, metadata, side, dialect), name, shard_bytes)
+    if checkpoint.delta_places or any(step.action == "transcode" for step in steps):
+        metadata = without_check(metadata)
+    written = Manifest(container.name, entries, metadata, side, dialect)
+    placement = placed(container, written, name, shard_bytes, checked=checked, notes=notes)
     known_steps = [step for step in steps if step.source in manifest.entries and not step.draft]
     sources = {step.name: manifest.entries[str(step.source)] for step in known_steps}
     notes += notes_of_steps(steps, asked)
