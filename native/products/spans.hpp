@@ -28,7 +28,7 @@ inline void scale_and_bias(const Row& row, int k, int half, float& scale, float&
     scale = row.scales[k];
     if constexpr (Row::halves) {
         scale *= float(row.times(k)[half]);
-        bias = -32.0f * scale;
+        bias = row.half_biases[k / 4][k % 4 * 2 + half];
     } else {
         bias = row.biases[k];
     }

@@ -13,10 +13,11 @@ import pytest
 
 from flyweight import kernels
 from flyweight.codecs import ggml
+from flyweight.foundation.ggml_types import ggml_types_with
 from flyweight.kernels.products.activations import quantize_many
 
 SETS = ("avx512vnni", "avx512bf16")
-BLOCKS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
+BLOCKS = ggml_types_with("product")
 MANY = 12
 
 
@@ -25,6 +26,8 @@ def blocks_of(name: str, rng: np.random.Generator, rows: int, columns: int) -> k
     blocks = rng.integers(0, 256, (rows * columns // size, nbytes), dtype=np.uint8)
     for at, kind in next(codec for codec in ggml.CODECS if codec.name == name).scales:
         blocks[:, at : at + 2] = rng.uniform(-0.02, 0.02, (len(blocks), 1)).astype(kind).view(np.uint8)
+    if name == "mxfp4":
+        blocks[:, 0] = rng.integers(100, 130, len(blocks))
     return kernels.matrix(name, blocks=blocks.reshape(rows, -1))
 
 

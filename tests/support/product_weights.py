@@ -51,8 +51,8 @@ def decoded_blocks(name: str, blocks: np.ndarray, zeroed: tuple[int, ...] = ()) 
     return values.reshape(len(blocks), blocks.shape[1] // nbytes * size).astype(np.float64)
 
 
-CENTRES = {"q4_0": 8, "q5_0": 16, "q6_k": 32}
-BIASED = {"q4_1": ((2,), (0,)), "q5_1": ((2,), (0,)), "q4_k": ((2,), (0,)), "q5_k": ((2,), (0,))}
+CENTRES = {"q4_0": 8, "q5_0": 16, "q3_k": 4, "q6_k": 32}
+BIASED = {**dict.fromkeys(("q4_1", "q5_1", "q4_k", "q5_k"), ((2,), (0,))), "q2_k": ((82,), (80,))}
 
 
 def blocks_of(name: str, rng: np.random.Generator, rows: int, runs: int, scales: np.ndarray) -> Weights:
@@ -60,6 +60,9 @@ def blocks_of(name: str, rng: np.random.Generator, rows: int, runs: int, scales:
     blocks = rng.integers(0, 256, (rows * runs, nbytes), dtype=np.uint8)
     for at, kind in next(codec for codec in ggml.CODECS if codec.name == name).scales:
         blocks[:, at : at + 2] = rng.choice(scales, (len(blocks), 1)).astype(kind).view(np.uint8)
+    if name == "mxfp4":  # powers of two about as large
+        chosen = abs(rng.choice(scales, len(blocks)))
+        blocks[:, 0] = np.where(chosen > 0, np.frexp(chosen)[1] + 127, 0)
     blocks = blocks.reshape(rows, runs * nbytes)
     w = decoded_blocks(name, blocks)
     summed = abs(w)
@@ -74,7 +77,7 @@ def steps_of(name: str, blocks: np.ndarray) -> np.ndarray:
     """|s| of every weight of a form s·(q − centre): that of a block whose codes are all zero, by its centre."""
     nbytes = kernels.BLOCKS[name][1]
     empty = blocks.reshape(-1, nbytes).copy()
-    kept = {"q4_0": slice(0, 2), "q5_0": slice(0, 2), "q6_k": slice(192, 210)}[name]
+    kept = {"q4_0": slice(0, 2), "q5_0": slice(0, 2), "q3_k": slice(96, 110), "q6_k": slice(192, 210)}[name]
     zero = np.ones(nbytes, bool)
     zero[kept] = False
     empty[:, zero] = 0
