@@ -18,7 +18,8 @@ struct Columns {
         const size_t groups = groups_of(columns, group);
         require_shape(scale, groups, rows, "columns and groups disagree");
         require_shape(bias, groups, rows, "columns and groups disagree");
-        require(levels.shape(0) == 1 && levels.shape(1) >= 1 && levels.shape(1) <= 256, "there are 1 to 256 levels");
+        require(levels.shape(1) >= 1 && levels.shape(1) <= 256, "there are 1 to 256 levels");
+        require(levels.shape(0) >= 1 && rows % levels.shape(0) == 0, "every table of levels is of as many rows");
         require_shape(codes, columns, rows, "a value has one code");
         require_shape(error, columns, rows, "a value has one error");
     }
@@ -34,14 +35,14 @@ void bind_feedback(nb::module_& module) {
         const Columns all(adjusted, feedback, first, scale, bias, group, levels, codes, error);
         require_shape(values, all.columns, all.rows, "values and adjusted values disagree");
         run(&Feedback::feedback_codes, values.data(), adjusted.data(), all.columns, all.rows, corner(feedback, first),
-            feedback.shape(1), scale.data(), bias.data(), group, levels.data(), levels.shape(1), codes.data(), error.data());
+            feedback.shape(1), scale.data(), bias.data(), group, levels.data(), levels.shape(0), levels.shape(1), codes.data(), error.data());
     }, "values", "adjusted", "feedback", "first", "scale", "bias", "group", "levels", "codes", "error");
 
     define(module, "descend_codes", +[](FloatsOut pull, Floats gram, size_t first, Floats scale, Floats bias, size_t group,
                                         Floats levels, BytesOut codes, FloatsOut error) {
         const Columns all(pull, gram, first, scale, bias, group, levels, codes, error);
         run(&Feedback::descend_codes, pull.data(), all.columns, all.rows, corner(gram, first), gram.shape(1), scale.data(),
-            bias.data(), group, levels.data(), levels.shape(1), codes.data(), error.data());
+            bias.data(), group, levels.data(), levels.shape(0), levels.shape(1), codes.data(), error.data());
     }, "pull", "gram", "first", "scale", "bias", "group", "levels", "codes", "error");
 
     define(module, "add_products", +[](Floats a, size_t row, size_t column, Floats b, FloatsOut out) {

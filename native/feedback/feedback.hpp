@@ -12,9 +12,13 @@ namespace {
 
 constexpr size_t strip = 64;  // rows of a matrix worked on at a time
 
+struct Rows {
+    size_t from, to;
+};
+
 template <typename Body>
-inline void over_strips(size_t rows, const Body& body) {
-    for (size_t at = 0; at < rows; at += strip) body(at, rows - at < strip ? rows - at : strip);
+inline void over_strips(Rows some, const Body& body) {
+    for (size_t at = some.from; at < some.to; at += strip) body(at, some.to - at < strip ? some.to - at : strip);
 }
 
 // The code of the level nearest to x, of uniform levels; halves to even.
@@ -55,11 +59,23 @@ inline bool are_uniform(const float* levels, size_t count) {
 
 inline float inverse_of(float scale) { return scale != 0.0f ? 1.0f / scale : 0.0f; }
 
+// The rows in as many equal runs as there are tables of levels: body(rows of a run, its levels).
+template <typename Body>
+inline void over_tables(size_t rows, const float* levels, size_t tables, size_t count, const Body& body) {
+    const size_t each = rows / tables;
+    for (size_t table = 0; table < tables; ++table) {
+        const Rows some{table * each, (table + 1) * each};
+        const float* own = levels + table * count;
+        are_uniform(own, count) ? body(some, UniformLevels(own, count)) : body(some, AnyLevels(own, count));
+    }
+}
+
 // x[k] += error of column j · feedback[k, j], for the columns k before j, which are coded after it.
 template <class Levels>
 void feedback_codes_of(const float* values, float* adjusted, size_t columns, size_t rows, const float* feedback, size_t stride,
-                       const float* scale, const float* bias, size_t group, const Levels levels, uint8_t* codes, float* error) {
-    over_strips(rows, [=](size_t at, size_t count) {
+                       const float* scale, const float* bias, size_t group, Rows some, const Levels levels, uint8_t* codes,
+                       float* error) {
+    over_strips(some, [=](size_t at, size_t count) {
         float inverse[strip], off[strip];
         for (size_t j = columns; j-- > 0;) {
             const float *__restrict s = scale + j / group * rows + at, *__restrict b = bias + j / group * rows + at;
@@ -84,19 +100,18 @@ void feedback_codes_of(const float* values, float* adjusted, size_t columns, siz
 }
 
 void feedback_codes(const float* values, float* adjusted, size_t columns, size_t rows, const float* feedback, size_t stride,
-                    const float* scale, const float* bias, size_t group, const float* levels, size_t count, uint8_t* codes,
-                    float* error) {
-    const auto with = [=](auto grid) {
-        feedback_codes_of(values, adjusted, columns, rows, feedback, stride, scale, bias, group, grid, codes, error);
-    };
-    are_uniform(levels, count) ? with(UniformLevels(levels, count)) : with(AnyLevels(levels, count));
+                    const float* scale, const float* bias, size_t group, const float* levels, size_t tables, size_t count,
+                    uint8_t* codes, float* error) {
+    over_tables(rows, levels, tables, count, [=](Rows some, auto grid) {
+        feedback_codes_of(values, adjusted, columns, rows, feedback, stride, scale, bias, group, some, grid, codes, error);
+    });
 }
 
 // Column by column the code of least loss beside all the others: where the pull (error · gram) of the column would be zero.
 template <class Levels>
 void descend_codes_of(float* pull, size_t columns, size_t rows, const float* gram, size_t stride, const float* scale, const float* bias,
-                      size_t group, const Levels levels, uint8_t* codes, float* error) {
-    over_strips(rows, [=](size_t at, size_t count) {
+                      size_t group, Rows some, const Levels levels, uint8_t* codes, float* error) {
+    over_strips(some, [=](size_t at, size_t count) {
         float inverse[strip], change[strip];
         for (size_t j = columns; j-- > 0;) {
             const float *__restrict s = scale + j / group * rows + at, *__restrict b = bias + j / group * rows + at;
@@ -123,11 +138,10 @@ void descend_codes_of(float* pull, size_t columns, size_t rows, const float* gra
 }
 
 void descend_codes(float* pull, size_t columns, size_t rows, const float* gram, size_t stride, const float* scale, const float* bias,
-                   size_t group, const float* levels, size_t count, uint8_t* codes, float* error) {
-    const auto with = [=](auto grid) {
-        descend_codes_of(pull, columns, rows, gram, stride, scale, bias, group, grid, codes, error);
-    };
-    are_uniform(levels, count) ? with(UniformLevels(levels, count)) : with(AnyLevels(levels, count));
+                   size_t group, const float* levels, size_t tables, size_t count, uint8_t* codes, float* error) {
+    over_tables(rows, levels, tables, count, [=](Rows some, auto grid) {
+        descend_codes_of(pull, columns, rows, gram, stride, scale, bias, group, some, grid, codes, error);
+    });
 }
 
 // As many floats as a register has; rows and registers of a product that are summed at a time.

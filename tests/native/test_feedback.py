@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flyweight import kernels
-from flyweight.kernels.blocks.layout import IQ4_VALUES
+from flyweight.kernels.blocks.layout import E2M1_VALUES, IQ4_VALUES
 
 LEVELS = {
     "unsigned": np.arange(16),
@@ -16,6 +16,8 @@ LEVELS = {
     "table": IQ4_VALUES,
     "far": np.arange(1000, 1004),
     "halves": np.arange(4) + 0.5,
+    "fp4": np.unique(E2M1_VALUES),
+    "palette": np.sort(np.round(np.random.default_rng(0).standard_normal(256), 2)),
 }
 SHAPES = [(1, 1), (7, 130), (64, 65), (33, 5), (5, 0)]
 
@@ -54,6 +56,24 @@ def test_codes(isa: str, shape: tuple[int, int], levels: np.ndarray) -> None:
     codes, error = np.zeros(shape, np.uint8), np.full(shape, np.nan, np.float32)
     both("feedback_codes", (numbers(rng, *shape), numbers(rng, *shape), square, 3, *kept, codes, error), (1, 8, 9))
     codes = rng.integers(0, len(levels), shape, dtype=np.uint8)
+    both("descend_codes", (numbers(rng, *shape), square, 2, *kept, codes, numbers(rng, *shape)), (0, 7, 8))
+
+
+@pytest.mark.parametrize("rows", [0, 6, 132, 201])
+def test_tables_of_runs_of_rows(isa: str, rows: int) -> None:
+    rng, shape = np.random.default_rng(rows), (9, rows)
+    square = numbers(rng, 12, 12)
+    tables = np.stack([np.arange(8), np.sort(rng.standard_normal(8)), np.arange(8) - 4]).astype(np.float32)
+    kept = *lines(rng, 9, rows, 4, tables)[:3], tables
+    values, codes = numbers(rng, *shape), np.zeros(shape, np.uint8)
+    given = values, values.copy(), square, 3, *kept, codes, np.full(shape, np.nan, np.float32)
+    both("feedback_codes", given, (1, 8, 9))
+    run = [a[:, : rows // 3].copy() if isinstance(a, np.ndarray) and a.shape[1:] == (rows,) else a for a in given]
+    run[7] = tables[:1]
+    kernels.feedback_codes(*given)
+    kernels.feedback_codes(*run)
+    assert np.array_equal(codes[:, : rows // 3], run[8])
+    codes = rng.integers(0, 8, shape, dtype=np.uint8)
     both("descend_codes", (numbers(rng, *shape), square, 2, *kept, codes, numbers(rng, *shape)), (0, 7, 8))
 
 
@@ -117,6 +137,7 @@ def arguments() -> dict[str, object]:
         ("first", 3, ValueError), ("first", -1, ValueError), ("group", 0, ValueError), ("group", 1, ValueError),
         ("scale", np.zeros((2, 7), np.float32), ValueError), ("feedback", np.zeros((6, 7), np.float32), ValueError),
         ("levels", np.zeros((1, 257), np.float32), ValueError), ("levels", np.zeros((1, 0), np.float32), ValueError),
+        ("levels", np.zeros((3, 16), np.float32), ValueError), ("levels", np.zeros((0, 16), np.float32), ValueError),
         ("codes", np.zeros((4, 8), np.int8), TypeError), ("values", np.zeros((4, 9), np.float32), ValueError),
         ("adjusted", np.zeros((4, 8)), TypeError),
     ],

@@ -33,7 +33,7 @@ def calibrated(
     if destination.exists() and not (options.get("force") or options.get("resume")):
         raise OutputError("already exists", code="E_EXISTS", file=str(destination), hint="use --force to replace it")
     with open_conversion(source, destination, **{key: value for key, value in options.items() if key not in _OF_RUN}) as job:
-        gram = any(step.action == "transcode" and codec_for(step.codec).alone for step in job.plan.steps)
+        gram = any(step.action == "transcode" and codec_for(step.codec).alone(step.spec) for step in job.plan.steps)
     place = destination.with_name(f".{destination.name}.statistics")
     done = calibrate(
         source, place, texts=texts or shipped_texts(), deltas=options.get("deltas", ()), gram=gram,

@@ -29,7 +29,6 @@ from flyweight.foundation.tensor import Layout, TensorSpec
 
 _GROUP_PARTS = {"scale_bias": ("scale", "bias"), "scale_zero": ("scale", "zero"), "symmetric": ("scale",)}
 _F32 = DType.F32.numpy
-_WHOLE_ROW = 1 << 62
 _WORDS = {"u8": DType.U8, "u32": DType.U32}
 
 
@@ -289,9 +288,10 @@ class Affine(Codec):
 
     # The lines its codes lie on
 
-    @property
-    def alone(self) -> int:
-        return (self.group or _WHOLE_ROW) if self.axis == -1 else 0
+    has_lines = True
+
+    def alone(self, spec: TensorSpec) -> int:
+        return self.span(spec.columns) if self.axis == -1 else 0
 
     @property
     def searched_by(self) -> str:
@@ -303,7 +303,7 @@ class Affine(Codec):
         levels = np.arange(least, least + self.levels + 1, dtype=np.float32)[None]
         own = levels, self.span(spec.columns), wide[0]
         if self.form == "scale_zero":
-            return Zeros(*own, -wide[0] * wide[1], FLOATS[self.scale], has_bias=True)
+            return Zeros(*own, -wide[0] * wide[1], FLOATS[self.scale], True, zeros=FLOATS[self.scale])
         if self.form == "symmetric":
             return Lines(*own, np.zeros_like(wide[0]), FLOATS[self.scale], has_bias=False)
         return Lines(*own, wide[1], FLOATS[self.scale], has_bias=True)

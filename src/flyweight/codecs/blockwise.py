@@ -21,6 +21,7 @@ from flyweight.codecs.affine import Affine
 from flyweight.codecs.blocking import Blocking, block_lengths
 from flyweight.codecs.casts import as_float, astype
 from flyweight.codecs.codec import Array, Codec, Filler, Parts, StoredCodes, column_weights
+from flyweight.codecs.lines import Lines, Zeros
 from flyweight.codecs.value_checks import require_f32, require_finite, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
@@ -32,6 +33,8 @@ _FLOATS = {"f16": DType.F16, "f32": DType.F32}
 _EXPONENTS = {"f16": (-14, 15), "f32": (-126, 127)}
 """Of normal numbers."""
 _F32 = DType.F32.numpy
+_SHRINK = tuple(round(1 - 0.04 * i, 2) for i in range(1, 11))
+"""Of grids whose zeros are whole, around which their ends are drawn in."""
 _SLAB = 1 << 16
 """Values decoded at a time: they stay in the second-level cache. A multiple of 8, so that a slab starts on a byte."""
 
@@ -291,15 +294,21 @@ class Blockwise(Codec):
     # The same grids in the affine codec's bytes: its quantizers fill this codec too
 
     def _affine(self, spec: TensorSpec) -> tuple[Affine, TensorSpec] | None:
-        """For signed codes alone: the codec and the rows in which blocks are its groups; None where they are none."""
+        """The codec with such codes and the rows in which blocks are its groups; None where there is none."""
         blocking = self.blocking(spec)
-        if not (self.is_symmetric and blocking.in_order and spec.size):
+        if not (self._has_form and blocking.in_order and spec.size):
             return None
         rows = TensorSpec((spec.size // blocking.row, blocking.row), DType.F32)
-        return Affine(self.bits, blocking.run, "symmetric", self.scale), rows
+        return Affine(self.bits, blocking.run, "scale_zero" if self.offset else "symmetric", self.scale), rows
+
+    @property
+    def _has_form(self) -> bool:
+        """Whether codes are signed or have an offset."""
+        return self.data in _INTEGERS and (self.is_symmetric or bool(self.offset))
 
     def filled_by(self, filler: Filler, spec: TensorSpec, array: Array, inputs: InputStatistics | None = None) -> Parts:
-        """Values differ from those of the affine codec by their rounding to the type of the scale."""
+        """Values differ from those of the affine codec by their rounding to the type of the scale; an offset that is a code
+        rounds its zeros, and the grid of `encode` is kept where it is the better one then."""
         same = self._affine(spec)
         if filler.takes(self) or same is None or not filler.takes(same[0]):
             return super().filled_by(filler, spec, array, inputs)
@@ -308,11 +317,96 @@ class Blockwise(Codec):
             column_weights(inputs.importance, spec)  # refuses what is none
             inputs = inputs.repeated(rows.columns // spec.columns)
         parts = filler.fill(array, affine, rows, inputs)
+        if self.offset:
+            return self._with_offsets(spec, array, parts["scale"], parts["zero"], inputs)
         self._require_range(self._in_range(parts["scale"], np.zeros(1)))
         packed = parts["codes"]
         if rows.columns * self.bits % 8:  # rows share bytes
             packed = packing.pack("little", packing.unpack("little", packed, self.bits, rows.columns).reshape(1, -1), self.bits)
         return self._parts(spec, packed, parts["scale"], np.zeros(1))
+
+    def _with_offsets(self, spec: TensorSpec, array: Array, scale: Array, zero: Array, inputs: InputStatistics | None) -> Parts:
+        """The parts for grids with any zero, as they can be stored, or for those of `encode`, drawn in if zeros are whole: of
+        each block whichever has least weighed error."""
+        values, block = astype(np.asarray(array), _F32).reshape(1, -1), self.blocking(spec).block_size
+        own = self._grid(*block_extremes(values, block))
+        found = scale.reshape(1, -1), self._near_zero(zero.reshape(1, -1).astype(np.float32)) - np.float32(self._half)
+        weights = np.ones(block, np.float32) if inputs is None else inputs.importance.astype(np.float32)
+        tried = [found]
+        if self.offset == "data":
+            tried += [(self._round(own[0].astype(np.float64) * shrink), own[1]) for shrink in _SHRINK]
+        best, least = own, self._losses(values, weights, block, *own)
+        for grid in tried:
+            loss = self._losses(values, weights, block, *grid)
+            better = loss < least  # of what is infinite nothing is
+            least = np.where(better, loss, least)
+            best = (
+                np.where(better, grid[0], best[0]).astype(own[0].dtype),
+                np.where(better, grid[1], best[1]).astype(own[1].dtype),
+            )
+        return self.store_nearest(spec, values, *best)
+
+    def _losses(self, values: Array, weights: Array, block: int, scale: Array, offset: Array) -> Array:
+        """Σ weight · error² of each block by its nearest codes, (1, blocks); weights repeat, and are of whole blocks."""
+        losses, step = np.empty(scale.shape), max(_SLAB // weights.size, 1) * weights.size
+        for start in range(0, values.size, step):
+            some, own = values[:, start : start + step], slice(start // block, (start + step) // block)
+            codes, wide = np.empty(some.shape, np.uint8), np.empty(some.shape, np.float32)
+            grid = astype(scale[:, own], _F32), astype(offset[:, own], _F32) + np.float32(self._half)
+            kernels.grid_codes(some, *grid, block, False, self._levels, codes)
+            kernels.decode_scale_zero(codes, 8, *grid, block, wide)
+            with np.errstate(all="ignore"):
+                lost = np.tile(weights, some.size // weights.size) * np.square(some - wide, dtype=np.float64)
+            losses[0, own] = lost.reshape(-1, block).sum(axis=1)
+        return losses
+
+    def _near_zero(self, zero: Array) -> Array:
+        """The nearest zeros of unsigned codes that can be stored, f32."""
+        if self.offset == "data":
+            return np.clip(np.rint(zero), 0, self._levels)
+        half = np.float32(self._half)
+        return astype(astype(zero - half, _FLOATS[self.offset].numpy), _F32) + half
+
+    # The lines its codes lie on
+
+    has_lines = True
+
+    @property
+    def searched_by(self) -> str:
+        return "clip" if self._has_form and self._is_of_rows else "nearest"
+
+    @property
+    def _is_of_rows(self) -> bool:
+        """Whether the blocks of a matrix are groups of its rows."""
+        return block_lengths(self.block)[:1] == (1,)
+
+    def alone(self, spec: TensorSpec) -> int:
+        of_rows = len(spec.shape) == 2 and self._is_of_rows and spec.size
+        return self.blocking(spec).run if self._has_form and of_rows else 0
+
+    def lines(self, spec: TensorSpec, parts: Parts) -> Lines:
+        def turned(part: Array) -> Array:
+            return np.ascontiguousarray(astype(part, _F32).reshape(spec.rows, -1).T)
+
+        levels = np.arange(-self._half, self._levels - self._half + 1, dtype=np.float32)[None]
+        scale, dtype = turned(parts["scale"]), _FLOATS[self.scale]
+        own = levels, self.blocking(spec).run, scale
+        if not self.offset:
+            return Lines(*own, np.zeros_like(scale), dtype, has_bias=False)
+        zeros = _FLOATS[self.offset] if self.offset in _FLOATS else (-self._half, self._levels - self._half)
+        return Zeros(*own, -scale * turned(self._offset(parts)), dtype, True, zeros=zeros)
+
+    def from_lines(self, spec: TensorSpec, lines: Lines, codes: Array) -> Parts:
+        scale, offset = lines.scale, np.zeros_like(lines.scale)
+        if isinstance(lines, Zeros):
+            with np.errstate(all="ignore"):
+                _, bias = lines.near(scale, lines.bias)
+                offset = np.divide(-bias, scale, out=offset, where=scale != 0)
+            if self.offset == "data":
+                offset = np.rint(offset)
+        scale, offset = (np.ascontiguousarray(part.T).reshape(1, -1) for part in (scale, offset))
+        self._require_range(self._in_range(astype(scale, _FLOATS[self.scale].numpy), offset))
+        return self.store(spec, (codes ^ np.uint8(self._half)).reshape(1, -1), scale, offset)
 
     def _require_range(self, finite: Array) -> None:
         if not finite.all():

@@ -174,9 +174,17 @@ class Codec(ABC):
 
     # Codecs whose codes lie on lines, a scale and a bias for each group, can be given codes by who knows better than they.
 
+    has_lines: ClassVar[bool] = False
+    """Whether the codes of some tensors do."""
+
     @property
-    def alone(self) -> int:
-        """How many columns have lines that can be found without the others; 0: its codes lie on no lines."""
+    def tied(self) -> int:
+        """How many rows share their lines: those of one number modulo rows / tied."""
+        return 1
+
+    def alone(self, spec: TensorSpec) -> int:
+        """How many columns have lines that can be found without the others; 0: the codes of such a tensor lie on no lines that
+        are of rows."""
         return 0
 
     @property

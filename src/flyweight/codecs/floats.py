@@ -15,8 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from flyweight import kernels
+from flyweight.codecs import microscaled
 from flyweight.codecs.casts import as_float, astype
 from flyweight.codecs.codec import Array, Codec, Parts
+from flyweight.codecs.lines import Lines
 from flyweight.codecs.value_checks import FLOATS, require_f32, require_finite, require_integers, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
@@ -170,6 +172,7 @@ class Fp8Scalar(Codec):
 
 class Mxfp4Split(Codec):
     name = "mxfp4_split"
+    has_lines = True
 
     def layout(self, spec: TensorSpec) -> Layout:
         if not spec.shape or spec.columns % 32 or spec.dtype is not DType.F32:
@@ -191,16 +194,38 @@ class Mxfp4Split(Codec):
         return kernels.matrix("e2m1", codes=parts["codes"], scale=parts["scale"])
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
-        layout = self.layout(spec)
+        self.layout(spec)
         values = astype(np.asarray(array), DType.F32.numpy).reshape(-1, 32)
         blocks = np.empty((len(values), 17), np.uint8)
         kernels.encode_mxfp4(values, blocks)
-        nibbles = np.concatenate([blocks[:, 1:] & 0x0F, blocks[:, 1:] >> 4], axis=1)
-        parts = {"codes": nibbles[:, 0::2] | nibbles[:, 1::2] << 4, "scale": np.ascontiguousarray(blocks[:, 0])}
-        parts = {name: part.reshape(layout[name].shape) for name, part in parts.items()}
+        parts = self._store(spec, blocks[:, 0], np.concatenate([blocks[:, 1:] & 0x0F, blocks[:, 1:] >> 4], axis=1))
         if (complaint := self.check_values(spec, parts)) is not None:
             raise UnsupportedError(f"the values cannot be stored as {self.name}: {complaint}", code="E_BLOCK_RANGE")
         return parts
+
+    def _store(self, spec: TensorSpec, exponents: Array, codes: Array) -> Parts:
+        """The parts for an exponent and 32 codes of each block."""
+        parts = {"codes": codes[:, 0::2] | codes[:, 1::2] << 4, "scale": np.ascontiguousarray(exponents)}
+        return {
+            name: part.reshape(want.shape) for (name, want), part in zip(self.layout(spec).items(), parts.values(), strict=True)
+        }
+
+    def encode_weighted(self, spec: TensorSpec, array: Array, importance: Array | None) -> Parts:
+        """As `encode`; importance chooses among the exponents around that one."""
+        parts = self.encode(spec, array)
+        if importance is None or not spec.size:
+            return parts
+        values = astype(np.asarray(array), DType.F32.numpy).reshape(-1, microscaled.BLOCK)
+        return self._store(spec, *microscaled.searched(values, parts["scale"].reshape(-1, 1), importance, spec))
+
+    def alone(self, spec: TensorSpec) -> int:
+        return microscaled.BLOCK
+
+    def lines(self, spec: TensorSpec, parts: Parts) -> Lines:
+        return microscaled.lines_of(np.asarray(parts["scale"]), spec.rows)
+
+    def from_lines(self, spec: TensorSpec, lines: Lines, codes: Array) -> Parts:
+        return self._store(spec, *microscaled.stored(lines.scale, codes))
 
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
         return "a scale is 255, which means NaN" if (parts["scale"] == 0xFF).any() else None

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 import numpy as np
 
 from flyweight import kernels
+from flyweight.codecs import microscaled
 from flyweight.codecs.casts import as_float, astype
 from flyweight.codecs.codec import Array, Codec, Filler, Grid, GridSpec, Parts, column_weights
 from flyweight.codecs.lines import Lines, Steps
@@ -28,6 +29,7 @@ from flyweight.foundation.ggml_types import GGML_TYPES, ggml_types_with
 from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.foundation.tensor import Layout, TensorSpec
 from flyweight.kernels.blocks.fields import FORMS, Fields
+from flyweight.kernels.blocks.layout import to_planes
 
 if TYPE_CHECKING:
     from flyweight.codecs.affine import Affine
@@ -49,6 +51,7 @@ class GgmlBlocks(Codec):
             own = GGML_TYPES[cls.name]
             cls.block_size, cls.block_bytes = own.elements, own.nbytes
             cls.encodes = "nearest" in own.kernels or "search" in own.kernels
+            cls.has_lines = cls.has_lines or cls.name in FORMS
 
     def layout(self, spec: TensorSpec) -> Layout:
         if not spec.shape or spec.columns % self.block_size:
@@ -91,9 +94,8 @@ class GgmlBlocks(Codec):
                 return f"block {int(finite.argmin())} has a scale that is NaN or infinite"
         return None
 
-    @property
-    def alone(self) -> int:
-        return self.block_size if self.name in FORMS else 0
+    def alone(self, spec: TensorSpec) -> int:
+        return self.block_size if self.has_lines else 0
 
     def lines(self, spec: TensorSpec, parts: Parts) -> Lines:
         if self.name not in FORMS:
@@ -278,6 +280,27 @@ class _Microscaled(GgmlBlocks):
     """The scale is an exponent in one byte; 255 means NaN."""
 
     scales = ()
+    has_lines = True
+
+    def encode_weighted(self, spec: TensorSpec, array: Array, importance: Array | None) -> Parts:
+        """As `encode`; importance chooses among the exponents around that one."""
+        parts = self.encode(spec, array)
+        if importance is not None and spec.size:
+            values = astype(np.asarray(array), DType.F32.numpy).reshape(-1, self.block_size)
+            self._put(self._blocks(parts), *microscaled.searched(values, self._blocks(parts)[:, :1], importance, spec))
+        return parts
+
+    def lines(self, spec: TensorSpec, parts: Parts) -> Lines:
+        return microscaled.lines_of(self._blocks(parts)[:, :1], spec.rows)
+
+    def from_lines(self, spec: TensorSpec, lines: Lines, codes: Array) -> Parts:
+        parts = self._allocate(spec)
+        self._put(self._blocks(parts), *microscaled.stored(lines.scale, codes))
+        return parts
+
+    @staticmethod
+    def _put(blocks: Array, exponents: Array, codes: Array) -> None:
+        blocks[:, :1], blocks[:, 1:] = exponents, to_planes(codes, 16, 4)
 
     @property
     def value_dtype(self) -> DType | None:

@@ -28,6 +28,7 @@ from flyweight import kernels
 from flyweight.codecs.affine import Affine
 from flyweight.codecs.casts import cast_into
 from flyweight.codecs.codec import Array, Codec, Parts
+from flyweight.codecs.lines import Lines, Zeros
 from flyweight.codecs.value_checks import FLOATS, require_f32, require_integers, require_one_of
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
@@ -117,6 +118,42 @@ class Hqq(Codec):
             scale=parts["scale"].reshape(groups),
             zero=parts["zero"].reshape(groups),
         )
+
+    # The lines its codes lie on
+
+    has_lines = True
+
+    @property
+    def tied(self) -> int:
+        return self.group if self.axis == 0 else 1
+
+    def alone(self, spec: TensorSpec) -> int:
+        """Where groups are of one row; or, on axis 0, of one column."""
+        if len(spec.shape) != 2 or not spec.size:
+            return 0
+        if self.axis == 0:
+            return 0 if spec.rows % self.group else 1
+        return 0 if spec.columns % self.group else self.group
+
+    def lines(self, spec: TensorSpec, parts: Parts) -> Zeros:
+        scale, zero = (self._of_rows(spec, np.asarray(parts[name], np.float32)) for name in ("scale", "zero"))
+        levels = np.arange(self.affine.levels + 1, dtype=np.float32)[None]
+        group = 1 if self.axis == 0 else self.group
+        dtype = FLOATS[self.scale]
+        return Zeros(levels, group, scale, -scale * zero, dtype, True, zeros=dtype, tied=self.tied)
+
+    def _of_rows(self, spec: TensorSpec, numbers: Array) -> Array:
+        """A number for each group as (groups, rows) of lines: on axis 0 rows repeat those of the first N / columns."""
+        if self.axis == 1:
+            return np.ascontiguousarray(numbers.reshape(spec.rows, -1).T)
+        return np.tile(np.ascontiguousarray(numbers.reshape(-1, spec.columns).T), self.group)
+
+    def from_lines(self, spec: TensorSpec, lines: Lines, codes: Array) -> Parts:
+        first = slice(None) if self.axis == 1 else slice(spec.rows // self.group)
+        scale, bias = (np.ascontiguousarray(part[:, first].T).reshape(1, -1) for part in (lines.scale, lines.bias))
+        with np.errstate(all="ignore"):
+            zero = np.divide(-bias, scale, out=np.zeros_like(scale), where=scale != 0)
+        return self.store(self.groups(codes), *self.affine.representable(scale, zero))
 
     def encode(self, spec: TensorSpec, array: Array) -> Parts:
         rows = np.ascontiguousarray(self.finite_groups(spec, array).T)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,6 +38,8 @@ class Lines:
     dtype: DType
     """What both are stored as."""
     has_bias: bool
+    tied: int = field(default=1, kw_only=True)
+    """How many rows share their lines: those of one number modulo rows / tied. Scale and bias repeat them."""
 
     def near(self, scale: Array, bias: Array) -> tuple[Array, Array]:
         """The nearest that can be stored."""
@@ -56,19 +58,52 @@ class Lines:
 
     @staticmethod
     def beside(pieces: Sequence[Lines]) -> Lines:
-        """Of the same groups in rows one after the other."""
-        return _concatenated(pieces, 1)
+        """Of the same groups in rows one after the other; of tied rows, each of those that share lines in its place."""
+        tied = pieces[0].tied
+        if tied == 1:
+            return _concatenated(pieces, 1)
+        whole = copy(pieces[0])
+        for name in ("scale", "bias"):
+            parts = [getattr(piece, name) for piece in pieces]
+            joined = np.concatenate([part.reshape(len(part), tied, -1) for part in parts], axis=2)
+            setattr(whole, name, joined.reshape(len(joined), -1))
+        return whole
+
+    def over_tied(self, sums: Array) -> Array:
+        """Sums of each row, (rows,), added up over all that share lines."""
+        if self.tied == 1:
+            return sums
+        return np.tile(sums.reshape(self.tied, -1).sum(axis=0), self.tied)
 
 
 @dataclass
 class Zeros(Lines):
     """ŵ = scale · (level[code] − zero): the bias is −scale · zero, and the zero is what is stored."""
 
+    zeros: DType | tuple[int, int] = field(kw_only=True)
+    """The type of zeros; or the least and the greatest, of whole numbers."""
+
     def near(self, scale: Array, bias: Array) -> tuple[Array, Array]:
         scale = _as(scale, self.dtype)
         with np.errstate(all="ignore"):
-            zero = _as(np.where(scale != 0, -bias / scale, np.float32(0)), self.dtype)
+            zero = np.where(scale != 0, -bias / scale, np.float32(0))
+            zero = _as(zero, self.zeros) if isinstance(self.zeros, DType) else np.clip(np.rint(zero), *self.zeros)
             return scale, np.asarray(-scale * zero)
+
+
+@dataclass
+class Powers(Lines):
+    """Scales are powers of two, and there is no bias."""
+
+    least: int = field(kw_only=True)
+    greatest: int = field(kw_only=True)
+    """Of the exponents."""
+
+    def near(self, scale: Array, bias: Array) -> tuple[Array, Array]:
+        with np.errstate(all="ignore"):
+            mantissa, exponent = np.frexp(np.where(scale > 0, scale, np.float32(0)))
+            above = exponent + (mantissa > 0.75) - 1
+            return np.ldexp(np.float32(1), np.clip(above, self.least, self.greatest)), bias
 
 
 @dataclass

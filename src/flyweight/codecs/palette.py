@@ -112,7 +112,7 @@ class Palette(Codec):
     # Values
 
     def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
-        frame, tables, at = self.frame(spec), self._values(parts), 0
+        frame, tables, at = self.frame(spec), self.table_values(parts), 0
         values = out.reshape(1, -1)
         for slab in frame.slabs(_SLAB):
             size = slab.indices[0] * slab.length * slab.indices[2]
@@ -120,7 +120,7 @@ class Palette(Codec):
             at += size
 
     def decoded_runs(self, spec: TensorSpec, parts: Parts) -> Iterator[Array]:
-        frame, tables = self.frame(spec), self._values(parts)
+        frame, tables = self.frame(spec), self.table_values(parts)
         for slab in frame.slabs(_SLAB):
             values = np.empty((1, slab.indices[0] * slab.length * slab.indices[2]), np.float32)
             self._decode_slab(frame, slab, parts["indices"], tables, values)
@@ -147,7 +147,7 @@ class Palette(Codec):
         width = packing.packed_width("little", self.bits, skipped + count)
         return packing.unpack("little", packed[None, first : first + width], self.bits, skipped + count)[:, skipped:]
 
-    def _values(self, parts: Parts) -> Array:
+    def table_values(self, parts: Parts) -> Array:
         """What the stored entries mean. (tables, entries, vector) float32"""
         return self._meant(parts["tables"].reshape(-1, self.entries, self.vector), parts.get("scale"), parts.get("offset"))
 
@@ -165,7 +165,7 @@ class Palette(Codec):
     def check_values(self, spec: TensorSpec, parts: Parts) -> str | None:
         """Tables are full, so every index has an entry."""
         complaint = super().check_values(spec, parts)
-        if complaint is None and not np.isfinite(self._values(parts)).all():
+        if complaint is None and not np.isfinite(self.table_values(parts)).all():
             return "a table entry times its scale is infinite"
         return complaint
 
@@ -174,6 +174,21 @@ class Palette(Codec):
             return None
         table = parts["tables"].reshape(-1).astype(np.float32)
         return kernels.matrix("palette4", codes=parts["indices"].reshape(spec.rows, -1), table=table)
+
+    # Codes that whoever knows better has chosen
+
+    has_lines = True
+
+    def alone(self, spec: TensorSpec) -> int:
+        """Where a table is of some rows."""
+        if self.vector > 1 or self.axes > 1 or len(spec.shape) != 2 or not spec.size:
+            return 0
+        tables = self.frame(spec).tables
+        return spec.columns if prod(tables) == tables[0] else 0
+
+    def with_codes(self, tables: Parts, codes: Array) -> Parts:
+        """The parts for stored tables and a code for each element, in the order of the tensor."""
+        return {"indices": packing.pack("little", codes.reshape(1, -1), self.bits).reshape(-1), **tables}
 
     # Encoding
 
@@ -191,11 +206,14 @@ class Palette(Codec):
     def fill(self, frame: Frame, array: Array, tables: Array) -> Parts:
         """The parts for wanted tables (tables, entries, vector), each scalar one ascending: entries are rounded to their
         stored type first, codes are then the nearest to what will be decoded."""
-        layout = self.layout(frame.spec)
-        stored = self._representable(tables)
-        parts = {name: stored[name].reshape(part.shape) for name, part in layout.items() if name in stored}
+        parts = self.stored_tables(frame.spec, tables)
         nearest = self._nearest_scalars if self.vector == 1 else self._nearest_vectors
-        return {"indices": nearest(frame, array, self._values(parts))} | parts
+        return {"indices": nearest(frame, array, self.table_values(parts)), **parts}
+
+    def stored_tables(self, spec: TensorSpec, tables: Array) -> Parts:
+        """The parts beside the indices, for wanted tables (tables, entries, vector)."""
+        layout, stored = self.layout(spec), self._representable(tables)
+        return {name: stored[name].reshape(part.shape) for name, part in layout.items() if name in stored}
 
     def _nearest_scalars(self, frame: Frame, array: Array, tables: Array) -> Array:
         """The packed codes of the nearest entries."""

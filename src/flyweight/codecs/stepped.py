@@ -32,7 +32,6 @@ from flyweight.foundation.tensor import Layout, TensorSpec
 GREATEST = 63
 """The greatest step, and minimum."""
 _SMALLEST = np.float32(2.0**-24)
-_WHOLE_ROW = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Stepped(Codec):
     name = "stepped"
     rounds = True
     searched_by = "clip"
-    alone = _WHOLE_ROW
+    has_lines = True
 
     def __post_init__(self) -> None:
         require_integers(self, "bits", least=2, most=8)
@@ -126,6 +125,9 @@ class Stepped(Codec):
             raise _too_large()
 
     # The lines its codes lie on
+
+    def alone(self, spec: TensorSpec) -> int:
+        return spec.columns
 
     def lines(self, spec: TensorSpec, parts: Parts) -> Steps:
         groups = self._groups(spec)

@@ -205,8 +205,9 @@ class Tabled(Codec):
 
     searched_by = "clip"
 
-    @property
-    def alone(self) -> int:
+    has_lines = True
+
+    def alone(self, spec: TensorSpec) -> int:
         return self.length
 
     def lines(self, spec: TensorSpec, parts: Parts) -> Lines:

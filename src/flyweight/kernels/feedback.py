@@ -5,8 +5,9 @@ side: values, adjusted values, errors and codes are (columns, rows), scales and 
 
     ŵ = scale · level[code] + bias
 
-with levels in ascending order; the nearest to x is that nearest to (x − bias) / scale: of whole numbers one after the other by
-rounding halves to even, of others the lower of two equally near.
+with levels in ascending order, a table for all rows or one for each of equal runs of them. The level nearest to x is that
+nearest to (x − bias) / scale: of whole numbers one after the other by rounding halves to even, of others the lower of two
+equally near.
 
 Columns are coded from the last to the first. Products are rounded before they are added, sums run in the order of their index:
 the bits are the same on every machine.
@@ -47,8 +48,18 @@ def _nearest(x: Array, levels: Array) -> Array:
     return np.asarray((x[None] > ((levels[:-1] + levels[1:]) * F(0.5))[:, None]).sum(axis=0), F)
 
 
+def _nearest_of(x: Array, levels: Array) -> Array:
+    """The same by a table for each of equal runs."""
+    return np.concatenate([_nearest(own, table) for own, table in zip(np.split(x, len(levels)), levels, strict=True)])
+
+
+def _levels_of(codes: Array, levels: Array) -> Array:
+    own = np.repeat(np.arange(len(levels)), len(codes) // len(levels))
+    return np.asarray(levels[own, codes.astype(np.intp)])
+
+
 def _value(codes: Array, levels: Array, scale: Array, bias: Array) -> Array:
-    return np.asarray(scale * levels[codes.astype(np.intp)] + bias)
+    return np.asarray(scale * _levels_of(codes, levels) + bias)
 
 
 @kernel
@@ -58,9 +69,9 @@ def _feedback_codes(
 ) -> None:  # fmt: skip
     for j in reversed(range(len(values))):
         s, b = scale[j // group], bias[j // group]
-        code = _nearest((adjusted[j] - b) * _inverse(s), levels[0])
+        code = _nearest_of((adjusted[j] - b) * _inverse(s), levels)
         codes[j] = code.astype(np.uint8)
-        error[j] = values[j] - _value(code, levels[0], s, b)
+        error[j] = values[j] - _value(code, levels, s, b)
         adjusted[:j] += error[j] * feedback[first : first + j, first + j, None]
 
 
@@ -71,10 +82,10 @@ def _descend_codes(
     columns = slice(first, first + len(pull))
     for j in reversed(range(len(pull))):
         s, b = scale[j // group], bias[j // group]
-        was = _value(codes[j], levels[0], s, b)
-        code = _nearest((was + pull[j] * _inverse(gram[first + j, first + j]) - b) * _inverse(s), levels[0])
+        was = _value(codes[j], levels, s, b)
+        code = _nearest_of((was + pull[j] * _inverse(gram[first + j, first + j]) - b) * _inverse(s), levels)
         codes[j] = code.astype(np.uint8)
-        change = _value(code, levels[0], s, b) - was
+        change = _value(code, levels, s, b) - was
         error[j] -= change
         pull -= change * gram[columns, first + j, None]
 
@@ -123,9 +134,10 @@ def _check_columns(
         raise ValueError(f"columns {first} to {first + columns} in groups of {group} are not those of a {len(square)}² matrix")
     for label, part in (("scale", scale), ("bias", bias)):
         check(label, part, F32, (-(-columns // group), rows))
-    check("levels", levels, F32, (1, None))
-    if not 1 <= levels.size <= 256:
-        raise ValueError(f"levels must be 1 to 256, not {levels.size}")
+    check("levels", levels, F32, (None, None))
+    tables, count = levels.shape
+    if not 1 <= count <= 256 or not tables or rows % tables:
+        raise ValueError(f"levels must be 1 to 256 of each of equal runs of {rows} rows, not {tables} × {count}")
     check("codes", codes, U8, (columns, rows), written=True)
     check("error", error, F32, (columns, rows), written=True)
 
@@ -137,7 +149,7 @@ def feedback_codes(
     """Code columns from the last to the first, each with what the errors of those before it ask of it.
 
     adjusted: f32 (columns, rows), the values with what is asked by columns that are coded already. A column k gets error[j] ·
-    feedback[first + k, first + j] of every later one j. feedback: f32 (n, n); levels: f32 (1, levels); error = values − ŵ.
+    feedback[first + k, first + j] of every later one j. feedback: f32 (n, n); levels: f32 (tables, levels); error = values − ŵ.
     """
     _check_columns(adjusted, feedback, first, scale, bias, group, levels, codes, error)
     check("values", values, F32, adjusted.shape)
@@ -152,8 +164,8 @@ def descend_codes(
     pull: f32 (columns, rows), error · gram for these columns, kept true while error and codes change. gram: f32 (n, n).
     """
     _check_columns(pull, gram, first, scale, bias, group, levels, codes, error)
-    if codes.max(initial=0) >= levels.size:
-        raise ValueError(f"a code is beyond the {levels.size} levels")
+    if codes.max(initial=0) >= levels.shape[1]:
+        raise ValueError(f"a code is beyond the {levels.shape[1]} levels")
     _descend_codes.run(pull, gram, first, scale, bias, group, levels, codes, error)
 
 

@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from threading import Lock
-from typing import NamedTuple
 from weakref import finalize
 
 import numpy as np
@@ -30,28 +29,34 @@ from flyweight import kernels
 from flyweight.codecs import Array, Codec, Parts
 from flyweight.codecs.casts import astype
 from flyweight.codecs.lines import Lines, Steps
+from flyweight.codecs.palette import Palette
 from flyweight.codecs.value_checks import require_finite
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.foundation.tensor import TensorSpec
 from flyweight.quantizers import QUANTIZERS
+from flyweight.quantizers.error_feedback import BLOCK, CodedRows, Factors, Part, lines_of, parts_of, pieces
+from flyweight.quantizers.line_fits import Metric, refit, refit_steps
+from flyweight.quantizers.palette_feedback import fill_palette
 from flyweight.quantizers.quantizer import Quantizer
 
 F = np.float32
 _PASSES = 3
 _DAMPING = (0.01, 0.1, 1.0, 10.0)
 """The first will do, unless rounding has left the matrix indefinite."""
-_BLOCK = 256
-"""Columns that are worked on together."""
-_STRETCH = 64
-"""Columns that are coded before the others of their block hear of their errors."""
+_LEAST = 16
+"""Columns whose lines are found together, at least."""
 _WEIGHTS_AT_ONCE = 1 << 20
-_SINGULAR = F(1e-6)
 
 
 def _fill(array: Array, codec: Codec, spec: TensorSpec, inputs: InputStatistics | None) -> Parts:
     codec.layout(spec)  # refuses what cannot be stored
+    if spec.size and not codec.alone(spec):
+        raise UnsupportedError(
+            f"gptq works along rows, and {codec.spec} does not for {spec}", code="E_QUANTIZER",
+            hint=f"leave the quantizer to Flyweight, or name {codec.searched_by}",
+        )  # fmt: skip
     rows = astype(np.asarray(array), DType.F32.numpy).reshape(spec.rows, spec.columns)
     require_finite(np.isfinite(rows).all())
     gram = None if inputs is None else inputs.gram
@@ -66,13 +71,21 @@ def _fill(array: Array, codec: Codec, spec: TensorSpec, inputs: InputStatistics 
         )
     if not rows.size:
         return codec.encode(spec, rows)
-    step = max(_WEIGHTS_AT_ONCE // spec.columns, 1)
-    codes, found = np.empty(rows.shape, np.uint8), []
     with _kept.of(inputs, gram) as factors:
-        for start in range(0, len(rows), step):
-            some = _Rows(codec, np.ascontiguousarray(rows[start : start + step].T), *factors)
-            codes[start : start + step] = some.codes.T
-            found.append(some.lines)
+        if isinstance(codec, Palette):
+            return fill_palette(codec, spec, rows, factors)
+        return _on_lines(codec, spec, rows, factors)
+
+
+def _on_lines(codec: Codec, spec: TensorSpec, rows: Array, factors: Factors) -> Parts:
+    codes, found = np.empty(rows.shape, np.uint8), []
+    by_lines, codes_by_lines = (part.reshape(codec.tied, -1, spec.columns) for part in (rows, codes))
+    step = max(_WEIGHTS_AT_ONCE // (codec.tied * spec.columns), 1)
+    for start in range(0, by_lines.shape[1], step):
+        own = by_lines[:, start : start + step]
+        some = _Rows(codec, np.ascontiguousarray(own.reshape(-1, spec.columns).T), factors)
+        codes_by_lines[:, start : start + step] = some.codes.T.reshape(own.shape)
+        found.append(some.lines)
     return codec.from_lines(spec, Lines.beside(found), codes)
 
 
@@ -81,16 +94,10 @@ def _memory(columns: int) -> int:
     return 4 * 3 * columns * columns + 4 * 8 * max(_WEIGHTS_AT_ONCE, columns)
 
 
-gptq = Quantizer("gptq", lambda codec: codec.alone > 0, _fill, _memory)
+gptq = Quantizer("gptq", lambda codec: codec.has_lines, _fill, _memory)
 
 
-class _Factors(NamedTuple):
-    gram: Array
-    feedback: Array
-    """U, with D on its diagonal."""
-
-
-def _factors_of(gram: Array) -> _Factors:
+def _factors_of(gram: Array) -> Factors:
     diagonal = gram.diagonal()
     mean = float(diagonal.mean(dtype=np.float64))
     if np.isfinite(gram).all() and np.isfinite(F(mean)):
@@ -99,7 +106,7 @@ def _factors_of(gram: Array) -> _Factors:
             made[np.diag_indices(len(made))] = diagonal + F(mean * damping if mean > 0 else 1)
             kernels.factorize(made)
             if (made.diagonal() > 0).all():
-                return _Factors(gram, made)
+                return Factors(gram, made)
     raise UnsupportedError("not the Gram matrix of any inputs: it is not positive", code="E_STATISTICS")
 
 
@@ -110,11 +117,11 @@ class _Kept:
     def __init__(self) -> None:
         self._lock = Lock()
         self._users = self._most = 0
-        self._made: OrderedDict[int, Future[_Factors]] = OrderedDict()
+        self._made: OrderedDict[int, Future[Factors]] = OrderedDict()
         """By the identity of the inputs."""
 
     @contextmanager
-    def of(self, inputs: InputStatistics, gram: Array) -> Iterator[_Factors]:
+    def of(self, inputs: InputStatistics, gram: Array) -> Iterator[Factors]:
         key, mine = id(inputs), None
         with self._lock:
             self._users += 1
@@ -144,218 +151,56 @@ class _Kept:
 _kept = _Kept()
 
 
-class _Rows:
-    """Some rows of a matrix, turned: (columns, rows)."""
+class _Rows(CodedRows):
+    """Some rows of a matrix whose lines are found on the way."""
 
-    def __init__(self, codec: Codec, values: Array, gram: Array, feedback: Array) -> None:
-        self.codec, self.values, self.gram, self.feedback = codec, values, gram, feedback
-        self.error, self.codes = np.zeros_like(values), np.zeros(values.shape, np.uint8)
-        units = list(_pieces(slice(0, len(values)), codec.alone))
-        blocks: list[tuple[slice, Lines]] = []
+    def __init__(self, codec: Codec, values: Array, factors: Factors) -> None:
+        super().__init__(values, factors)
+        self.codec = codec
+        settled: list[Part] = []
         whole: list[Lines] = []
-        for unit in reversed(units):
-            lines = self._coded(unit)
+        rows = TensorSpec(values.shape[::-1], DType.F32)
+        for unit in reversed(list(pieces(slice(0, len(values)), _together(codec.alone(rows))))):
+            lines = self._found(unit)
             whole.append(lines)
-            blocks += [(block, _lines_of(lines, unit, block)) for block in reversed(_blocks(unit, lines.group))]
+            settled += self._coded(unit, lines)
         for _ in range(_PASSES):
-            for block, lines in blocks:
-                self._settle(block, lines)
+            for part in settled:
+                self._settle(part)
         self.lines = Lines.joined(whole[::-1])
 
-    def _coded(self, unit: slice) -> Lines:
-        """Lines for columns that have them in common, and their first codes."""
-        adjusted = self._adjusted(unit) if unit.stop - unit.start <= _BLOCK else self.values[unit]
-        rows = np.ascontiguousarray(adjusted.T)
+    def _found(self, unit: slice) -> Lines:
+        """Lines for columns that have them in common."""
+        rows = np.ascontiguousarray(self.adjusted(unit).T)
         weights = InputStatistics(self.feedback.diagonal()[unit])
         spec = TensorSpec(rows.shape, DType.F32)
-        lines = self.codec.lines(spec, QUANTIZERS[self.codec.searched_by](rows, self.codec, spec, weights))
-        for block in reversed(_blocks(unit, lines.group)):
-            self._first_codes(block, _lines_of(lines, unit, block))
-        return lines
+        return self.codec.lines(spec, QUANTIZERS[self.codec.searched_by](rows, self.codec, spec, weights))
 
-    def _adjusted(self, columns: slice) -> Array:
-        """Values of columns with what the errors of all later ones ask of them."""
-        adjusted = self.values[columns].copy()
-        kernels.add_products(self.feedback, columns.start, columns.stop, self.error[columns.stop :], adjusted)
-        return adjusted
+    def _coded(self, unit: slice, lines: Lines) -> list[Part]:
+        """First codes; the parts whose lines and codes are settled one after the other: a large group is one."""
+        parts = parts_of(unit, lines)[::-1]
+        for part in parts:
+            self.code(part)
+        if lines.group <= BLOCK:
+            return parts
+        return [Part(group, lines_of(lines, unit, group)) for group in reversed(list(pieces(unit, lines.group)))]
 
-    def _first_codes(self, block: slice, lines: Lines) -> None:
-        adjusted = self._adjusted(block)
-        for stretch in reversed(list(_pieces(block, max(_STRETCH // lines.group, 1) * lines.group))):
-            own = adjusted[stretch.start - block.start : stretch.stop - block.start]
-            part = _lines_of(lines, block, stretch)
-            kernels.feedback_codes(
-                self.values[stretch], own, self.feedback, stretch.start, part.scale, part.bias, part.group, part.levels,
-                self.codes[stretch], self.error[stretch],
-            )  # fmt: skip
-            before = adjusted[: stretch.start - block.start]
-            kernels.add_products(self.feedback, block.start, stretch.start, self.error[stretch], before)
-
-    def _settle(self, block: slice, lines: Lines) -> None:
+    def _settle(self, part: Part) -> None:
         """Better lines and better codes for some columns beside all others."""
-        pull = np.zeros_like(self.values[block])
-        kernels.add_products(self.gram, block.start, 0, self.error, pull)
-        own = np.ascontiguousarray(self.gram[block, block])
-        codes, error = self.codes[block], self.error[block]
+        block, lines = part
+        pull = self.pull(block)
+        metric = Metric(self.gram, block.start)
         if isinstance(lines, Steps):
-            _refit_steps(lines, codes, error, pull, own)
+            refit_steps(lines, self.codes[block], self.error[block], pull, metric)
         else:
-            _refit(lines, codes, error, pull, own)
-        kernels.descend_codes(pull, self.gram, block.start, lines.scale, lines.bias, lines.group, lines.levels, codes, error)
+            refit(lines, self.codes[block], self.error[block], pull, metric)
+        if lines.group <= BLOCK:
+            self.descend(part, pull)
+            return
+        for piece in reversed(parts_of(block, lines)):
+            self.descend(piece, self.pull(piece.columns))
 
 
-def _pieces(columns: slice, length: int) -> Iterator[slice]:
-    for start in range(columns.start, columns.stop, length):
-        yield slice(start, min(start + length, columns.stop))
-
-
-def _blocks(unit: slice, group: int) -> list[slice]:
-    """Whole groups of a unit, as many as are worked on together."""
-    return list(_pieces(unit, max(_BLOCK // group, 1) * group))
-
-
-def _lines_of(lines: Lines, columns: slice, some: slice) -> Lines:
-    """Of the groups of some of the columns."""
-    first = (some.start - columns.start) // lines.group
-    return lines.some(slice(first, first - (some.start - some.stop) // lines.group))
-
-
-# Least squares in the metric of a Gram matrix. An array is (columns, rows); `pull` is error · gram, kept true.
-
-
-def _product(gram: Array, values: Array) -> Array:
-    out = np.zeros((len(gram), values.shape[1]), F)
-    kernels.add_products(np.ascontiguousarray(gram), 0, 0, np.ascontiguousarray(values), out)
-    return out
-
-
-def _dots(a: Array, b: Array) -> Array:
-    """Of each row of the matrix; down a column in order, so that they are the same everywhere."""
-    return np.asarray((a * b).sum(axis=0))
-
-
-def _quotient(a: Array, b: Array, least: Array | float = 0) -> Array:
-    """a / b; 0 unless b is more than the least."""
-    return np.divide(a, b, out=np.zeros_like(a), where=b > least)
-
-
-def _move(change: Array, columns: slice, error: Array, pull: Array, gram: Array) -> None:
-    """ŵ of some columns has changed."""
-    error[columns] -= change
-    kernels.add_products(np.ascontiguousarray(gram[:, columns]), 0, 0, -change, pull)
-
-
-def _groups(lines: Lines, columns: int) -> Iterator[tuple[int, slice]]:
-    for k in range(len(lines.scale)):
-        yield k, slice(k * lines.group, min((k + 1) * lines.group, columns))
-
-
-class _Fit:
-    """What moving the line of a group would change: the sums that loss and optimum are made of.
-
-    loss(ds, db) = ds² · vv + 2 · ds · db · v1 + db² · ones − 2 · (ds · gv + db · g1)        v the levels of its codes
-    """
-
-    def __init__(self, levels: Array, pull: Array, gram: Array) -> None:
-        self.values = levels
-        self.vv, self.gv = _dots(levels, _product(gram, levels)), _dots(levels, pull)
-        each = gram.sum(axis=0)[:, None]
-        self.v1, self.g1, self.ones = _dots(levels, each), pull.sum(axis=0), each.sum()
-
-    def best(self, has_bias: bool) -> tuple[Array, Array]:
-        if not has_bias:
-            return _quotient(self.gv, self.vv), np.zeros_like(self.gv)
-        determinant = self.vv * self.ones - self.v1 * self.v1
-        sound = _SINGULAR * self.vv * self.ones
-        scale = _quotient(self.gv * self.ones - self.g1 * self.v1, determinant, sound)
-        return scale, _quotient(self.g1 - scale * self.v1, np.full_like(scale, self.ones))
-
-    def loss(self, scale: Array, bias: Array) -> Array:
-        """Less what it is for no change."""
-        return np.asarray(
-            scale * (scale * self.vv + 2 * bias * self.v1 - 2 * self.gv) + bias * (bias * self.ones - 2 * self.g1)
-        )
-
-    def change(self, scale: Array, bias: Array) -> Array:
-        return np.asarray(scale * self.values + bias)
-
-
-@np.errstate(all="ignore")
-def _refit(lines: Lines, codes: Array, error: Array, pull: Array, gram: Array) -> None:
-    for k, columns in _groups(lines, len(codes)):
-        fit = _Fit(lines.levels[0][codes[columns]], pull[columns], gram[columns, columns])
-        scale, bias = fit.best(lines.has_bias)
-        near = lines.near(lines.scale[k] + scale, lines.bias[k] + bias)
-        scale, bias = near[0] - lines.scale[k], near[1] - lines.bias[k]
-        better = fit.loss(scale, bias) < 0
-        _move(np.where(better, fit.change(scale, bias), F(0)), columns, error, pull, gram)
-        lines.scale[k] = np.where(better, near[0], lines.scale[k])
-        lines.bias[k] = np.where(better, near[1], lines.bias[k])
-
-
-@np.errstate(all="ignore")
-def _refit_steps(lines: Steps, codes: Array, error: Array, pull: Array, gram: Array) -> None:
-    levels = lines.levels[0][codes]
-    if lines.has_all_groups:
-        _refit_shared(lines, levels, error, pull, gram)
-    for k, columns in _groups(lines, len(codes)):
-        fit = _Fit(levels[columns], pull[columns], gram[columns, columns])
-        step, minimum = _best_steps(lines, k, fit)
-        scale = lines.d[0] * step - lines.scale[k]
-        bias = np.zeros_like(scale) if minimum is None or lines.m is None else -(lines.m[0] * minimum) - lines.bias[k]
-        _move(fit.change(scale, bias), columns, error, pull, gram)
-        lines.steps[k] = step
-        if lines.minimums is not None and minimum is not None:
-            lines.minimums[k] = minimum
-        lines.follow()
-
-
-def _refit_shared(lines: Steps, levels: Array, error: Array, pull: Array, gram: Array) -> None:
-    """The scales that a block of groups has in common, for the steps they have."""
-    by_d = levels * np.repeat(lines.steps, lines.group, axis=0)[: len(levels)]
-    dd, gd = _dots(by_d, _product(gram, by_d)), _dots(pull, by_d)
-    if lines.m is None or lines.minimums is None:
-        d = lines.near_shared(lines.d[0] + _quotient(gd, dd))
-        moved = d - lines.d[0]
-        better = moved * (moved * dd - 2 * gd) < 0
-        _move(np.where(better, moved * by_d, F(0)), slice(None), error, pull, gram)
-    else:
-        by_m = -np.repeat(lines.minimums, lines.group, axis=0)[: len(levels)]
-        product = _product(gram, by_m)
-        mm, dm, gm = _dots(by_m, product), _dots(by_d, product), _dots(pull, by_m)
-        determinant, sound = dd * mm - dm * dm, _SINGULAR * dd * mm
-        d = lines.near_shared(lines.d[0] + _quotient(gd * mm - gm * dm, determinant, sound))
-        m = lines.near_shared(lines.m[0] + _quotient(gm * dd - gd * dm, determinant, sound))
-        moved, lowered = d - lines.d[0], m - lines.m[0]
-        loss = moved * (moved * dd + 2 * lowered * dm - 2 * gd) + lowered * (lowered * mm - 2 * gm)
-        better = (loss < 0) & (d > 0) & (m >= 0)
-        _move(np.where(better, moved * by_d + lowered * by_m, F(0)), slice(None), error, pull, gram)
-        lines.m[0] = np.where(better, m, lines.m[0])
-    lines.d[0] = np.where(better, d, lines.d[0])
-    lines.follow()
-
-
-def _best_steps(lines: Steps, k: int, fit: _Fit) -> tuple[Array, Array | None]:
-    """Of the three steps around the best, the best, with its best minimum; those there are where none is better."""
-    step, minimum = lines.steps[k], None if lines.minimums is None else lines.minimums[k]
-    least = np.zeros_like(step)
-    ideal, _ = fit.best(lines.has_bias)
-    middle = np.rint((lines.scale[k] + ideal) * _inverse(lines.d[0]))
-    for move in (0, -1, 1):
-        tried = np.clip(middle + F(move), F(lines.least), F(lines.greatest))
-        scale, bias = lines.d[0] * tried - lines.scale[k], np.zeros_like(step)
-        lowest = minimum
-        if lines.m is not None:
-            wanted = lines.bias[k] + _quotient(fit.g1 - scale * fit.v1, np.full_like(scale, fit.ones))
-            lowest = np.clip(np.rint(-wanted * _inverse(lines.m[0])), F(0), F(lines.greatest))
-            bias = -(lines.m[0] * lowest) - lines.bias[k]
-        loss = fit.loss(scale, bias)
-        better = loss < least
-        least, step = np.where(better, loss, least), np.where(better, tried, step)
-        if minimum is not None and lowest is not None:
-            minimum = np.where(better, lowest, minimum)
-    return step, minimum
-
-
-def _inverse(a: Array) -> Array:
-    return np.divide(F(1), a, out=np.zeros_like(a), where=a != 0)
+def _together(alone: int) -> int:
+    """Columns whose lines are found at once: a search for fewer takes longer than it finds."""
+    return -(-_LEAST // alone) * alone

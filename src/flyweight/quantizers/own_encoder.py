@@ -1,8 +1,8 @@
 """`nearest`: the codec's own encoder.
 
-For the K types, iq4_xs and iq4_nl of ggml that is a search, and importance weighs its columns. For every other codec the grid
-follows from the extremes of the values and each value takes its nearest code: whatever the weights, no other code of that
-grid has less error, so they change nothing.
+For the K types, iq4_xs and iq4_nl of ggml that is a search, and importance weighs its columns; for MXFP4 importance chooses
+between the nearest exponents. For every other codec the grid follows from the extremes of the values and each value takes its
+nearest code: whatever the weights, no other code of that grid has less error, so they change nothing.
 """
 
 from __future__ import annotations

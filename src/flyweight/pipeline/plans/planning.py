@@ -353,17 +353,17 @@ def _quantize(
             f"{container.name} cannot store {spec} as {codec.spec}",
             hint=f"`flyweight formats` lists what {container.name} can store",
         )
-    quantizer = choice.quantizer or _best_quantizer(codec, wishes.known.inputs_of(source.name))
+    quantizer = choice.quantizer or _best_quantizer(codec, spec, wishes.known.inputs_of(source.name))
     return Step(
         renamed.name, spec, codec.spec, "transcode", source.name, transform, quantizer, choice.sparsity, note=choice.note
     )
 
 
-def _best_quantizer(codec: Codec, inputs: InputStatistics | None) -> str:
+def _best_quantizer(codec: Codec, spec: TensorSpec, inputs: InputStatistics | None) -> str:
     """The best that can do with what is known of a matrix's inputs."""
     if inputs is None:
         return codec.quantizer
-    return "gptq" if inputs.has_gram and codec.alone else codec.searched_by
+    return "gptq" if inputs.has_gram and codec.alone(spec) else codec.searched_by
 
 
 def _repacks_exactly(source: Entry, transform: Transform | None, container: Container, codec: Codec, choice: Choice) -> bool:
