@@ -90,8 +90,8 @@ def _on_lines(codec: Codec, spec: TensorSpec, rows: Array, factors: Factors) -> 
 
 
 def _memory(columns: int) -> int:
-    """A Gram matrix as it is read and as it is used, its factor, and what is worked on of some rows."""
-    return 4 * 3 * columns * columns + 4 * 8 * max(_WEIGHTS_AT_ONCE, columns)
+    """A Gram matrix as it is stored (half of it, in f16) and as it is used, its factor, and what is worked on of some rows."""
+    return (1 + 4 + 4) * columns * columns + 4 * 12 * max(_WEIGHTS_AT_ONCE, columns)
 
 
 gptq = Quantizer("gptq", lambda codec: codec.has_lines, _fill, _memory)
