@@ -17,10 +17,14 @@ FORMS = {
     "llama_imatrix": "llama.cpp + imatrix",
     "llama": "llama.cpp",
     "plain": "ours, plain",
+    "weighed": "ours, llama.cpp's imatrix",
     "named": "ours, same types",
     "stock": "ours, GGUF types for the size",
     "any": "ours, any codec for the size",
 }
+SIZED = ("llama_imatrix", "llama", "plain")
+"""Whose file gives a size its name."""
+TIMED = ("llama_imatrix", "weighed", "named")
 CHARTED = ("llama_imatrix", "llama", "named", "stock", "any")
 
 
@@ -47,7 +51,8 @@ def of_sizes(rows: dict[str, Row], text: str) -> str:
 
     def lines() -> Iterator[tuple[str, ...]]:
         for kind in TYPES:
-            if (sized := rows.get(f"llama {kind}") or rows.get(f"plain {kind}")) is None:
+            sized = next((rows[name] for form in SIZED if (name := f"{form} {kind}") in rows), None)
+            if sized is None:
                 continue
             beside = rows.get(reference(kind))
             yield kind, f"{sized['bits_per_weight']:.2f}", *(cell(rows, f"{form} {kind}", text, beside) for form in forms)
@@ -80,11 +85,22 @@ def of_mlx(rows: dict[str, Row]) -> str:
     return table(("", "bits/weight", *JUDGED), lines)
 
 
+def spent(ran: Row) -> str:
+    """Of a file that is made in the process of the measurement itself, memory is not known."""
+    return f"{ran['seconds']:.0f} s" + (f", {ran['peak_mb']:,} MB" if ran["peak_mb"] else "")
+
+
 def of_cost(model: Row) -> str:
-    rows, cost = model["rows"], model["cost"]
-    named = {name: rows[name] for name in rows if name.split()[0] in FORMS or "mlx" in name}
-    lines = [(name, f"{each['seconds']:.0f}", f"{each['peak_mb']:,}") for name, each in (cost | named).items()]
-    return table(("", "seconds", "peak memory, MB"), lines)
+    rows = model["rows"]
+
+    def lines() -> Iterator[tuple[str, ...]]:
+        for kind in TYPES:
+            names = [f"{form} {kind}" for form in TIMED]
+            if sum(name in rows for name in names) > 1:
+                yield kind, *(spent(rows[name]) if name in rows else "–" for name in names)
+
+    gathered = table(("before the first file", ""), ((what, spent(ran)) for what, ran in model["cost"].items()))
+    return f"{gathered}\n\n{table(('a file of', *(FORMS[form] for form in TIMED)), lines())}"
 
 
 def of_model(name: str, model: Row) -> str:
@@ -132,6 +148,7 @@ differs. A size is that of the whole file or directory, tokenizer included.
 
 - *llama.cpp*, *+ imatrix*: `llama-quantize`, plain and with the importance matrix of `llama-imatrix`.
 - *ours, plain*: `--quant q4_k_m`: the same types without calibration.
+- *ours, llama.cpp's imatrix*: `--quant q4_k_m --imatrix`: scales searched with llama.cpp's own importance matrix.
 - *ours, same types*: `--quant q4_k_m --stats`: the same types again, errors fed back.
 - *ours, GGUF types for the size*: `--target-size` of exactly these bytes. The file is an ordinary GGUF.
 - *ours, any codec for the size*: the same as a Hugging Face directory.

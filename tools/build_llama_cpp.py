@@ -1,6 +1,6 @@
 """Build llama.cpp's own tools from the source that llama-cpp-python carries: what quality is compared with.
 
-    python tools/build_llama_cpp.py .llama.cpp        writes llama-quantize, llama-imatrix, llama-perplexity, llama-cli into it
+    python tools/build_llama_cpp.py .llama.cpp        writes llama-quantize, llama-imatrix and llama-perplexity into it
 
 Takes some minutes, and cmake with a C++ compiler. The tools are for this machine's processor.
 """
@@ -16,9 +16,11 @@ import tempfile
 from pathlib import Path
 
 PACKAGE = "llama-cpp-python==0.3.36"
-TOOLS = ("llama-quantize", "llama-imatrix", "llama-perplexity", "llama-cli")
+TOOLS = ("llama-quantize", "llama-imatrix", "llama-perplexity")
 OPTIONS = {
     "CMAKE_BUILD_TYPE": "Release",
+    "CMAKE_C_FLAGS": "-w",
+    "CMAKE_CXX_FLAGS": "-w",
     "BUILD_SHARED_LIBS": "OFF",
     "GGML_NATIVE": "ON",
     "GGML_CCACHE": "OFF",

@@ -6,6 +6,7 @@ MODEL's channels are permuted (`permute`), which keeps the function and hides it
 come a file of llama-quantize, plain and with an importance matrix, and of ours in exactly its bytes:
 
     plain     `--quant TYPE`, no statistics
+    weighed   `--quant TYPE --imatrix`, llama.cpp's own
     named     `--quant TYPE --stats`: the same types, error fed back
     stock     `--target-size`, GGUF: types chosen for the size, which stock llama.cpp runs
     any       `--target-size`, a Hugging Face directory: any of our codecs
@@ -27,6 +28,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,7 @@ from flyweight.runtime.tensors import Tensors
 Array = np.ndarray[Any, Any]
 
 TYPES = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q4_0", "Q3_K_M", "Q2_K")
-FORMS = ("llama", "llama_imatrix", "plain", "named", "stock", "any", "hqq")
+FORMS = ("llama", "llama_imatrix", "plain", "weighed", "named", "stock", "any", "hqq")
 PLAIN_ONLY = {"Q8_0"}
 """Types that llama.cpp has no use for an importance matrix in."""
 JUDGED = {"prose": "debian-handbook.txt", "code": "click.txt"}
@@ -61,6 +63,7 @@ CALIBRATED = {"prose": "anarchism.txt", "code": "jinja2.txt"}
 CHARACTERS = 100_000
 """Of each of them."""
 TOKENS = 65536
+RAM = ("--max-ram", "2G")
 HQQ = """
 name = "hqq"
 matrices_only = true
@@ -130,9 +133,8 @@ class Sizes:
         self.rows: dict[str, Any] = self.report.setdefault(name, {}).setdefault("rows", {})
         self.cost: dict[str, Any] = self.report[name].setdefault("cost", {})
         folder.mkdir(parents=True, exist_ok=True)
-        self._small = ProcessPoolExecutor(1)
+        self._small = ProcessPoolExecutor(1, get_context("spawn"))
         """What is made, is started from there: a program's peak memory counts what the process had that started it."""
-        self._small.submit(int).result()
         self.calibration = calibration_text(texts, folder / "calibration")
 
     def save(self) -> None:
@@ -156,7 +158,7 @@ class Sizes:
         out = self.folder / "statistics"
         if not out.exists():
             texts = [argument for text in self.calibration for argument in ("--text", text)]
-            ran = self.run(flyweight, "calibrate", self.source, "-o", out, "--gram", "--tokens", str(TOKENS), *texts)
+            ran = self.run(flyweight, "calibrate", self.source, "-o", out, "--gram", "--tokens", str(TOKENS), *RAM, *texts)
             self.spent("calibrate", ran)
         return out
 
@@ -186,7 +188,9 @@ class Sizes:
                 if kind not in PLAIN_ONLY:
                     yield f"llama_imatrix {kind}", lambda kind=kind: self.of_llama(kind, "--imatrix", self.imatrix())
             yield f"plain {kind}", lambda kind=kind: self.ours(".gguf", "--quant", kind)
-            yield f"named {kind}", lambda kind=kind: self.ours(".gguf", "--quant", kind, "--stats", self.statistics())
+            if self.llama is not None and kind not in PLAIN_ONLY:
+                yield f"weighed {kind}", lambda kind=kind: self.ours(".gguf", "--quant", kind, "--imatrix", self.imatrix())
+            yield f"named {kind}", lambda kind=kind: self.ours(".gguf", "--quant", kind, "--stats", self.statistics(), *RAM)
             yield f"stock {kind}", lambda kind=kind: self.of_size(".gguf", kind)
             yield f"any {kind}", lambda kind=kind: self.of_size("", kind)
 

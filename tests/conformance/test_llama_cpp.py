@@ -1,4 +1,4 @@
-"""llama.cpp's own tools load every mix that error feedback has filled, and its perplexity tool measures the KL divergence that we do.
+"""llama.cpp loads every mix that error feedback has filled, and its perplexity tool measures the KL divergence that we do.
 
 FLYWEIGHT_LLAMA_TOOLS names the folder with its tools (`tools/build_llama_cpp.py`).
 """
