@@ -49,6 +49,26 @@ struct AnyLevels {
     }
 };
 
+// The same for so many that halving is faster than looking at each, which registers of several rows do at once.
+constexpr size_t few_levels = 32, most_levels = 256;
+
+struct ManyLevels {
+    const float* levels;
+    const float* middles;  // between neighbours, then infinity: one fewer than twice `half`
+    size_t half;
+    ManyLevels(const float* levels, size_t count, float* room) : levels(levels), middles(room), half(1) {
+        while (2 * half < count) half *= 2;
+        for (size_t i = 0; i + 1 < 2 * half; ++i)
+            room[i] = i + 1 < count ? (levels[i] + levels[i + 1]) * 0.5f : __builtin_inff();
+    }
+    float code(float x) const {
+        size_t code = 0;
+        for (size_t step = half; step > 0; step /= 2) code += x > middles[code + step - 1] ? step : 0;
+        return float(code);
+    }
+    float value(float code) const { return levels[size_t(code)]; }
+};
+
 // Whole numbers one after the other, near zero.
 inline bool are_uniform(const float* levels, size_t count) {
     if (!(levels[0] >= -256.0f && levels[0] <= 256.0f && levels[0] == float(int(levels[0])))) return false;
@@ -66,7 +86,13 @@ inline void over_tables(size_t rows, const float* levels, size_t tables, size_t 
     for (size_t table = 0; table < tables; ++table) {
         const Rows some{table * each, (table + 1) * each};
         const float* own = levels + table * count;
-        are_uniform(own, count) ? body(some, UniformLevels(own, count)) : body(some, AnyLevels(own, count));
+        float room[most_levels];
+        if (are_uniform(own, count))
+            body(some, UniformLevels(own, count));
+        else if (count <= few_levels)
+            body(some, AnyLevels(own, count));
+        else
+            body(some, ManyLevels(own, count, room));
     }
 }
 

@@ -17,6 +17,7 @@ LEVELS = {
     "far": np.arange(1000, 1004),
     "halves": np.arange(4) + 0.5,
     "fp4": np.unique(E2M1_VALUES),
+    "fifty": np.sort(np.random.default_rng(1).standard_normal(50)),
     "palette": np.sort(np.round(np.random.default_rng(0).standard_normal(256), 2)),
 }
 SHAPES = [(1, 1), (7, 130), (64, 65), (33, 5), (5, 0)]
