@@ -29,13 +29,13 @@ CHECK_TOKENS, _WINDOW = 2048, 128
 """How much text a check takes."""
 
 
-def check(source: Path | str, artefact: Path | str, *, threads: int | None = None, max_ram: int | None = None) -> SourceCheck:
+def check(source: Path | str, artefact: Path | str, **options: Any) -> SourceCheck:
     """A `CheckAgainstSource`, on text that Flyweight comes with and that no statistics are gathered on."""
     from flyweight.calibration.shipped import shipped_texts
     from flyweight.evaluate import gate_measure
 
     written = "\n\n".join(text.content for text in shipped_texts(held_back=True))
-    return gate_measure.check(source, artefact, written, tokens=CHECK_TOKENS, window=_WINDOW, threads=threads, max_ram=max_ram)
+    return gate_measure.check(source, artefact, written, tokens=CHECK_TOKENS, window=_WINDOW, **options)
 
 
 def measure_costs(

@@ -16,9 +16,8 @@ from flyweight.foundation.input_statistics import Statistics
 from flyweight.pipeline.conversion import open_conversion
 from flyweight.statistics_files.known_files import open_statistics
 
-_OF_RUN = frozenset({"measure", "check", "gate_text", "resume", "force", "progress", "jobs", "notify"})
-_OF_SIZE = frozenset({"target_size", "target_bpw", "measure_costs", "progress_of_costs", "recipe_out"})
-"""What a conversion is not planned with before there are statistics."""
+_OF_RUN = frozenset({"measure", "check", "gate_text", "resume", "force", "progress", "progress_of", "jobs", "notify"})
+"""What a conversion is not planned with."""
 
 
 @contextmanager
@@ -29,15 +28,20 @@ def calibrated(
     if options.get("statistics") is not None:
         raise ValueError("give statistics, or have them gathered, not both")
     options.pop("statistics", None)
-    destination = Path(os.path.abspath(destination))
+    destination, recipe = Path(os.path.abspath(destination)), options.get("recipe_out")
     if destination.exists() and not (options.get("force") or options.get("resume")):
         raise OutputError("already exists", code="E_EXISTS", file=str(destination), hint="use --force to replace it")
-    with open_conversion(source, destination, **{key: value for key, value in options.items() if key not in _OF_RUN}) as job:
+    if recipe is not None and recipe.exists() and not options.get("resume"):
+        raise OutputError("already exists", code="E_EXISTS", file=str(recipe), hint="remove it, or choose another name")
+    planned = {key: value for key, value in options.items() if key not in _OF_RUN}
+    with open_conversion(source, destination, smallest=True, **planned) as job:
         gram = any(step.action == "transcode" and codec_for(step.codec).alone(step.spec) for step in job.plan.steps)
     place = destination.with_name(f".{destination.name}.statistics")
+    progress_of = options.get("progress_of")
     done = calibrate(
         source, place, texts=texts or shipped_texts(), deltas=options.get("deltas", ()), gram=gram,
         threads=options.get("jobs"), max_ram=options.get("max_ram"), resume=bool(options.get("resume")), force=True,
+        progress=progress_of("calibrating") if progress_of else None,
     )  # fmt: skip
     try:
         with open_statistics(place) as statistics:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flyweight.cli import Verbs, ane_records
-from flyweight.cli.output import human_bytes, json_option, print_json, print_table, progress_bar, say
+from flyweight.cli.output import human_bytes, json_option, print_json, print_table, say
 from flyweight.cli.paths import LocalPath, delta_option
+from flyweight.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from flyweight.targets.ane.facts.engine import Engine

@@ -16,12 +16,12 @@ from flyweight.cli.output import (
     note,
     print_json,
     print_table,
-    progress_bar,
     say,
     size_argument,
     ungated_option,
 )
 from flyweight.cli.paths import LocalPath
+from flyweight.cli.progress import progress_bar
 from flyweight.tiers.tier_table import TIERS
 
 NAMES = tuple(tier.name for tier in TIERS)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from flyweight.cli.output import human_bytes, json_option, note, print_json, print_table, size_argument
 from flyweight.cli.paths import LocalPath, delta_option
+from flyweight.cli.progress import stages
 from flyweight.foundation.errors import InterruptedRunError
 
 
@@ -62,11 +60,11 @@ def command(
     from flyweight.calibration import calibrate, shipped_texts
 
     signal.signal(signal.SIGTERM, _terminated)
-    with _progress(quiet=quiet) as progress:
+    with stages(quiet=quiet) as shown:
         done = calibrate(
             model, output, texts=texts or shipped_texts(), deltas=deltas, gram=gram, tokens=tokens, window=window,
             samples=samples, bos=bos, exact=exact, threads=threads, max_ram=max_ram, resume=resume, force=force,
-            progress=progress,
+            progress=shown.steps("calibrating"),
         )  # fmt: skip
     if as_json:
         print_json(done.as_json())
@@ -85,18 +83,3 @@ def command(
 
 def _terminated(_signal: int, _frame: object) -> None:
     raise InterruptedRunError("terminated", hint="run the same command with --resume to continue")
-
-
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """Windows through layers, on stderr while it is a terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("calibrating"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -6,7 +6,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -24,11 +24,11 @@ from flyweight.cli.output import (
     note,
     print_json,
     print_table,
-    progress_bar,
     size_argument,
     ungated_option,
 )
 from flyweight.cli.paths import LocalPath, delta_option
+from flyweight.cli.progress import stages
 from flyweight.foundation.errors import InterruptedRunError
 
 if TYPE_CHECKING:
@@ -178,6 +178,8 @@ def command(
         raise click.UsageError("a plan needs its statistics in a file: `flyweight calibrate SOURCE -o FILE`, then --stats FILE")
     if plan_out is not None and check:
         raise click.UsageError("a plan says what is written, of which a check is no part: --check goes without --plan-out")
+    if sized and dry_run and (calibrate or calibrate_text):
+        raise click.UsageError("a dry run gathers no statistics, which a size needs: `flyweight calibrate` first, then --stats")
     if calibrate or calibrate_text:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from flyweight.api import convert, execute
@@ -196,7 +198,8 @@ def command(
     ctx, label = click.get_current_context(), "converting"
     judged: dict[str, Any] = {"max_ram": max_ram, "allow_ungated": allow_ungated}
     replacing: dict[str, Any] = {"gate_text": gate_text, "force": force}
-    planned: Callable[[], AbstractContextManager[Job]]
+    planned: Callable[..., AbstractContextManager[Job]]
+    has_stages = False
     carry_out: Callable[..., ConversionReport]
     if plan_file is not None:
         require_only(ctx, "--plan", _OF_PLAN)
@@ -224,7 +227,7 @@ def command(
             if target_ram is not None:
                 target_size = size_to_run_in(target_ram, source, deltas=deltas)
             wish |= {"target_size": target_size, "target_bpw": target_bpw, "measure_costs": measure_costs}
-        title = f"{source} → {destination}"
+        title, has_stages = f"{source} → {destination}", True
         chosen: bool | tuple[Path, ...] = calibrate_text or calibrate
         checked = bool(chosen) and not deltas if check is None else check
         planned = partial(open_conversion, source, destination, digests=plan_digests, checked=checked, **wish, **judged)
@@ -234,7 +237,9 @@ def command(
     if plan_digests and plan_out is None:
         raise click.UsageError("--plan-digests goes with --plan-out")
     if dry_run or plan_out is not None:
-        with planned() as job:
+        with ExitStack() as held:
+            with stages(quiet=quiet) as shown:
+                job = held.enter_context(planned(**({"progress_of": shown.steps} if has_stages else {})))
             if plan_out is None:
                 _print_plan(job, title, quiet=quiet, as_json=as_json)
             elif plan_out == Path("-"):
@@ -244,8 +249,9 @@ def command(
                 _notes(job.notes, quiet)
         return
     signal.signal(signal.SIGTERM, _terminated)
-    with progress_bar(label, quiet=quiet) as advance:
-        report = carry_out(jobs=jobs, resume=resume, progress=advance)
+    with stages(quiet=quiet) as shown:
+        watched: dict[str, Any] = {"progress": shown.nbytes(label)} | ({"progress_of": shown.steps} if has_stages else {})
+        report = carry_out(jobs=jobs, resume=resume, **watched)
     _notes(tuple(text for text in report.notes if text not in told), quiet)
     _print_report(report, title, tensors=tensors, as_json=as_json)
 

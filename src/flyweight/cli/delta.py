@@ -10,8 +10,9 @@ from typing import Any
 import click
 
 from flyweight.cli import Verbs, delta_lora
-from flyweight.cli.output import human_bytes, json_option, print_json, print_table, progress_bar, say, size_argument
+from flyweight.cli.output import human_bytes, json_option, print_json, print_table, say, size_argument
 from flyweight.cli.paths import LocalPath
+from flyweight.cli.progress import progress_bar
 
 _force = click.option("--force", is_flag=True, help="Replace OUT if it is a model or a delta; never anything else.")
 _quiet = click.option("--quiet", "-q", is_flag=True, help="Print no progress.")

@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from flyweight.cli import Verbs
-from flyweight.cli.output import human_bytes, json_option, print_json, print_table, progress_bar
+from flyweight.cli.output import human_bytes, json_option, print_json, print_table
 from flyweight.cli.paths import LocalPath
+from flyweight.cli.progress import progress_bar
 
 _force = click.option("--force", is_flag=True, help="Replace OUT if it is a model or a delta; never anything else.")
 _quiet = click.option("--quiet", "-q", is_flag=True, help="Print no progress.")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +10,7 @@ import click
 
 from flyweight.cli.output import json_option, print_json, print_table
 from flyweight.cli.paths import LocalPath, delta_option
+from flyweight.cli.progress import stages
 from flyweight.cli.run import engine_options
 from flyweight.tiers.tier_table import ARRAYS, CHOICES
 
@@ -79,8 +78,8 @@ def command(
         ids = common_tokens(written, words, theirs.tokenizer) if theirs else words.encode(written, special=False)
         length = min(ours.context, theirs.context) if theirs else ours.context
         windows = windows_of(ids, length, tokens)
-        with _progress() as progress:
-            found = evaluate(windows, predictor(ours), predictor(theirs) if theirs else None, progress)
+        with stages() as shown:
+            found = evaluate(windows, predictor(ours), predictor(theirs) if theirs else None, shown.steps("measuring"))
     if as_json:
         print_json({"model": str(model), "text": str(text), "against": against and str(against)} | found.as_json())
     else:
@@ -93,21 +92,6 @@ def _longest(path: Path, deltas: tuple[Path, ...]) -> int:
 
     with open_checkpoint(path, deltas=deltas) as checkpoint:
         return blueprint(checkpoint.manifest, checkpoint.read).config.context
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """Windows done, on stderr while it is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("windows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _print(found: Evaluation) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from flyweight.cli.output import human_bytes, json_option, print_json, print_table, progress_bar, say
+from flyweight.cli.output import human_bytes, json_option, print_json, print_table, say
 from flyweight.cli.paths import LocalPath
+from flyweight.cli.progress import progress_bar
 
 
 @click.command(name="extract", short_help="Extract files, a draft head or single tensors from a model.")

@@ -1,12 +1,11 @@
-"""How commands print: tables on stdout, progress on stderr, JSON with `--json`. rich is imported only for tables and bars."""
+"""How commands print: tables on stdout, notes on stderr, JSON with `--json`. rich is imported only for tables."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -148,22 +147,3 @@ def size_argument(_ctx: click.Context, _param: click.Parameter, value: str | Non
         return None if value is None else parse_size(value)
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a size; write 500M or 4G") from None
-
-
-@contextmanager
-def progress_bar(label: str, *, quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
-    """A bar on stderr while it is a terminal; None otherwise. Yields advance(tensor, bytes done, bytes in all)."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=None)
-
-        def advance(_name: str, count: int, total: int) -> None:
-            bar.update(task, advance=count, total=total)
-
-        yield advance

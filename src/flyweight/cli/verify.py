@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from flyweight.cli.output import human_bytes, json_option, print_json, print_table, progress_bar
+from flyweight.cli.output import human_bytes, json_option, print_json, print_table
 from flyweight.cli.paths import LocalPath, delta_option
+from flyweight.cli.progress import progress_bar
 
 
 @click.command(name="verify", short_help="Check a model for damage and errors.")

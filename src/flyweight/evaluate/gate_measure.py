@@ -11,6 +11,7 @@ On a text of others it is one more.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from math import exp
@@ -67,11 +68,12 @@ def check(
     window: int,
     threads: int | None = None,
     max_ram: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> SourceCheck:
     """What it costs to take the artefact for its source, on a text."""
     found = SourceCheck(Path(source).name)
     try:
-        _, scores = _side_by_side(source, artefact, written, tokens, window, threads, max_ram)
+        _, scores = _side_by_side(source, artefact, written, tokens, window, threads, max_ram, progress)
     except (UnsupportedError, MalformedError, ResourceError) as error:
         return replace(found, reason=error.message)
     assert scores.reference_surprise is not None
@@ -93,6 +95,7 @@ def _side_by_side(
     window: int,
     threads: int | None,
     max_ram: int | None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Array, Evaluation]:
     """The windows of tokens, and the scores of the artefact beside its source."""
     with ExitStack() as opened:
@@ -110,7 +113,7 @@ def _side_by_side(
             windows = windows_of(theirs.tokenizer.encode(written, special=False), length, tokens)
             if len(windows) < LEAST_WINDOWS:
                 raise UnsupportedError(f"the text has {len(windows)} windows of {length} tokens, fewer than {LEAST_WINDOWS}")
-        return windows, evaluate(windows, predictor(ours), predictor(theirs))
+        return windows, evaluate(windows, predictor(ours), predictor(theirs), progress)
 
 
 def _differences(scores: Evaluation) -> tuple[Interval, Interval]:

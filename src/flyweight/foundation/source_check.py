@@ -9,7 +9,7 @@ takes as many bytes as the text that holds its place until something is known (`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from math import isnan
 from pathlib import Path
@@ -100,5 +100,11 @@ class CheckAgainstSource(Protocol):
     """Runs both models over the same text. What cannot be run is an answer too, with its reason."""
 
     def __call__(
-        self, source: Path | str, artefact: Path | str, *, threads: int | None = None, max_ram: int | None = None
+        self,
+        source: Path | str,
+        artefact: Path | str,
+        *,
+        threads: int | None = None,
+        max_ram: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> SourceCheck: ...

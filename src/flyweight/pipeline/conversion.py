@@ -24,7 +24,7 @@ from flyweight.foundation.sensitivity import Cost, MeasureCosts
 from flyweight.foundation.source_check import CheckAgainstSource, SourceCheck
 from flyweight.models import blueprint
 from flyweight.pipeline.conversion_report import ConversionReport
-from flyweight.pipeline.execution import Progress, carry_out_job
+from flyweight.pipeline.execution import Progress, ProgressOf, carry_out_job
 from flyweight.pipeline.matrix_inputs import NONE, MatrixInputs, inputs_for, opened
 from flyweight.pipeline.output.replacing import require_apart
 from flyweight.pipeline.plans.arguments import as_count, as_dtype, as_path, as_size, check_name
@@ -35,7 +35,7 @@ from flyweight.pipeline.plans.planning import job_of_plan, make_job
 from flyweight.pipeline.plans.quantization_names import recipe_for
 from flyweight.pipeline.plans.recipe import Recipe
 from flyweight.pipeline.plans.recipe_file import load_recipe, save_recipe
-from flyweight.pipeline.plans.target_size import Size, recipe_of_size
+from flyweight.pipeline.plans.target_size import Size, recipe_of_size, smallest_recipe
 
 _AUTO = "auto"
 """The quantization that is the best form of each weight for a target."""
@@ -82,13 +82,14 @@ def plan_conversion(
     known: MatrixInputs = NONE,
     known_from: Path | None = None,
     size: Size | None = None,
-    costs: Mapping[str, Cost] | None = None,
+    costs: Callable[[], Mapping[str, Cost]] | None = None,
     recipe_out: Path | None = None,
     checked: bool = False,
 ) -> Job:
     """What `convert` would do, `known` being what is in the file `known_from`; with `digests` its inputs are known by these, so
     that copies of them will do. With a `size` the types of matrices are chosen for it, by what an error of each `costs`, and
-    the recipe goes to `recipe_out`. One that will be `checked` has a place for what comes of it.
+    the recipe goes to `recipe_out`; without costs the smallest types are chosen, if the size can be had. One that will
+    be `checked` has a place for what comes of it.
 
     ResourceError if a codec has to be fitted to a tensor that the memory does not hold, GateError if the checkpoint needs
     a gate itself that it has not passed.
@@ -125,9 +126,11 @@ def plan_conversion(
     )
     notes: tuple[str, ...] = ()
     if size is not None:
-        chosen, notes = recipe_of_size(checkpoint, container, size, known, costs or {}, lambda recipe: planned(recipe=recipe))
-        if recipe_out is not None:
-            save_recipe(chosen, recipe_out)
+        chosen = smallest_recipe(checkpoint, container, size, lambda recipe: planned(recipe=recipe))
+        if costs is not None:
+            chosen, notes = recipe_of_size(checkpoint, container, size, known, costs(), lambda recipe: planned(recipe=recipe))
+            if recipe_out is not None:
+                save_recipe(chosen, recipe_out)
     job = planned(recipe=chosen)
     job = replace(job, notes=notes + job.notes)
     if (wish := _target_wish(extras)) is not None:
@@ -183,27 +186,32 @@ def open_conversion(
     statistics_of_another_model: bool = False,
     target_size: int | str | None = None,
     target_bpw: float | None = None,
+    smallest: bool = False,
     measure_costs: MeasureCosts | None = None,
-    progress_of_costs: Callable[[int, int], None] | None = None,
+    progress_of: ProgressOf | None = None,
     **options: Any,
 ) -> Iterator[Job]:
-    """`plan_conversion` of what is at a path, with deltas on it, and with statistics from a file or as an object."""
+    """`plan_conversion` of what is at a path, with deltas on it, and with statistics from a file or as an object. For a size,
+    `smallest` plans what takes least instead of what is best."""
     destination = Path(os.path.abspath(as_path("destination", destination)))
     place = Path(os.path.abspath(statistics)) if isinstance(statistics, Path | str) else None
     with open_checkpoint(source, deltas=deltas, checks_digests=True, in_f32=in_f32) as checkpoint, opened(statistics) as found:
         known = inputs_for(checkpoint, found, of_another_model=statistics_of_another_model)
         wish: dict[str, Any] = {"known": known, "known_from": place}
         if (size := _size(target_size, target_bpw)) is not None:
-            _check_size(size, known, options)
-            model = blueprint(checkpoint.manifest, checkpoint.read)
-            assert measure_costs is not None
-            costs = measure_costs(
-                open_checkpoint(source, deltas=deltas, checks_digests=True),
-                lambda name: known.inputs_of(model.tensors[name].name),
-                max_ram=as_size("max_ram", options.get("max_ram")),
-                progress=progress_of_costs,
-            )
-            wish |= {"size": size, "costs": costs}
+            _check_size(size, known, options, smallest=smallest)
+
+            def costs() -> Mapping[str, Cost]:
+                model = blueprint(checkpoint.manifest, checkpoint.read)
+                assert measure_costs is not None
+                return measure_costs(
+                    open_checkpoint(source, deltas=deltas, checks_digests=True),
+                    lambda name: known.inputs_of(model.tensors[name].name),
+                    max_ram=as_size("max_ram", options.get("max_ram")),
+                    progress=progress_of("measuring costs") if progress_of else None,
+                )
+
+            wish |= {"size": size, "costs": None if smallest else costs}
         yield plan_conversion(checkpoint, destination, **wish, **options)
 
 
@@ -216,10 +224,10 @@ def _size(nbytes: int | str | None, bits_per_weight: float | None) -> Size | Non
     return None if size is None and bits_per_weight is None else Size(size, bits_per_weight)
 
 
-def _check_size(size: Size, known: MatrixInputs, options: Mapping[str, Any]) -> None:
+def _check_size(size: Size, known: MatrixInputs, options: Mapping[str, Any], *, smallest: bool) -> None:
     if options.get("quant") is not None or options.get("recipe") is not None:
         raise ValueError("give a size, a quantization or a recipe: one of them")
-    if not known:
+    if not known and not smallest:
         raise UnsupportedError(
             f"types for {size} are chosen by what errors cost, of which nothing is known", code="E_STATISTICS",
             hint="`flyweight calibrate MODEL --gram -o STATS`, then `--stats STATS`",
@@ -256,7 +264,6 @@ def convert(
     target_size: int | str | None = None,
     target_bpw: float | None = None,
     measure_costs: MeasureCosts | None = None,
-    progress_of_costs: Callable[[int, int], None] | None = None,
     recipe_out: Path | None = None,
     measure: Measure | None = None,
     check: CheckAgainstSource | None = None,
@@ -265,6 +272,7 @@ def convert(
     resume: bool = False,
     force: bool = False,
     progress: Progress | None = None,
+    progress_of: ProgressOf | None = None,
     notify: Notify | None = None,
 ) -> ConversionReport:
     """Convert a checkpoint, with `deltas` on it. Memory does not grow with the model; the destination appears complete or not
@@ -285,6 +293,8 @@ def convert(
     started = time.perf_counter()
     destination = Path(os.path.abspath(as_path("destination", destination)))
     jobs, max_ram = as_count("jobs", jobs), as_size("max_ram", max_ram)
+    if resume and recipe_out is not None and recipe_out.exists():  # the run that was interrupted has written it
+        recipe_out = None
     if force:
         given = (each for each in (recipe, statistics) if isinstance(each, Path | str))
         beside = (*given, *(extras.inputs.values() if extras else ()))
@@ -293,11 +303,11 @@ def convert(
         source, destination, deltas=deltas, in_f32=in_f32, to=to, quant=quant, recipe=recipe, dtype=dtype,
         shard_bytes=shard_bytes, max_ram=max_ram, extras=extras, allow_ungated=allow_ungated, statistics=statistics,
         statistics_of_another_model=statistics_of_another_model, target_size=target_size, target_bpw=target_bpw,
-        measure_costs=measure_costs, progress_of_costs=progress_of_costs, recipe_out=recipe_out, checked=check is not None,
+        measure_costs=measure_costs, progress_of=progress_of, recipe_out=recipe_out, checked=check is not None,
     ) as job:  # fmt: skip
         return _carried_out(
             job, source, destination, started, jobs=jobs, max_ram=max_ram, measure=measure, check=check, gate_text=gate_text,
-            allow_ungated=allow_ungated, resume=resume, force=force, progress=progress, notify=notify,
+            allow_ungated=allow_ungated, resume=resume, force=force, progress=progress, progress_of=progress_of, notify=notify,
         )  # fmt: skip
 
 

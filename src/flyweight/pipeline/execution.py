@@ -34,6 +34,8 @@ _EMBEDDED_COPIES = 4
 """How often an embedded file is in memory while a file is finished: as read, as placed, as read back, as placed again."""
 Progress = Callable[[str, int, int], None]
 """progress(tensor, its bytes, bytes in all), called as each tensor is finished."""
+ProgressOf = Callable[[str], Callable[[int, int], None] | None]
+"""What is to be told of a stage by its name: how much of it is done, and of how much."""
 
 
 class Examined(NamedTuple):
@@ -75,6 +77,7 @@ def carry_out_job(
     resume: bool = False,
     force: bool = False,
     progress: Progress | None = None,
+    progress_of: ProgressOf | None = None,
     approve: Callable[[], object] = lambda: None,
     measured: bool = True,
 ) -> Outcome:
@@ -104,8 +107,11 @@ def carry_out_job(
         verdict = judge(job, staged, measure, text=gate_text, threads=jobs, max_ram=max_ram)
         if verdict is not None and not allow_ungated:
             verdict.require(file=str(destination))
-        source = job.checkpoint.bundle.name
-        return Examined(verdict, None if check is None else check(source, staged, threads=jobs, max_ram=max_ram))
+        if check is None:
+            return Examined(verdict)
+        shown = progress_of("checking") if progress_of else None
+        found = check(job.checkpoint.bundle.name, staged, threads=jobs, max_ram=max_ram, progress=shown)
+        return Examined(verdict, found)
 
     return fill_and_publish(job, staging, workers, progress, examined, measured=measured)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,65 @@ def test_the_command_line_refuses(toy: Path, tmp_path: Path, arguments: tuple[st
     ran = command("convert", toy, tmp_path / "out.gguf", *arguments)
     assert ran.code in (2, 4)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (("--target-bpw", "0.5"), "cannot be reached"),
+        (("--target-bpw", "40"), "not less than the source"),
+        (("--target-size", "1G"), "not less than the source"),
+        (("--target-ram", "8G"), "not less than the source"),
+    ],
+)
+@pytest.mark.parametrize("to", ["mlx", "hf"])
+def test_an_impossible_size_is_refused_before_the_work(
+    toy: Path, tmp_path: Path, target: tuple[str, str], message: str, to: str
+) -> None:
+    began = time.monotonic()
+    ran = command("convert", toy, tmp_path / "out", "--to", to, *target, "--calibrate")
+    assert ran.code == 4
+    assert ran.stderr.decode().count("E_TARGET") == 1
+    assert message in ran.stderr.decode()
+    assert not list(tmp_path.iterdir())
+    assert time.monotonic() - began < 20
+
+
+def test_a_size_and_statistics_at_once(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text(WORDS.content)
+    out, recipe = tmp_path / "out.safetensors", tmp_path / "chosen.toml"
+    stages: dict[str, list[tuple[int, int]]] = {}
+
+    def gathering(*arguments: Any, **options: Any) -> Any:
+        gathered.update(options)
+        return calibrate(*arguments, **options)
+
+    gathered: dict[str, Any] = {}
+    monkeypatch.setattr("flyweight.calibration.before_conversion.calibrate", gathering)
+
+    def progress_of(stage: str) -> Any:
+        return lambda done, total: stages.setdefault(stage, []).append((done, total))
+
+    report = flyweight.convert(
+        toy, out, target_bpw=10.0, calibrate=[words], check=True, recipe_out=recipe, measure_costs=costs_of,
+        progress_of=progress_of,
+    )  # fmt: skip
+    weights = sum(tensor.weights for tensor in report.tensors)
+    assert 9 * weights / 8 < report.nbytes <= 10 * weights / 8
+    assert gathered["gram"]  # for error feedback, which the types of this format take
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["chosen.toml", "out.safetensors", "words.txt"]
+    assert list(stages) == ["calibrating", "measuring costs"]  # a file without config.json cannot be run
+    assert all(told[-1][0] == told[-1][1] for told in stages.values())
+    with pytest.raises(FlyweightError) as refused:
+        flyweight.convert(toy, tmp_path / "again.safetensors", target_bpw=10.0, calibrate=[words], recipe_out=recipe)
+    assert refused.value.code == "E_EXISTS"
+
+
+def test_a_dry_run_gathers_nothing(toy: Path, tmp_path: Path) -> None:
+    ran = command("convert", toy, tmp_path / "out", "--to", "hf", "--target-bpw", "8", "--calibrate", "--dry-run")
+    assert ran.code == 2
+    assert b"--stats" in ran.stderr
 
 
 def test_a_size_reads_well() -> None:

@@ -8,20 +8,20 @@ tensors that are no matrices, the header and the side files take what they take.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from flyweight.checkpoint import Checkpoint
-from flyweight.codecs import codec_for
+from flyweight.codecs import Codec, codec_for
 from flyweight.codecs.casts import astype
 from flyweight.containers.abilities import HasSizes, adapted
 from flyweight.containers.container import Container
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
 from flyweight.foundation.input_statistics import InputStatistics
-from flyweight.foundation.manifest import Entry
+from flyweight.foundation.manifest import Entry, Extent
 from flyweight.foundation.sensitivity import Cost
 from flyweight.foundation.tensor import CodecSpec, TensorSpec, has_rows
 from flyweight.models import blueprint
@@ -65,23 +65,11 @@ def recipe_of_size(
     planned: Callable[[Recipe], Job],
 ) -> tuple[Recipe, tuple[str, ...]]:
     """The recipe, and what is to be said of it. `planned` is the conversion that a recipe would be."""
-    if not isinstance(container, HasSizes):
-        raise UnsupportedError(
-            f"{container.title} has no types to choose a size from",
-            code="E_TARGET",
-            hint="choose a quantization by name with --quant",
-        )
-    options = dict(_options(checkpoint, container, container.sizes, known, costs))
+    options = dict(_options(checkpoint, container, known, costs))
     allocation = Allocation(options)
     smallest = planned(_recipe(allocation.within(0), size))
-    weights = sum(entry.spec.size for entry in smallest.placement.manifest.entries.values())
-    wanted, fixed = size.of(weights), smallest.nbytes - allocation.smallest.nbytes
-    if wanted < smallest.nbytes:
-        raise UnsupportedError(
-            f"{size} cannot be reached: the smallest {container.title} of this model takes {smallest.nbytes:,} bytes, "
-            f"{8 * smallest.nbytes / weights:.3f} bits a weight",
-            code="E_TARGET", hint="ask for more, or choose a format with smaller types",
-        )  # fmt: skip
+    wanted, weights = _require_room(size, smallest), _weights(smallest)
+    fixed = smallest.nbytes - allocation.smallest.nbytes
     budget = wanted - fixed
     for _ in range(_TRIES):  # headers name types, so that they are of other lengths
         chosen = allocation.within(budget)
@@ -94,26 +82,68 @@ def recipe_of_size(
     return recipe, tuple(_notes(size, weights, fixed, wanted + min(over, 0), allocation, chosen, loss))
 
 
-def _options(
-    checkpoint: Checkpoint, container: Container, sizes: Sequence[CodecSpec], known: MatrixInputs, costs: Mapping[str, Cost]
-) -> Iterator[tuple[str, list[Option[CodecSpec]]]]:
-    model = blueprint(checkpoint.manifest, checkpoint.read)
-    for canonical, stored in model.tensors.items():
+def smallest_recipe(checkpoint: Checkpoint, container: Container, size: Size, planned: Callable[[Recipe], Job]) -> Recipe:
+    """The recipe that takes least, whatever it costs; refused where the size is none to choose types for."""
+    options = {
+        name: [Option(codec.spec, nbytes, 0.0) for codec, nbytes in types] for _, name, types in _types(checkpoint, container)
+    }
+    recipe = _recipe(Allocation(options).within(0), size)
+    smallest = planned(recipe)
+    wanted = _require_room(size, smallest)
+    files = sum(extent.nbytes for extent in checkpoint.manifest.files.values() if isinstance(extent, Extent))
+    if wanted >= (whole := checkpoint.manifest.nbytes + files):
+        raise UnsupportedError(
+            f"{size} are not less than the source, which takes {whole:,} bytes, "
+            f"{8 * whole / _weights(smallest):.3f} bits a weight",
+            code="E_TARGET", file=checkpoint.bundle.name, hint="convert it without a size: nothing has to be left out",
+        )  # fmt: skip
+    return recipe
+
+
+def _weights(job: Job) -> int:
+    return sum(entry.spec.size for entry in job.placement.manifest.entries.values())
+
+
+def _require_room(size: Size, smallest: Job) -> int:
+    """How many bytes are asked for, if they are enough for the smallest there is."""
+    weights = _weights(smallest)
+    if (wanted := size.of(weights)) < smallest.nbytes:
+        raise UnsupportedError(
+            f"{size} cannot be reached: the smallest {smallest.container.title} of this model takes {smallest.nbytes:,} bytes, "
+            f"{8 * smallest.nbytes / weights:.3f} bits a weight",
+            code="E_TARGET", file=smallest.checkpoint.bundle.name, hint="ask for more, or choose a format with smaller types",
+        )  # fmt: skip
+    return wanted
+
+
+def _types(checkpoint: Checkpoint, container: Container) -> Iterator[tuple[str, str, list[tuple[Codec, int]]]]:
+    """Every matrix by its canonical and its stored name, with the codecs it may have and the bytes of each."""
+    if not isinstance(container, HasSizes):
+        raise UnsupportedError(
+            f"{container.title} has no types to choose a size from",
+            code="E_TARGET",
+            hint="choose a quantization by name with --quant",
+        )
+    for canonical, stored in blueprint(checkpoint.manifest, checkpoint.read).tensors.items():
         entry = checkpoint.manifest.entries[stored.name]
-        if canonical not in costs or len(entry.spec.shape) != 2:
+        if len(entry.spec.shape) != 2:
             continue
         spec = TensorSpec(entry.spec.shape, DType.F32)
-        codecs = [codec_for(adapted(container, codec, stored.name)) for codec in sizes]
-        codecs = [codec for codec in codecs if fits(codec, spec) and container.carried(spec, codec.spec)]
-        if not codecs:
+        codecs = (codec_for(adapted(container, codec, stored.name)) for codec in container.sizes)
+        codecs = (codec for codec in codecs if fits(codec, spec) and container.carried(spec, codec.spec))
+        if types := [(codec, sum(part.nbytes for part in codec.layout(spec).values())) for codec in codecs]:
+            yield canonical, stored.name, types
+
+
+def _options(
+    checkpoint: Checkpoint, container: Container, known: MatrixInputs, costs: Mapping[str, Cost]
+) -> Iterator[tuple[str, list[Option[CodecSpec]]]]:
+    for canonical, name, types in _types(checkpoint, container):
+        if canonical not in costs:
             continue
-        rows, inputs = _some_rows(checkpoint, entry), known.inputs_of(stored.name)
-        found = []
-        for codec in codecs:
-            nbytes = sum(part.nbytes for part in codec.layout(spec).values())
-            error = _error(rows, codec.spec, inputs) * spec.rows / len(rows)
-            found.append(Option(codec.spec, nbytes, costs[canonical].nats * error))
-        yield stored.name, found
+        rows, inputs = _some_rows(checkpoint, checkpoint.manifest.entries[name]), known.inputs_of(name)
+        cost = costs[canonical].nats * checkpoint.manifest.entries[name].spec.rows / len(rows)
+        yield name, [Option(codec.spec, nbytes, cost * _error(rows, codec.spec, inputs)) for codec, nbytes in types]
 
 
 def _some_rows(checkpoint: Checkpoint, entry: Entry) -> np.ndarray:
