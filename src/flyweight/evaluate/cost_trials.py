@@ -23,6 +23,7 @@ from flyweight.codecs import Codec, codec_for, take_rows
 from flyweight.evaluate.predict import BLOCK
 from flyweight.evaluate.scores import divergence, log_softmax
 from flyweight.foundation.dtypes import DType
+from flyweight.foundation.errors import FlyweightError
 from flyweight.foundation.input_statistics import InputStatistics
 from flyweight.foundation.sensitivity import Cost
 from flyweight.foundation.tensor import CodecSpec, EncodedTensor, TensorSpec
@@ -109,7 +110,10 @@ class _Trials:
         tensor = tensor if rows is None else take_rows(tensor, rows)
         values = codec_for(tensor.codec).decode(tensor.spec, tensor.parts)
         spec = TensorSpec(tensor.spec.shape, self.codec.decoded_dtype(tensor.spec.dtype))
-        return EncodedTensor(spec, self.codec.spec, self.codec.encode(spec, values))
+        try:
+            return EncodedTensor(spec, self.codec.spec, self.codec.encode(spec, values))
+        except FlyweightError as error:
+            raise error.at(tensor=name) from None
 
     def _output(self, name: str) -> Output:
         """The output in four bits, in pieces: whole it may be many times the size of any other matrix."""

@@ -14,8 +14,11 @@ from flyweight.runtime.text.tokenizer import MAX_TEXT, Tokenizer
 Array = np.ndarray[Any, Any]
 
 
+_PLAIN = "give plain text in UTF-8"
+
+
 def read_text(path: Path) -> str:
-    """A UTF-8 text file, with line ends as they are in memory."""
+    """A UTF-8 text file that says something, with line ends as they are in memory."""
     most = 4 * MAX_TEXT  # bytes of the longest text that is encoded
     with path.open("rb") as file:
         raw = file.read(most + 1)
@@ -24,7 +27,13 @@ def read_text(path: Path) -> str:
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
-        raise MalformedError("the text is not UTF-8", code="E_TEXT", file=path.name, offset=error.start) from None
+        raise MalformedError("the text is not UTF-8", code="E_TEXT", file=path.name, offset=error.start, hint=_PLAIN) from None
+    if (at := raw.find(0)) >= 0:
+        raise MalformedError(
+            "the text has a NUL byte, as binary files have", code="E_TEXT", file=path.name, offset=at, hint=_PLAIN
+        )
+    if not text.strip():
+        raise UnsupportedError("the text is empty, or nothing but white space", code="E_TEXT", file=path.name, hint=_PLAIN)
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -18,7 +18,7 @@ from flyweight.containers.container import Container
 from flyweight.containers.options import Extras, NamesTarget
 from flyweight.foundation.accuracy_gate import Measure
 from flyweight.foundation.dtypes import DType
-from flyweight.foundation.errors import UnknownFormatError, UnsupportedError
+from flyweight.foundation.errors import FlyweightError, UnknownFormatError, UnsupportedError
 from flyweight.foundation.input_statistics import Statistics
 from flyweight.foundation.sensitivity import Cost, MeasureCosts
 from flyweight.foundation.source_check import CheckAgainstSource, SourceCheck
@@ -204,12 +204,15 @@ def open_conversion(
             def costs() -> Mapping[str, Cost]:
                 model = blueprint(checkpoint.manifest, checkpoint.read)
                 assert measure_costs is not None
-                return measure_costs(
-                    open_checkpoint(source, deltas=deltas, checks_digests=True),
-                    lambda name: known.inputs_of(model.tensors[name].name),
-                    max_ram=as_size("max_ram", options.get("max_ram")),
-                    progress=progress_of("measuring costs") if progress_of else None,
-                )
+                try:
+                    return measure_costs(
+                        open_checkpoint(source, deltas=deltas, checks_digests=True),
+                        lambda name: known.inputs_of(model.tensors[name].name),
+                        max_ram=as_size("max_ram", options.get("max_ram")),
+                        progress=progress_of("measuring costs") if progress_of else None,
+                    )
+                except FlyweightError as error:
+                    raise error.at(file=checkpoint.bundle.name) from None
 
             wish |= {"size": size, "costs": None if smallest else costs}
         yield plan_conversion(checkpoint, destination, **wish, **options)
