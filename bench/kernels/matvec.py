@@ -46,11 +46,17 @@ def matrix(form: str, rng: np.random.Generator, rows: int = SIDE, columns: int =
         blocks = rng.integers(0, 256, (rows * columns // size, nbytes), dtype=np.uint8)
         for at, kind in next(codec for codec in ggml.CODECS if codec.name == form).scales:
             blocks[:, at : at + 2] = rng.uniform(1e-4, 1e-2, (len(blocks), 1)).astype(kind).view(np.uint8)
+        if form == "mxfp4":
+            blocks[:, 0] = rng.integers(110, 120, len(blocks))
         return kernels.matrix(form, blocks=blocks.reshape(rows, -1))
     if form in ("f16", "bf16"):
         values = rng.standard_normal((rows, columns), np.float32)
         return kernels.matrix(form, weights=values.astype(np.float16 if form == "f16" else ml_dtypes.bfloat16))
-    codes = rng.integers(0, 256, (rows, columns if form.endswith("8") else columns // 2), dtype=np.uint8)
+    codes = rng.integers(0, 256, (rows, columns * int(form[-1]) // 8), dtype=np.uint8)
+    if form.startswith("stepped"):
+        steps = rng.integers(0, 256, (rows, columns // group * 3 // 2), dtype=np.uint8)
+        common = rng.uniform(1e-6, 1e-4, (rows, 2)).astype(np.float16)
+        return kernels.matrix(form, codes=codes, steps=steps, scale=common, length=group)
     scale = rng.uniform(1e-4, 1e-2, (rows, columns // group)).astype(np.float16)
     if form == "palette4":
         return kernels.matrix(form, codes=codes, table=rng.standard_normal(16, np.float32))
@@ -135,7 +141,7 @@ def case(form: str, int8: bool, batch: int, peer: Ggml | None, group: int = 64) 
         alone, _ = peer.products(GGML_TYPES[form], [few.parts[0]], x, 1)
     halves = np.split(np.ones(size_of(first) * len(weights) // 8 * 2, np.float32), 2)
     contenders = {"ggml" if peer else "flyweight": work, "reading": lambda: list(READERS.map(np.max, halves))}
-    name = f"{form}{f' by {group}' if form.startswith('affine') else ''}{' int8' if int8 else ''}, batch {batch}"
+    name = f"{form}{f' by {group}' if form.startswith(('affine', 'stepped')) else ''}{' int8' if int8 else ''}, batch {batch}"
     notes: dict[str, float | str] = {"core MB/s": of_one_core(alone, size_of(few))}
     target = "0.7× reading" if int8 and batch == 1 else ""
     return Case(name, size_of(first) * len(weights), contenders, limit="read2", target=target, notes=notes)
@@ -194,11 +200,13 @@ def cases() -> Iterator[Case]:
             yield decoder(form, 1)
             yield decoder(form, 512)
         whole += ("q4_1", "q5_0", "q5_1", "q5_k", "affine4", "affine8", "symmetric8")
+        whole += ("q2_k", "q3_k", "iq4_nl", "iq4_xs", "mxfp4", *(f"affine{bits}" for bits in (3, 5, 6)))
         single += (*whole, "palette4")
     for form in whole:
         yield case(form, True, 1, peer)
     if not peer:
-        yield case("affine4", True, 1, peer, group=32)
+        for form in ("affine4", *(f"stepped{bits}" for bits in range(2, 8))):
+            yield case(form, True, 1, peer, group=32)
     for form in single:
         yield case(form, False, 1, peer)
     for form in whole:

@@ -74,7 +74,8 @@ struct StoredMatrix {
     Weights weights;
     std::array<nb::object, 3> parts;  // keep what the weights point to
 
-    // `scale`: the type of the scales, where they are an array. `length`: columns of a run, of tabled forms alone, or 0 for one pair.
+    // `scale`: the type of the scales, where they are an array. `length`: columns of a run of tabled forms, or 0 for one pair; of a group
+    // where scales are steps.
     // `block`: columns of a block of the mask, the last array, or 0.
     StoredMatrix(const std::string& form_name, nb::object codes_array, nb::object second_array, nb::object third_array,
                  const std::string& scale_name, size_t length, size_t block)
@@ -108,6 +109,16 @@ struct StoredMatrix {
             require(scale.shape(1) == w.columns * scale_bytes(w.scale_type), "codes and scales disagree in shape");
             require(zero.shape(0) == scale.shape(0) && zero.shape(1) == scale.shape(1), "scale and zero differ in shape");
             require(w.groups ? w.rows % (w.groups * across_tile) == 0 : !w.rows, "a group across the rows has a multiple of eight");
+        } else if (scale_name == "steps") {
+            const Bytes steps = nb::cast<Bytes>(second_array, false), common = nb::cast<Bytes>(third_array, false);
+            require(form.scale_parts == 2 && length % 32 == 0 && (length || !w.columns), "a group is whole chunks");
+            w.scale_type = ScaleType::steps;
+            w.groups = length ? (w.columns + length - 1) / length : 0;
+            w.group_chunks = std::max<size_t>(1, length / 32);
+            w.scale = steps.data(), w.scale_stride = (12 * w.groups + 7) / 8;
+            w.bias = common.data(), w.bias_stride = 4;
+            require(steps.shape(0) == w.rows && steps.shape(1) == w.scale_stride, "codes and steps disagree in shape");
+            require(common.shape(0) == w.rows && common.shape(1) == w.bias_stride, "codes and scales disagree in shape");
         } else if (index == e2m1 || index == e4m3) {
             const Bytes scale = nb::cast<Bytes>(second_array, false);
             require(scale_name == (index == e2m1 ? "e8m0" : "f32"), "e2m1 has exponents for scales, e4m3 f32");
@@ -117,14 +128,14 @@ struct StoredMatrix {
             const Bytes scale = nb::cast<Bytes>(second_array, false);
             w.scale_type = scale_type(scale_name);
             const size_t each = scale_bytes(w.scale_type);
-            w.scale = scale.data(), w.groups = scale.shape(1) / each;
+            w.scale = scale.data(), w.scale_stride = scale.shape(1), w.groups = scale.shape(1) / each;
             w.group_chunks = w.groups ? w.columns / 32 / w.groups : 1;
             require(scale.shape(0) == w.rows && scale.shape(1) == w.groups * each && w.group_chunks > 0 &&
                     w.groups * w.group_chunks * 32 == w.columns, "codes and scales disagree in shape");
             if (form.scale_parts == 2) {
                 const Bytes bias = nb::cast<Bytes>(third_array, false);
                 require(bias.shape(0) == w.rows && bias.shape(1) == scale.shape(1), "scale and bias differ in shape");
-                w.bias = bias.data();
+                w.bias = bias.data(), w.bias_stride = bias.shape(1);
             }
         }
         if (block) {

@@ -103,8 +103,9 @@ struct mxfp4 : Levelled32<ggml::mxfp4, 1, e2m1_levels> {
     template <bool Full>
     void open(size_t which, int chunks) {
         at = row + stretch_bytes * which;
-        scales = F32x8{};
-        for (int k = 0; k < (Full ? stretch : chunks); ++k) scales[k] = half_e8m0(at[k * bytes]);
+        I32x8 exponents = {};
+        for (int k = 0; k < (Full ? stretch : chunks); ++k) exponents[k] = at[k * bytes];
+        scales = half_e8m0(exponents);
     }
 };
 

@@ -1,90 +1,12 @@
 // How each form of weights gives its columns: the others, and the list of all.
 #pragma once
 
+#include "products/affine_forms.hpp"
 #include "products/block_forms.hpp"
 
 namespace {
 
-// The affine codec: a scale, and for scale_bias a bias, per group ------------------------------
-
-// The scales of `count` chunks from `first`, each as often as its group has chunks. Not inline: it is the same for every form.
-template <class Scale>
-[[gnu::noinline]] F32x8 spread_scales(const uint8_t* from, size_t first, size_t group_chunks, int count) {
-    size_t group = first / group_chunks, left = group_chunks - first % group_chunks;
-    if (left >= stretch) return all8(Scale::one(from + group * Scale::bytes));
-    F32x8 lanes = {};
-    for (int k = 0; k < count; ++k) {
-        lanes[k] = Scale::one(from + group * Scale::bytes);
-        if (--left == 0) ++group, left = group_chunks;
-    }
-    return lanes;
-}
-
-template <size_t Elements, int Bits, int ScaleParts>
-struct Grouped : Codes {
-    static constexpr size_t elements = Elements, bytes = 1, chunk_bytes = 32 / Elements, stretch_bytes = stretch * chunk_bytes;
-    static constexpr int bits = Bits, scale_parts = ScaleParts;
-    static constexpr bool is_signed = Bits == 8;
-    static constexpr Order order = Elements == 2 ? flyweight::pairs : flyweight::halves;
-    const flyweight::ScaleType scale_type;
-    const size_t group_chunks;
-    const uint8_t *own_scales, *own_biases;
-
-    Grouped(const Weights& w, size_t index) : Codes(w, index), scale_type(w.scale_type), group_chunks(w.group_chunks) {
-        const size_t at = index * w.groups * scale_bytes(w.scale_type);
-        own_scales = w.scale + at, own_biases = w.bias + (ScaleParts == 2 ? at : 0);
-    }
-
-    template <bool Full, class Scale>
-    F32x8 some(const uint8_t* from, size_t which, int chunks) const {
-        const size_t first = stretch * which;
-        if (Full && group_chunks == 1) return Scale::eight(from + first * Scale::bytes);
-        if (Full && group_chunks == 2) {
-            const F32x8 four = Scale::four(from + first / 2 * Scale::bytes);
-            return __builtin_shufflevector(four, four, 0, 0, 1, 1, 2, 2, 3, 3);
-        }
-        return spread_scales<Scale>(from, first, group_chunks, Full ? stretch : chunks);
-    }
-
-    template <bool Full, class Scale>
-    void open_as(size_t which, int chunks) {
-        this->scales = some<Full, Scale>(own_scales, which, chunks);
-        if constexpr (ScaleParts == 2) this->biases = some<Full, Scale>(own_biases, which, chunks);
-    }
-
-    template <bool Full>
-    void open(size_t which, int chunks) {
-        at = row + which * stretch_bytes;
-        switch (scale_type) {
-            case flyweight::ScaleType::f32: open_as<Full, F32Scale>(which, chunks); break;
-            case flyweight::ScaleType::f16: open_as<Full, F16Scale>(which, chunks); break;
-            case flyweight::ScaleType::bf16: open_as<Full, Bf16Scale>(which, chunks); break;
-        }
-    }
-};
-
 namespace rows {
-struct affine4 : Grouped<2, 4, 2> {
-    using Grouped::Grouped;
-    I8x32 codes(int k) const { return nibbles(at + 16 * k); }
-};
-
-struct affine8 : Grouped<1, 8, 2> {
-    using Grouped::Grouped;
-    template <bool Full>
-    void open(size_t which, int chunks) {
-        Grouped::template open<Full>(which, chunks);
-        biases = fused(all8(128), scales, biases);
-    }
-    I8x32 codes(int k) const { return I8x32(load32(at + 32 * k) ^ 128); }
-};
-
-struct symmetric8 : Grouped<1, 8, 1> {
-    using Grouped::Grouped;
-    I8x32 codes(int k) const { return I8x32(load32(at + 32 * k)); }
-    F32x8 add_bias(const float*, const float*, F32x8 sum) const { return sum; }
-};
-
 // MXFP4: E2M1, doubled to be whole numbers, and half of a power of two for every chunk.
 struct e2m1 : Codes {
     static constexpr size_t elements = 2, bytes = 1, stretch_bytes = stretch * 16;
@@ -100,8 +22,7 @@ struct e2m1 : Codes {
         at = row + which * stretch_bytes;
         const uint8_t* own = exponents + stretch * which;
         if (Full) {
-            const I32x8 e = widen8(own);
-            scales = F32x8(e < 2 ? (e + 1) << 21 : (e - 1) << 23);  // as half_e8m0
+            scales = half_e8m0(widen8(own));
         } else {
             scales = F32x8{};
             for (int k = 0; k < chunks; ++k) scales[k] = half_e8m0(own[k]);
@@ -273,7 +194,8 @@ using hqq8 = Across<8>;
 // X(form, …): those whose weights are codes, and those whose weights are or stand for floats; these have no products with int8.
 #define FLYWEIGHT_FORMS_OF_CODES(X, ...)                                                                             \
     FLYWEIGHT_GGML_PRODUCT(X, __VA_ARGS__)                                                                           \
-    X(affine4, __VA_ARGS__) X(affine8, __VA_ARGS__) X(symmetric8, __VA_ARGS__) X(tabled4, __VA_ARGS__) X(tabled2, __VA_ARGS__) \
+    X(affine2, __VA_ARGS__) X(affine3, __VA_ARGS__) X(affine4, __VA_ARGS__) X(affine5, __VA_ARGS__) X(affine6, __VA_ARGS__) \
+    X(affine7, __VA_ARGS__) X(affine8, __VA_ARGS__) X(symmetric8, __VA_ARGS__) X(tabled4, __VA_ARGS__) X(tabled2, __VA_ARGS__) \
     X(f8q8, __VA_ARGS__) X(e2m1, __VA_ARGS__)
 #define FLYWEIGHT_FORMS_OF_FLOATS(X, ...) \
     X(f32, __VA_ARGS__) X(f16, __VA_ARGS__) X(bf16, __VA_ARGS__) X(palette4, __VA_ARGS__) X(e4m3, __VA_ARGS__) \

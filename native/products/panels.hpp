@@ -89,16 +89,16 @@ void fill(Panel<Side, 1 + Row::halves>& panel, const Weights& w, size_t index, s
 
 // Σ q·x over some steps. The instruction multiplies bytes with signed bytes: signed codes are those, and the activations count
 // from −128 on, Σ q·x = Σ q·(x + 128) − 128·Σ q.
-template <class Row, class Side, int Steps, int N>
+template <bool Signed, class Side, int Steps, int N>
 inline void add_products(const uint8_t (*codes)[4 * Side::rows], const int8_t* x, size_t stride, const int32_t* starts,
                          typename Side::Whole (&whole)[N]) {
     using Whole = typename Side::Whole;
-    for (int n = 0; n < N; ++n) whole[n] = Row::is_signed ? load_as<Whole>(starts) : Whole{};
+    for (int n = 0; n < N; ++n) whole[n] = Signed ? load_as<Whole>(starts) : Whole{};
     for (int step = 0; step < Steps; ++step) {
         const Whole own = load_as<Whole>(codes[step]);
         for (int n = 0; n < N; ++n) {
             const int32_t four = load_as<int32_t>(x + n * stride + 4 * step);
-            if constexpr (Row::is_signed)
+            if constexpr (Signed)
                 whole[n] = Side::add_dots(whole[n], Side::repeated(four ^ int32_t(0x80808080)), own);
             else
                 whole[n] = Side::add_dots(whole[n], own, Side::repeated(four));
@@ -106,20 +106,20 @@ inline void add_products(const uint8_t (*codes)[4 * Side::rows], const int8_t* x
     }
 }
 
-template <class Row, class Side, int N>
-inline void panel_tile(const Panel<Side, 1 + Row::halves>& panel, const Activations& a, size_t first, size_t last, size_t item, size_t index,
-                       size_t rows, const Products& to) {
+// Not inline: it is the same for many forms.
+template <bool Signed, class Side, int Halves, int N>
+[[gnu::noinline]] void panel_tile(const Panel<Side, Halves>& panel, const Activations& a, const flyweight::Rounded& x, size_t first, size_t last,
+                                  size_t item, size_t index, size_t rows, const Products& to) {
     using Floats = typename Side::Floats;
     using Whole = typename Side::Whole;
-    constexpr int parts = 1 + Row::halves, steps = 8 / parts;
-    const flyweight::Rounded& x = a.rounded[Row::order];
+    constexpr int parts = Halves, steps = 8 / parts;
     Floats sums[N] = {};
     for (size_t chunk = first; chunk < last; ++chunk)
         for (int part = 0; part < parts; ++part) {
             const size_t at = chunk - first, column = item * a.columns + 32 * chunk + 4 * part * steps;
             Whole low[N], high[N];
-            add_products<Row, Side, steps>(panel.codes[at] + part * steps, x.codes + column, a.columns, panel.starts[at], low);
-            add_products<Row, Side, steps>(panel.codes[at] + part * steps, x.high + column, a.columns, panel.starts[at], high);
+            add_products<Signed, Side, steps>(panel.codes[at] + part * steps, x.codes + column, a.columns, panel.starts[at], low);
+            add_products<Signed, Side, steps>(panel.codes[at] + part * steps, x.high + column, a.columns, panel.starts[at], high);
             const Floats scale = load_as<Floats>(panel.scales[at][part]), bias = load_as<Floats>(panel.biases[at][part]);
             for (int n = 0; n < N; ++n) {
                 const size_t run = (item + n) * a.runs + chunk;
@@ -151,10 +151,12 @@ size_t panels(const Weights& w, const Activations& a, size_t first, size_t last,
             const size_t end = chunks - chunk < span_chunks ? chunks : chunk + span_chunks;
             fill<Row>(panel, w, first, chunk, end);
             const Products here = after(to, chunk);
+            const flyweight::Rounded& x = a.rounded[Row::order];
+            constexpr int halves = 1 + Row::halves;
             size_t item = 0;
             for (; item + most_items <= a.count; item += most_items)
-                panel_tile<Row, Side, most_items>(panel, a, chunk, end, item, first, rows, here);
-            for (; item < a.count; ++item) panel_tile<Row, Side, 1>(panel, a, chunk, end, item, first, rows, here);
+                panel_tile<Row::is_signed, Side, halves, most_items>(panel, a, x, chunk, end, item, first, rows, here);
+            for (; item < a.count; ++item) panel_tile<Row::is_signed, Side, halves, 1>(panel, a, x, chunk, end, item, first, rows, here);
         }
     }
     return first;

@@ -13,7 +13,8 @@ enum Order { straight, halves, pairs, fours, orders };
 // From so many activations on, weights are put ready for all of them: as f32, or as codes where the processor multiplies bytes (panels.hpp).
 constexpr size_t many = 12;
 
-enum class ScaleType { f32, f16, bf16 };
+// Steps: six bits each for step and minimum of a group, times two f16 that a row has in common.
+enum class ScaleType { f32, f16, bf16, steps };
 constexpr size_t scale_bytes(ScaleType type) { return type == ScaleType::f32 ? 4 : 2; }
 
 struct Weights {
@@ -23,6 +24,7 @@ struct Weights {
     ScaleType scale_type = {};
     // (rows, groups); of tabled forms, scale points to entries; of groups across the rows, (groups, columns), and bias points to zeros
     const uint8_t *scale = nullptr, *bias = nullptr;
+    size_t scale_stride = 0, bias_stride = 0;  // bytes of a row of them, of affine forms
     size_t groups = 0, group_chunks = 0;  // groups of a row, or across the rows; runs of 32 columns in one
     // Of a masked row: a bit per block, 0 where all its weights are zero, in so many bytes; and runs of 32 columns in a block.
     const uint8_t* mask = nullptr;

@@ -84,7 +84,24 @@ inline I32x8 widen8(const uint8_t* at) {
 #endif
 }
 
+// Eight numbers of twelve bits each, one after the other, with bits of their neighbours above them.
+inline I32x8 twelves(const uint8_t* at) {
+#ifdef __AVX2__
+    const __m256i bytes = _mm256_broadcastsi128_si256(__m128i(U64x2{load_as<uint64_t>(at), load_u32(at + 8)}));
+    const __m256i pairs = _mm256_shuffle_epi8(bytes, _mm256_setr_epi8(0, 1, -1, -1, 1, 2, -1, -1, 3, 4, -1, -1, 4, 5, -1, -1,
+                                                                      6, 7, -1, -1, 7, 8, -1, -1, 9, 10, -1, -1, 10, 11, -1, -1));
+    return I32x8(_mm256_srlv_epi32(pairs, _mm256_setr_epi32(0, 4, 0, 4, 0, 4, 0, 4)));
+#else
+    I32x8 lanes;
+    for (int i = 0; i < 8; ++i) lanes[i] = int32_t(load_u16(at + i * 3 / 2) >> i % 2 * 4);
+    return lanes;
+#endif
+}
+
 inline F32x8 to_floats(I32x8 whole) { return __builtin_convertvector(whole, F32x8); }
+
+// 2^(exponent - 128) of eight, subnormal below 2.
+inline F32x8 half_e8m0(I32x8 exponents) { return F32x8(exponents < 2 ? (exponents + 1) << 21 : (exponents - 1) << 23); }
 
 // table[codes], codes below 16
 inline I8x32 look_up(const int8_t (&table)[16], I8x32 codes) {

@@ -24,6 +24,10 @@ def f32(*shape: int) -> np.ndarray:
     return np.zeros(shape, np.float32)
 
 
+def f16(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.float16)
+
+
 def read_only(array: np.ndarray) -> np.ndarray:
     array.flags.writeable = False
     return array
@@ -69,6 +73,16 @@ def read_only(array: np.ndarray) -> np.ndarray:
         ("hqq8", {"codes": u8(8, 32), "scale": f32(1, 32), "zero": f32(1, 32).astype(np.float16)}, TypeError),
         ("hqq8", {"codes": u8(8, 32), "scale": u8(1, 32), "zero": u8(1, 32)}, TypeError),
         ("hqq8", {"codes": u8(7, 32), "scale": f32(1, 32), "zero": f32(1, 32)}, ValueError),
+        ("affine3", {"codes": u8(2, 13), "scale": f32(2, 1), "bias": f32(2, 1)}, ValueError),
+        ("affine7", {"codes": u8(2, 56), "scale": f32(2, 3), "bias": f32(2, 3)}, ValueError),
+        ("stepped3", {"codes": u8(2, 12), "steps": u8(2, 2), "scale": f16(2, 2)}, ValueError),
+        ("stepped3", {"codes": u8(2, 12), "steps": u8(2, 2), "scale": f16(2, 2), "length": 16}, ValueError),
+        ("stepped3", {"codes": u8(2, 12), "steps": u8(2, 3), "scale": f16(2, 2), "length": 32}, ValueError),
+        ("stepped5", {"codes": u8(2, 60), "steps": u8(2, 3), "scale": f16(2, 2), "length": 32}, ValueError),
+        ("stepped4", {"codes": u8(2, 16), "steps": u8(1, 2), "scale": f16(2, 2), "length": 32}, ValueError),
+        ("stepped4", {"codes": u8(2, 16), "steps": u8(2, 2), "scale": f16(2, 1), "length": 32}, ValueError),
+        ("stepped4", {"codes": u8(2, 16), "steps": u8(2, 2), "scale": f32(2, 2), "length": 32}, TypeError),
+        ("stepped4", {"codes": u8(2, 16), "steps": f32(2, 2), "scale": f16(2, 2), "length": 32}, TypeError),
         ("f8q8", {"blocks": u8(2, 34)}, ValueError),
         ("e2m1", {"codes": u8(2, 32), "scale": u8(2, 1)}, ValueError),
         ("e2m1", {"codes": u8(2, 32), "scale": u8(1, 2)}, ValueError),

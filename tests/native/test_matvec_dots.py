@@ -15,6 +15,7 @@ from flyweight import kernels
 from flyweight.codecs import ggml
 from flyweight.foundation.ggml_types import ggml_types_with
 from flyweight.kernels.products.activations import quantize_many
+from flyweight.kernels.products.stored_matrix import STEPPED, WIDTHS
 
 SETS = ("avx512vnni", "avx512bf16")
 BLOCKS = ggml_types_with("product")
@@ -32,7 +33,7 @@ def blocks_of(name: str, rng: np.random.Generator, rows: int, columns: int) -> k
 
 
 def codes_of(form: str, rng: np.random.Generator, rows: int, columns: int, group: int) -> kernels.Matrix:
-    codes = rng.integers(0, 256, (rows, columns // 2 if form == "affine4" else columns), dtype=np.uint8)
+    codes = rng.integers(0, 256, (rows, columns * int(form[-1]) // 8), dtype=np.uint8)
     scale, bias = rng.uniform(-0.02, 0.02, (2, rows, columns // group)).astype(np.float16)
     parts = {"codes": codes, "scale": scale}
     return kernels.matrix(form, **parts if form == "symmetric8" else {**parts, "bias": bias})
@@ -42,7 +43,14 @@ def matrices(rows: int, columns: int) -> Iterator[kernels.Matrix]:
     rng = np.random.default_rng(rows + columns)
     for name in BLOCKS:
         yield blocks_of(name, rng, rows, columns)
-    for form in ("affine4", "affine8", "symmetric8"):
+    for form, bits in STEPPED.items():
+        steps = rng.integers(0, 256, (rows, columns // 64 * 3), dtype=np.uint8)
+        scale, codes = (
+            rng.uniform(0, 1e-3, (rows, 2)).astype(np.float16),
+            rng.integers(0, 256, (rows, columns * bits // 8), np.uint8),
+        )
+        yield kernels.matrix(form, codes=codes, steps=steps, scale=scale, length=32)
+    for form in (*(f"affine{bits}" for bits in WIDTHS), "symmetric8"):
         for group in (32, 64, columns):
             yield codes_of(form, rng, rows, columns, group)
     blocks = rng.integers(0, 0x7F, (rows, columns // 32 * 33), dtype=np.uint8)

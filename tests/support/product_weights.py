@@ -11,6 +11,7 @@ import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs import ggml
+from flyweight.kernels.products.stored_matrix import WIDTHS
 
 SCALES = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 FLOATS = ("f32", "f16", "bf16", "palette4", "e4m3", "hqq4", "hqq8")
@@ -93,9 +94,27 @@ def affine(bits: int, kind: str, group: int, rng: np.random.Generator, rows: int
     with np.errstate(all="ignore"):
         w = (s * q).astype(np.float32) + b.astype(np.float32)
     centre = 128 if bits == 8 else 0
-    packed = codes[:, 0::2] | codes[:, 1::2] << 4 if bits == 4 else codes
-    matrix = kernels.matrix(f"affine{bits}", codes=packed, scale=scale, bias=bias)
+    matrix = kernels.matrix(f"affine{bits}", codes=stream(codes, bits), scale=scale, bias=bias)
     return Weights(matrix, w.astype(np.float64), abs(s * (q - centre)) + abs(b + centre * s), abs(s * q) + abs(b))
+
+
+def stream(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Rows of codes as little streams."""
+    every = np.unpackbits(codes[:, :, None], axis=2, count=bits, bitorder="little")
+    return np.packbits(every.reshape(len(codes), codes.shape[1] * bits), axis=1, bitorder="little")
+
+
+def stepped(bits: int, group: int, rng: np.random.Generator, rows: int, columns: int, scales: np.ndarray) -> Weights:
+    codes = rng.integers(0, 1 << bits, (rows, columns), dtype=np.uint8)
+    numbers = rng.integers(0, 64, (rows, 2 * -(-columns // group)), dtype=np.uint8)
+    scale = rng.choice(scales, (rows, 2)).astype(np.float16)
+    each = scale.astype(np.float64)[:, :, None] * numbers.reshape(rows, numbers.shape[1] // 2, 2).transpose(0, 2, 1)
+    s, m = (np.repeat(each[:, i], group, axis=1)[:, :columns] for i in range(2))
+    q = codes.astype(np.float64)
+    w = ((s * q).astype(np.float32) - m.astype(np.float32)).astype(np.float64)
+    centre = 128 if bits == 8 else 0
+    matrix = kernels.matrix(f"stepped{bits}", codes=stream(codes, bits), steps=stream(numbers, 6), scale=scale, length=group)
+    return Weights(matrix, w, abs(s * (q - centre)) + abs(centre * s - m), abs(s * q) + abs(m))
 
 
 def symmetric8(kind: str, group: int, rng: np.random.Generator, rows: int, columns: int, scales: np.ndarray) -> Weights:
@@ -218,10 +237,13 @@ def every_form(rows: int, runs: int, scales: np.ndarray, seed: int = 0) -> Itera
         yield blocks_of(name, rng, rows, runs, scales)
     for kind in SCALES:
         for group in (32, 64, 96, 128):
-            for bits in (4, 8):
+            for bits in WIDTHS if group == 64 else (4, 8):
                 yield affine(bits, kind, group, rng, rows, group * runs, scales)
         for group, columns in ((32, 32 * runs), (32 * runs, 32 * runs), (64, 64 * runs)):
             yield symmetric8(kind, group, rng, rows, columns, scales)
+    for bits in WIDTHS:
+        for group in (32, 4096, *((64, 96) if bits in (3, 4) else ())):
+            yield stepped(bits, group, rng, rows, 32 * runs, scales)
     for kind in SCALES:
         for bits, group in ((4, 64), (8, 64), (4, 8), (8, 24), (4, 136)):
             yield hqq(bits, kind, group, rng, -(-rows // group), 32 * runs, scales)

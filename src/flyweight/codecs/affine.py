@@ -276,12 +276,8 @@ class Affine(Codec):
         if self.axis != -1 or self.packing != "little" or group % 32 or spec.columns % group:
             return None
         codes = parts["codes"].view(np.uint8)
-        if self.form == "scale_bias" and self.bits in (5, 6):
-            # The same codes, a byte each: a copy, but multiplying by it is many times as fast as decoding.
-            codes = packing.unpack("little", codes.reshape(spec.rows, -1), self.bits, spec.columns)
-        if self.form == "scale_bias" and self.bits in (4, 5, 6, 8):
-            width = 4 if self.bits == 4 else 8
-            return kernels.matrix(f"affine{width}", codes=codes, scale=parts["scale"], bias=parts["bias"])
+        if self.form == "scale_bias" and self.bits > 1:
+            return kernels.matrix(f"affine{self.bits}", codes=codes, scale=parts["scale"], bias=parts["bias"])
         if self.form == "symmetric" and self.bits == 8:
             return kernels.matrix("symmetric8", codes=codes, scale=parts["scale"])
         return None

@@ -154,15 +154,10 @@ class Stepped(Codec):
     # Products
 
     def product(self, spec: TensorSpec, parts: Parts) -> kernels.Matrix | None:
-        """By the affine forms, with scales and biases written out: a copy of the codes too, unless they have 4 or 8 bits."""
-        if self.group % 32 or spec.columns % self.group:
+        if self.group % 32:
             return None
-        codes = np.ascontiguousarray(parts["codes"]).reshape(spec.rows, -1)
-        if self.bits not in (4, 8):
-            codes = packing.unpack("little", codes, self.bits, spec.columns)
-        lines = self.lines(spec, parts)
-        scale, bias = (np.ascontiguousarray(part.T) for part in (lines.scale, lines.bias))
-        return kernels.matrix(f"affine{4 if self.bits == 4 else 8}", codes=codes, scale=scale, bias=bias)
+        codes, steps, scale = parts["codes"], parts["steps"], parts["scale"]
+        return kernels.matrix(f"stepped{self.bits}", codes=codes, steps=steps, scale=scale, length=self.group)
 
 
 def _too_large() -> UnsupportedError:

@@ -1,4 +1,4 @@
-"""Linear layers over the codecs of mistral.rs: multiplied as stored, and equal to their decoded values."""
+"""Linear layers over codecs that have forms of their own: multiplied as stored, and equal to their decoded values."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ CODECS = [
     CodecSpec("f8q8"),
     CodecSpec("mxfp4_split"),
     *(CodecSpec("hqq", {"bits": bits, "scale": scale}) for bits in (4, 8) for scale in ("f32", "bf16")),
+    *(CodecSpec("affine", {"bits": bits, "group": 32, "word": word}) for bits in range(2, 9) for word in ("u8", "u32")),
+    *(CodecSpec("stepped", {"bits": bits, "group": group}) for bits in range(2, 9) for group in (32, 64, 128)),
+    CodecSpec("iq4_nl"),
+    CodecSpec("mxfp4"),
 ]
 # Sums of 96 terms that are 1 or so and 30 at most (HQQ's scale · code and scale · zero are up to 7, an activation up to 4):
 # a few roundings of 2^-24 of some hundred. A row or scale in the wrong place errs by 0.1 and more; tests/native has the bound.

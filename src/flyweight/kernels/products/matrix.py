@@ -6,14 +6,14 @@ import numpy as np
 
 from flyweight.foundation.ggml_types import GGML_TYPES, ggml_types_with
 from flyweight.kernels.checks import F16, F32, U8, U16, U32, Array, is_bf16
-from flyweight.kernels.products.stored_matrix import ACROSS, rows_of
+from flyweight.kernels.products.stored_matrix import ACROSS, STEPPED, WIDTHS, rows_of
 from flyweight.kernels.registry import _native
 
 FORMS: dict[str, tuple[tuple[str, ...], int, int]] = {
     # the parts of a matrix, and the columns and bytes of a block of the first
     **{name: (("blocks",), GGML_TYPES[name].elements, GGML_TYPES[name].nbytes) for name in ggml_types_with("product")},
-    "affine4": (("codes", "scale", "bias"), 2, 1),
-    "affine8": (("codes", "scale", "bias"), 1, 1),
+    **{f"affine{bits}": (("codes", "scale", "bias"), 32, 4 * bits) for bits in WIDTHS},
+    **{form: (("codes", "steps", "scale"), 32, 4 * bits) for form, bits in STEPPED.items()},
     "symmetric8": (("codes", "scale"), 1, 1),
     "tabled4": (("codes", "entries"), 2, 1),
     "tabled2": (("codes", "entries"), 4, 1),
@@ -51,8 +51,9 @@ class Matrix:
         self.columns = parts[0].shape[1] * parts[0].itemsize // nbytes * elements
         self.native = None
         if _native:
-            scale = SCALES[parts[1].dtype] if "scale" in names else ""
-            self.native = _native._Matrix(form, *(_bytes(part) for part in parts), scale=scale, length=length, block=block)
+            scale = "steps" if form in STEPPED else SCALES[parts[1].dtype] if "scale" in names else ""
+            stored = f"affine{STEPPED[form]}" if form in STEPPED else form
+            self.native = _native._Matrix(stored, *(_bytes(part) for part in parts), scale=scale, length=length, block=block)
 
     @property
     def has_rows(self) -> bool:
@@ -79,7 +80,9 @@ def _bytes(part: Array) -> Array:
 def matrix(form: str, *, length: int = 0, block: int = 0, **arrays: Array) -> Matrix:
     """A matrix of weights in one of FORMS, from the arrays that form has; they are kept, not copied.
 
-    q*: `blocks` u8 (rows, bytes). affine4, affine8: `codes` u8 or u32 words, `scale`, `bias` f32, f16 or bf16 (rows, groups).
+    q*, iq4*, mxfp4: `blocks` u8 (rows, bytes). affine2 … affine8: `codes` u8 or u32 words, a little stream for each row,
+    `scale`, `bias` f32, f16 or bf16 (rows, groups). stepped2 … stepped8: `codes` alike, `steps` u8
+    (rows, ⌈12 · groups / 8⌉), `scale` f16 (rows, 2), groups of `length` columns.
     symmetric8: `codes` u8 or i8, `scale`. e2m1: `codes`, `scale` u8 (rows, columns / 32), exponents. e4m3: `codes`, `scale`
     f32 (rows, 1). f8q8: `blocks` of 33 bytes. palette4: `codes`, `table` f32 (16,). f32, f16, bf16: `weights` (rows, columns).
     hqq8: `codes` u8 (rows, columns), `scale`, `zero` (groups, columns), those of group r % groups for row r. hqq4: the same
@@ -110,13 +113,15 @@ def matrix(form: str, *, length: int = 0, block: int = 0, **arrays: Array) -> Ma
         require(table.shape == (1, 16), ValueError, f"table must have sixteen values, not {table.size}")
     elif form in TABLED:
         length = _check_entries(columns, length, *parts[:2])
+    elif form in STEPPED:
+        length = _check_steps(columns, length, *parts)
     elif form in ACROSS:
         _check_across(form, columns, *parts)
     elif "scale" in names:
         _check_scales(form, columns, *parts)
     if block:
         block = _check_mask(columns, length if form in TABLED else 32, block, len(parts[0]), parts[-1])
-    return Matrix(form, tuple(parts), length=length if form in TABLED else 0, block=block)
+    return Matrix(form, tuple(parts), length=length if form in TABLED or form in STEPPED else 0, block=block)
 
 
 def require(holds: bool, kind: type[Exception], what: str) -> None:
@@ -157,6 +162,23 @@ def _check_scales(form: str, columns: int, codes: Array, scale: Array, *bias: Ar
         if part.dtype != scale.dtype:
             raise TypeError(f"scale and bias differ in type: {scale.dtype}, {part.dtype}")
         require(part.shape == scale.shape, ValueError, f"scale and bias differ in shape: {scale.shape}, {part.shape}")
+
+
+def _check_steps(columns: int, length: int, codes: Array, steps: Array, scale: Array) -> int:
+    """The length of a group: no more than a row."""
+    if steps.dtype != U8 or scale.dtype != F16:
+        raise TypeError(f"steps must be bytes and scale f16, not {steps.dtype} and {scale.dtype}")
+    length = min(length, columns)
+    whole = length > 0 if columns else length == 0
+    require(whole and length % 32 == 0, ValueError, f"a group is a multiple of 32 columns, not {length}")
+    shape = len(codes), -(-12 * (-(-columns // length) if length else 0) // 8)
+    require(
+        steps.shape == shape,
+        ValueError,
+        f"steps of {columns} columns in groups of {length} have shape {shape}, not {steps.shape}",
+    )
+    require(scale.shape == (len(codes), 2), ValueError, f"a row has two scales: scale has shape {scale.shape}")
+    return length
 
 
 def _check_across(form: str, columns: int, codes: Array, scale: Array, zero: Array) -> None:

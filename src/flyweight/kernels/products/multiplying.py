@@ -26,7 +26,10 @@ UNROUNDED = ("f32", "f16", "bf16", "palette4", "e4m3", "hqq4", "hqq8")
 """Forms whose weights are not whole numbers times a scale of their row: their activations stay f32."""
 
 
-IN_BYTE = {"affine4": 2, "tabled4": 2, "e2m1": 2, "tabled2": 4}
+IN_BYTE = {
+    **dict.fromkeys(("affine4", "stepped4", "tabled4", "e2m1"), 2),
+    **dict.fromkeys(("affine2", "stepped2", "tabled2"), 4),
+}
 """Neighbouring codes that share a byte; in other forms none do."""
 
 

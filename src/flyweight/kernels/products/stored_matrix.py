@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -25,6 +26,12 @@ class Stored(Protocol):
     length: int
 
 
+WIDTHS = range(2, 9)
+"""Bits of a code of the affine forms."""
+
+STEPPED = {f"stepped{bits}": bits for bits in WIDTHS}
+"""Affine forms whose scales and biases are steps of what a row has in common."""
+
 ACROSS = {"hqq4": 2, "hqq8": 1}
 """Forms whose groups run across the rows, and the rows that share a byte."""
 
@@ -41,11 +48,20 @@ def _blocks(form: str, columns: int, blocks: Array) -> Array:
     return values.reshape(-1, columns)
 
 
-def _affine(codes: Array, scale: Array, bias: Array) -> Array:
-    values = np.empty(codes.shape, np.float32)
-    group = codes.shape[1] // scale.shape[1] if scale.shape[1] else 1
-    definition("decode_scale_bias")(np.ascontiguousarray(codes), 8, widened(scale), widened(bias), group, values)
+def _affine(bits: int, codes: Array, scale: Array, bias: Array, length: int = 0) -> Array:
+    """In groups of so many columns, or (0) as many as there are scales."""
+    values = np.empty((len(codes), codes.shape[1] * 8 // bits), np.float32)
+    group = length or (values.shape[1] // scale.shape[1] if scale.shape[1] else 1)
+    definition("decode_scale_bias")(np.ascontiguousarray(codes), bits, widened(scale), widened(bias), group, values)
     return values
+
+
+def _stepped(bits: int, length: int, codes: Array, steps: Array, scale: Array) -> Array:
+    columns = codes.shape[1] * 8 // bits
+    numbers = np.empty((len(steps), 2 * -(-columns // max(length, 1))), np.uint8)
+    definition("unpack_bits")(np.ascontiguousarray(steps), 6, numbers)
+    own, wide = numbers.astype(np.float32), widened(scale)
+    return _affine(bits, codes, wide[:, :1] * own[:, 0::2], -(wide[:, 1:] * own[:, 1::2]), length)
 
 
 def _symmetric(codes: Array, scale: Array) -> Array:
@@ -96,8 +112,7 @@ def _tabled(codes: Array, table: Array, length: int) -> Array:
 
 
 DECODERS: dict[str, Callable[..., Array]] = {
-    "affine4": lambda codes, scale, bias: _affine(_nibbles(codes), scale, bias),
-    "affine8": _affine,
+    **{f"affine{bits}": partial(_affine, bits) for bits in WIDTHS},
     "symmetric8": _symmetric,
     "e2m1": _e2m1,
     "e4m3": _e4m3,
@@ -126,6 +141,8 @@ def decode_rows(matrix: Stored, rows: slice | Array) -> Array:
     parts = rows_of(matrix, rows)
     if matrix.form in TABLED:
         return _tabled(TABLED[matrix.form](parts[0]), parts[1], matrix.length)
+    if matrix.form in STEPPED:
+        return _stepped(STEPPED[matrix.form], matrix.length, *parts)
     if matrix.form in DECODERS:
         return DECODERS[matrix.form](*parts)
     return _blocks(matrix.form, matrix.columns, *parts)
