@@ -45,6 +45,7 @@ from support.materialise import Payload, materialise
 from support.numbered_layers import as_llama
 from support.squizd_files import FLAG, KINDS, NAME, archive, bare, int4, layered, member, npcl, table, written
 from support.squizd_files import manifest as squizd_manifest
+from support.statistics_files import GOOD, dat, gguf, ours
 from support.tiny_models import TINY, as_gguf, hf_manifest, no_read
 from support.tokenizers import bpe, pieces
 from support.tokenizers import files as tokenizer_files
@@ -398,6 +399,13 @@ def _ane_records() -> Iterator[Input]:
     yield Input({"x": descriptor.text().encode()}, False)
 
 
+def _statistics() -> Iterator[Input]:
+    for raw in (ours(), dat(), dat(end=struct.pack("<ii", 7, 3) + b"a.b"), gguf(GOOD)):
+        yield Input({"x": raw}, False)
+    for case in importlib.import_module("fuzz.hostile_statistics").HOSTILE.values():
+        yield Input({"x": case.files["x"]}, False)
+
+
 SEEDS: dict[str, Callable[[], Iterator[Input]]] = {
     "ane_records": _ane_records,
     **{name: partial(_container, name) for name in _BY_HAND},
@@ -411,6 +419,7 @@ SEEDS: dict[str, Callable[[], Iterator[Input]]] = {
     "strict_json": _strict_json,
     "cursor": _cursor,
     "recipe": lambda: iter([Input({"x.toml": _RECIPE}, False)]),
+    "statistics": _statistics,
     "plan": _plans,
     "template": _templates,
     "tokenizer": _tokenizers,

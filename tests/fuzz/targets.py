@@ -51,6 +51,7 @@ from flyweight.runtime.text.chat_template import templates_of
 from flyweight.runtime.text.tokenizer import Tokenizer
 from flyweight.sources import MemoryBundle, MemorySource
 from flyweight.sources.zstd import ZstdSource
+from flyweight.statistics_files.known_files import open_statistics
 from flyweight.targets.ane.records.activation_record import RECORD_BYTES, ActivationRecord
 from flyweight.targets.ane.records.kernel_unit import Descriptor, KernelUnit
 from fuzz.framing import Input
@@ -179,6 +180,23 @@ def _texts(cursor: Cursor, data: bytes, count: int) -> None:
         raise
     promise(together == one_by_one and not refused, "strings are read together that are others one by one")
     promise(cursor.offset == single.offset, "reading together ends elsewhere")
+
+
+def _statistics(given: Input) -> str:
+    """Statistics of whichever kind: what is read are finite numbers."""
+    os.ftruncate(_MEMORY, 0)
+    os.pwrite(_MEMORY, _only(given), 0)
+    try:
+        with open_statistics(f"/proc/self/fd/{_MEMORY}") as found:
+            for name in found.matrices:
+                known = found.inputs_of(name)
+                assert known is not None
+                promise(bool(np.isfinite(known.importance).all() and (known.importance >= 0).all()), "importance that is none")
+                gram = known.gram
+                promise(gram is None or bool(np.isfinite(gram).all()), "a Gram matrix of no numbers")
+            return f"{min(len(found.matrices), 8)} matrices" + (" with Gram matrices" if found.has_gram else "")
+    except FlyweightError as error:
+        return error.code
 
 
 _MEMORY = os.memfd_create("recipe") if hasattr(os, "memfd_create") else -1
@@ -467,6 +485,7 @@ TARGETS: dict[str, Target] = {
     "strict_json": _strict_json,
     "cursor": _cursor,
     "recipe": _recipe,
+    "statistics": _statistics,
     "plan": _plan,
     "template": _template,
     "tokenizer": _tokenizer,

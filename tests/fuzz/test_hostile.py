@@ -16,6 +16,7 @@ import pytest
 from flyweight import cli
 from flyweight.checkpoint import open_checkpoint
 from flyweight.foundation.errors import FlyweightError, MalformedError, ParentError, UnsupportedError
+from flyweight.statistics_files.known_files import open_statistics
 from support.fuzz_cases import Case
 
 MODULES = sorted(path.stem for path in Path(__file__).parent.glob("hostile_*.py"))
@@ -35,6 +36,7 @@ ATLEAST = {
     "uqff_blob": 60,
     "wdelta": 150,
     "coreml": 200,
+    "statistics": 45,
 }
 KINDS = {1: ParentError, 3: MalformedError, 4: UnsupportedError}
 """Errors by exit code."""
@@ -62,13 +64,22 @@ def memory_budget(case: Case) -> int:
 
 
 def opened(case: Case, path: Path) -> None:
-    """As a model; as a delta on its base, with all that it makes read."""
+    """As a model; as a delta on its base, with all that it makes read; as statistics."""
+    if case.is_statistics:
+        open_statistics(path).close()
+        return
     if not case.base:
         open_checkpoint(path).close()
         return
     with open_checkpoint(path.parent / case.base, deltas=[path], checks_digests=True) as result:
         for name in result:
             result.encoded(name)
+
+
+def source_of(case: Case, path: Path) -> list[str]:
+    """The arguments of a conversion that reads it."""
+    option = "--stats" if case.is_statistics else "--delta"
+    return [str(path.parent / case.base), option, str(path)] if case.base else [str(path)]
 
 
 def test_corpora_are_large_enough() -> None:
@@ -112,7 +123,7 @@ def test_convert_of_a_hostile_file_writes_nothing(
     destination = tmp_path / "out"
     destination.mkdir()
     target = destination / ("converted" if case.is_directory else "converted.safetensors")
-    source = [str(path.parent / case.base), "--delta", str(path)] if case.base else [str(path)]
+    source = source_of(case, path)
     monkeypatch.setattr(sys, "argv", ["flyweight", "convert", *source, str(target)])
     with pytest.raises(SystemExit) as stop:
         cli.main()
@@ -126,7 +137,7 @@ def test_convert_in_a_process_of_its_own(form: str, tmp_path: Path) -> None:
     case = next(iter(CORPORA[form].values()))
     path = case.write(tmp_path)
     target = tmp_path / "converted.safetensors"
-    source = [str(path.parent / case.base), "--delta", str(path)] if case.base else [str(path)]
+    source = source_of(case, path)
     done = subprocess.run(
         [sys.executable, "-m", "flyweight", "convert", *source, str(target)], capture_output=True, text=True, check=False
     )

@@ -34,7 +34,9 @@ class Case:
     exit_code: int = 3
     """3 malformed or hostile, 4 well-formed but unsupported, 1 a delta of another base."""
     base: str = ""
-    """The model beside it that it is opened on, if it is a delta."""
+    """The model beside it that it is opened on, if it is a delta, or that it is given to a conversion of."""
+    is_statistics: bool = False
+    """Whether it is statistics of that model."""
 
     @property
     def nbytes(self) -> int:

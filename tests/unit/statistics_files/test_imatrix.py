@@ -1,10 +1,9 @@
-"""llama.cpp's importance matrices, both kinds, written by hand, read and written; and bytes that are none."""
+"""llama.cpp's importance matrices, both kinds, written by hand, read and written. Hostile ones are in `tests/fuzz`."""
 
 from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,39 +16,15 @@ from flyweight.pipeline import convert
 from flyweight.runtime import open_model
 from flyweight.statistics_files.known_files import open_statistics
 from support import GOLDEN
+from support.statistics_files import GOOD, dat, gguf
 from support.toys import toy_llama_files, write_files
 
 WORDS = Text("words.txt", "abc ab a b 12 c! " * 400)
-NAME = b"blk.0.attn_q.weight"
 
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_files(tmp_path_factory.mktemp("imatrix") / "toy", toy_llama_files(dtype=np.float32))
-
-
-def dat(values: Any = (2.0, 4.0), calls: int = 2, name: bytes = NAME, entries: int = 1, end: bytes = b"") -> bytes:
-    raw = np.asarray(values, "<f4").tobytes()
-    body = struct.pack("<i", len(name)) + name + struct.pack("<ii", calls, len(raw) // 4) + raw
-    return struct.pack("<i", entries) + body + end
-
-
-def gguf(tensors: dict[str, tuple[tuple[int, ...], list[float]]], kind: str = "imatrix") -> bytes:
-    """Version 3, f32 alone, by the book: dimensions fastest first, data aligned to 32."""
-
-    def text(value: str) -> bytes:
-        return struct.pack("<Q", len(value.encode())) + value.encode()
-
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), 1) + text("general.type") + struct.pack("<I", 8) + text(kind)
-    data = b""
-    for name, (shape, values) in tensors.items():
-        head += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, len(data))
-        data += np.asarray(values, "<f4").tobytes()
-        data += bytes(-len(data) % 32)
-    return head + bytes(-len(head) % 32) + data
-
-
-GOOD = {"blk.0.attn_q.weight.in_sum2": ((2, 1), [2.0, 4.0]), "blk.0.attn_q.weight.counts": ((1, 1), [2.0])}
 
 
 @pytest.mark.parametrize("raw", [dat(), dat(end=struct.pack("<ii", 7, 3) + b"a.b"), gguf(GOOD)])
@@ -62,48 +37,6 @@ def test_means_are_read(raw: bytes, tmp_path: Path) -> None:
         assert known.importance.tolist() == [1.0, 2.0]
         assert known.gram is None
         assert found.inputs_of("blk.1.attn_q.weight") is None
-
-
-def sums(values: list[float], count: list[float], **more: Any) -> bytes:
-    return gguf({"w.in_sum2": ((len(values), 1), values), "w.counts": ((len(count), 1), count), **more})
-
-
-HOSTILE = {
-    "empty": b"",
-    "text": b"Once upon a time there was a file that was none.",
-    "no entries": dat(entries=0),
-    "more entries than bytes": dat(entries=1000),
-    "entries beyond any file": dat(entries=0x7FFFFFFF),
-    "cut short": dat()[:-3],
-    "no calls": dat(calls=0),
-    "fewer calls than none": dat(calls=-1),
-    "no columns": dat(values=()),
-    "twice": dat(entries=2) + dat()[4:],
-    "not a number": dat(values=(1.0, float("nan"))),
-    "infinite": dat(values=(1.0, float("inf"))),
-    "negative": dat(values=(1.0, -1.0)),
-    "bytes behind the end": dat(end=struct.pack("<ii", 7, 1) + b"ab"),
-    "a name that is cut": dat(end=struct.pack("<ii", 7, 100) + b"ab"),
-    "a model": gguf({"w": ((2, 1), [1, 2])}, "model"),
-    "sums without a count": gguf({"w.in_sum2": ((2, 1), [1, 2])}),
-    "a count without sums": gguf({"w.counts": ((1, 1), [1])}),
-    "another tensor": gguf({**GOOD, "w": ((2, 1), [1, 2])}),
-    "a count of none": sums([1.0, 2.0], [0.0]),
-    "a count that is no number": sums([1.0, 2.0], [float("nan")]),
-    "a negative count": sums([1.0, 2.0], [-2.0]),
-    "negative sums": sums([1.0, -2.0], [2.0]),
-    "sums that are no numbers": sums([1.0, float("nan")], [2.0]),
-    "of experts": gguf({"w.in_sum2": ((2, 2), [1, 2, 3, 4]), "w.counts": ((1, 2), [1, 1])}),
-    "gguf cut short": gguf(GOOD)[:-40],
-}
-
-
-@pytest.mark.parametrize("raw", HOSTILE.values(), ids=HOSTILE)
-def test_what_is_none_is_refused(raw: bytes, tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(raw)
-    with pytest.raises(FlyweightError) as caught:
-        open_statistics(tmp_path / "x")
-    assert "x" in str(caught.value.file)
 
 
 @pytest.mark.parametrize("length", range(0, 67, 6))
