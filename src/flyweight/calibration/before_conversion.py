@@ -16,7 +16,7 @@ from flyweight.foundation.input_statistics import Statistics
 from flyweight.pipeline.conversion import open_conversion
 from flyweight.statistics_files.known_files import open_statistics
 
-_OF_RUN = frozenset({"measure", "check", "gate_text", "resume", "force", "progress", "progress_of", "jobs", "notify"})
+_OF_RUN = frozenset({"measure", "check", "gate_text", "resume", "force", "progress", "progress_of", "jobs", "notify", "awq"})
 """What a conversion is not planned with."""
 
 

@@ -69,6 +69,11 @@ _OF_PLAN = {"plan_file", "source", "gate_text", "allow_ungated", "force", *_RUNN
     help="Run the result beside its source before it appears; report what it costs, and have its metadata say so. Default: "
     "when statistics are gathered first.",
 )  # fmt: skip
+@click.option(
+    "--awq", is_flag=True,
+    help="Scale channels by what they are multiplied with before quantizing: other weights of the same function, with less "
+    "error. Needs statistics.",
+)  # fmt: skip
 @click.option("--stats-of-another-model", is_flag=True, help="Use statistics although they are of other weights.")
 @click.option(
     "--target-size", metavar="SIZE", callback=size_argument,
@@ -120,6 +125,7 @@ def command(
     calibrate: bool,
     calibrate_text: tuple[Path, ...],
     check: bool | None,
+    awq: bool,
     stats_of_another_model: bool,
     target_size: int | None,
     target_bpw: float | None,
@@ -158,6 +164,7 @@ def command(
       flyweight convert model-hf out.gguf --quant q4_k_m --calibrate
       flyweight convert model-hf out.gguf --target-bpw 4.25 --stats model.stats --recipe-out chosen.toml
       flyweight convert model-hf out.gguf --target-ram 2G --calibrate
+      flyweight convert model-hf model-4bit --to mlx --quant 4bit --stats model.imatrix.gguf --awq
       flyweight convert model-hf out.gguf --quant q4_0 --dry-run --json
       flyweight convert model-hf out.gguf --quant q4_0 --plan-out plan.json && flyweight convert --plan plan.json
       flyweight convert base-hf tuned.gguf --delta tuned.wdelta --quant q4_0
@@ -180,6 +187,10 @@ def command(
         raise click.UsageError("a plan says what is written, of which a check is no part: --check goes without --plan-out")
     if sized and dry_run and (calibrate or calibrate_text):
         raise click.UsageError("a dry run gathers no statistics, which a size needs: `flyweight calibrate` first, then --stats")
+    if plan_out is not None and awq:
+        raise click.UsageError("a plan has no place for scales of channels: --awq goes without --plan-out")
+    if awq and stats is None and not (calibrate or calibrate_text):
+        raise click.UsageError("--awq needs statistics: --stats FILE or --calibrate")
     if calibrate or calibrate_text:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from flyweight.api import convert, execute
@@ -221,7 +232,7 @@ def command(
         if conflict := conflict_of(target_container(destination, to), quant, recipe is not None, extras):
             raise click.UsageError(conflict)
         wish: dict[str, Any] = {"deltas": deltas, "to": to, "quant": quant, "recipe": recipe, "dtype": dtype}
-        wish |= {"shard_bytes": shard_size, "extras": extras, "statistics": stats}
+        wish |= {"shard_bytes": shard_size, "extras": extras, "statistics": stats, "awq": awq}
         wish |= {"statistics_of_another_model": stats_of_another_model, "recipe_out": recipe_out}
         if sized:
             if target_ram is not None:
@@ -230,7 +241,8 @@ def command(
         title, has_stages = f"{source} → {destination}", True
         chosen: bool | tuple[Path, ...] = calibrate_text or calibrate
         checked = bool(chosen) and not deltas if check is None else check
-        planned = partial(open_conversion, source, destination, digests=plan_digests, checked=checked, **wish, **judged)
+        known = {**wish, "awq": awq and stats is not None}
+        planned = partial(open_conversion, source, destination, digests=plan_digests, checked=checked, **known, **judged)
         carry_out = partial(
             convert, source, destination, notify=tell, **wish, **judged, **replacing, calibrate=chosen, check=check
         )

@@ -23,6 +23,7 @@ from flyweight.foundation.input_statistics import Statistics
 from flyweight.foundation.sensitivity import Cost, MeasureCosts
 from flyweight.foundation.source_check import CheckAgainstSource, SourceCheck
 from flyweight.models import blueprint
+from flyweight.pipeline.channel_scales import rescaled
 from flyweight.pipeline.conversion_report import ConversionReport
 from flyweight.pipeline.execution import Progress, ProgressOf, carry_out_job
 from flyweight.pipeline.matrix_inputs import NONE, MatrixInputs, inputs_for, opened
@@ -189,10 +190,11 @@ def open_conversion(
     smallest: bool = False,
     measure_costs: MeasureCosts | None = None,
     progress_of: ProgressOf | None = None,
+    awq: bool = False,
     **options: Any,
 ) -> Iterator[Job]:
     """`plan_conversion` of what is at a path, with deltas on it, and with statistics from a file or as an object. For a size,
-    `smallest` plans what takes least instead of what is best."""
+    `smallest` plans what takes least instead of what is best. With `awq` channels are scaled before they are quantized."""
     destination = Path(os.path.abspath(as_path("destination", destination)))
     place = Path(os.path.abspath(statistics)) if isinstance(statistics, Path | str) else None
     with open_checkpoint(source, deltas=deltas, checks_digests=True, in_f32=in_f32) as checkpoint, opened(statistics) as found:
@@ -215,7 +217,8 @@ def open_conversion(
                     raise error.at(file=checkpoint.bundle.name) from None
 
             wish |= {"size": size, "costs": None if smallest else costs}
-        yield plan_conversion(checkpoint, destination, **wish, **options)
+        job = plan_conversion(checkpoint, destination, **wish, **options)
+        yield rescaled(job) if awq else job
 
 
 def _size(nbytes: int | str | None, bits_per_weight: float | None) -> Size | None:
@@ -242,6 +245,8 @@ def plan(source: Path | str, destination: Path | str, **options: Any) -> Plan:
 
     The source is known by its files' sizes and times of change; with `digests`, for which it is read, also a copy of it is.
     """
+    if options.get("awq"):
+        raise ValueError("a plan that is carried out later has no place for scales of channels: convert with awq at once")
     if not isinstance(options.get("statistics"), Path | str | None):
         raise ValueError("a plan that is carried out later needs its statistics in a file: give their path")
     with open_conversion(source, destination, **options) as job:
@@ -267,6 +272,7 @@ def convert(
     target_size: int | str | None = None,
     target_bpw: float | None = None,
     measure_costs: MeasureCosts | None = None,
+    awq: bool = False,
     recipe_out: Path | None = None,
     measure: Measure | None = None,
     check: CheckAgainstSource | None = None,
@@ -287,6 +293,9 @@ def convert(
     With `target_size` or `target_bpw`, bits a weight of all that is written, the type of every matrix is chosen so that the
     model loses least; it needs statistics.
 
+    With `awq` channels that matter are made larger before they are quantized, and what feeds them smaller: other weights of the
+    same function, which any program runs. It needs statistics.
+
     Sizes are bytes, or text such as "5G". If there is an accuracy gate, the output is measured before it is published, on
     `gate_text` or on text that the source model generates. An output that fails, or that cannot be measured because there is
     no `measure`, is published only with `allow_ungated`, and records that. `check` is asked what the output costs before it is
@@ -306,7 +315,8 @@ def convert(
         source, destination, deltas=deltas, in_f32=in_f32, to=to, quant=quant, recipe=recipe, dtype=dtype,
         shard_bytes=shard_bytes, max_ram=max_ram, extras=extras, allow_ungated=allow_ungated, statistics=statistics,
         statistics_of_another_model=statistics_of_another_model, target_size=target_size, target_bpw=target_bpw,
-        measure_costs=measure_costs, progress_of=progress_of, recipe_out=recipe_out, checked=check is not None,
+        measure_costs=measure_costs, progress_of=progress_of, awq=awq, recipe_out=recipe_out,
+        checked=check is not None,
     ) as job:  # fmt: skip
         return _carried_out(
             job, source, destination, started, jobs=jobs, max_ram=max_ram, measure=measure, check=check, gate_text=gate_text,
