@@ -68,7 +68,36 @@ struct Steps {
     I32x8 used;
 };
 
-// Bytes in the order of a form, with a scale for every four: code = rint(x · (127 / peak)), scale = peak / 127.
+inline F32x8 blend(I32x8 where, F32x8 one, F32x8 other) { return F32x8(where & I32x8(one) | ~where & I32x8(other)); }
+
+// Eight lanes of four values as whole numbers, as floats, times a scale. Of the numbers of steps to their peak, `most` and a few fewer, that
+// with the least sum of squared errors.
+struct Nearest {
+    static constexpr int most = 127, fewest = 124;
+    F32x8 scale = {}, codes[4] = {};
+
+    Nearest(const F32x8 (&values)[4], I32x8 peaks) {
+        const F32x8 peak = F32x8(peaks), inverse = all8(1) / peak;
+        const I32x8 finite = peaks < int32_t(infinite_bits), fits = finite & (I32x8(all8(most) * inverse) < int32_t(infinite_bits));
+        F32x8 kept[4], least_error = {};
+        for (int i = 0; i < 4; ++i) kept[i] = F32x8(I32x8(values[i]) & fits);
+        for (int count = most; count >= fewest; --count) {
+            const F32x8 steps = F32x8(I32x8(all8(float(count)) * inverse) & fits), own_scale = peak * all8(1.0f / float(count));
+            F32x8 own[4], error = {};
+            for (int i = 0; i < 4; ++i) {
+                own[i] = to_floats(rounded(kept[i] * steps));
+                const F32x8 off = kept[i] - own[i] * own_scale;
+                error += off * off;
+            }
+            const I32x8 nearer = count == most ? ~I32x8{} : error < least_error;
+            least_error = blend(nearer, error, least_error), scale = blend(nearer, own_scale, scale);
+            for (int i = 0; i < 4; ++i) codes[i] = blend(nearer, own[i], codes[i]);
+        }
+        scale = F32x8(I32x8(scale) & fits | 0x7fc00000 & ~finite);
+    }
+};
+
+// Bytes in the order of a form, with a scale for every four: code = rint(x · (count / peak)), scale = peak / count.
 template <Order order>
 void quantize_few(const float* __restrict x, size_t columns, const flyweight::Rounded& out) {
     int8_t* codes = out.codes;
@@ -80,15 +109,15 @@ void quantize_few(const float* __restrict x, size_t columns, const flyweight::Ro
                               x[column_of<order>(16 + i)], x[column_of<order>(20 + i)], x[column_of<order>(24 + i)], x[column_of<order>(28 + i)]};
         I32x8 peaks = magnitudes(values[0]);
         for (int i = 1; i < 4; ++i) peaks = greatest(peaks, magnitudes(values[i]));
-        const Steps steps(peaks, 127);
+        const Nearest nearest(values, peaks);
         I32x8 bytes = {}, sum = {};
         for (int i = 0; i < 4; ++i) {
-            const I32x8 whole = steps.codes(values[i]);
+            const I32x8 whole = __builtin_convertvector(nearest.codes[i], I32x8);
             bytes |= (whole & 255) << 8 * i, sum += whole;
         }
         __builtin_memcpy(codes, &bytes, sizeof bytes);
-        store8(scale, steps.scale);
-        const F32x8 each = steps.scale * to_floats(sum);
+        store8(scale, nearest.scale);
+        const F32x8 each = nearest.scale * to_floats(sum);
         for (int half = 0; half < 2; ++half)
             half_sums[half] = (each[4 * half] + each[4 * half + 1]) + (each[4 * half + 2] + each[4 * half + 3]);
         *sums++ = half_sums[0] + half_sums[1];

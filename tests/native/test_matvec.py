@@ -52,7 +52,7 @@ def half_steps(x: np.ndarray, form: str) -> np.ndarray:
     """h: how far an activation is from what its code stands for."""
     few = len(x) < MANY
     _, scale = activations.quantize_few(x, multiplying.IN_BYTE.get(form, 1)) if few else activations.quantize_many(x)
-    return (0.5 + 2.0**-20) * scale.astype(np.float64) + 2.0**-22 * abs(x) + 2.0**-120
+    return (0.5 + 2.0**-20) * scale.astype(np.float64) + 2.0**-21 * abs(x) + 2.0**-120
 
 
 def assert_bounded(weights: Weights, x: np.ndarray, int8: bool, found: np.ndarray) -> None:

@@ -32,9 +32,9 @@ plain_multiply, plain_gated, plain_attend = kernels.multiply, kernels.gated, Key
 
 
 def half_step(x: Array) -> Array:
-    """h: how far an activation is from its code at most, half of 1/127 of the largest of its 32."""
+    """h: how far an activation is from its code at most, half of 1/124 of the largest of its 32."""
     peak = np.abs(x).reshape(len(x), -1, 32).max(axis=2).astype(np.float64)
-    return np.repeat(peak / 127 * (0.5 + 2.0**-14) + 2.0**-120, 32, axis=1)
+    return np.repeat(peak / 124 * (0.5 + 2.0**-14) + 2.0**-120, 32, axis=1)
 
 
 def weights_of(matrices: list[kernels.Matrix]) -> Array:

@@ -21,20 +21,47 @@ _LANES = {1: np.arange(32), 2: np.arange(32).reshape(16, 2).T.ravel(), 4: np.ara
 """The columns of 32 in the order in which a form takes them apart, by the codes that share a byte of it."""
 
 
+MOST, FEWEST = 127, 124
+"""Steps from zero to the peak of four activations: any number of these."""
+
+
 def quantize_few(x: Array, in_byte: int = 1) -> tuple[Array, Array]:
-    """Codes and what each counts, (n, columns): code = rint(x · (127 / peak)), scale = peak / 127 of every four columns.
+    """Codes and what each counts, (n, columns): code = rint(x · (count · (1 / peak))), scale = peak · (1 / count) of every four
+    columns, by the count that leaves the least sum of squared errors, the greatest of equal ones.
 
     The four are those that a lane of the form's products adds up: neighbours, or where a byte has two or four codes (`in_byte`)
     every second or fourth column.
-    A peak whose inverse is infinite gives zeros; one that is not finite gives zeros and a NaN scale.
+    A peak too small for 127 / peak gives zeros; one that is not finite gives zeros and a NaN scale.
     """
     order = _LANES[in_byte]
     fours = x.reshape(len(x), -1, 32)[:, :, order].reshape(len(x), -1, 4)
-    codes, scale = _quantized(fours, 127)
+    codes, scale = _nearest(fours)
     back = np.argsort(order)
     apart = (codes, np.repeat(scale[:, :, None], 4, axis=2))
     codes, scale = (part.reshape(len(x), -1, 32)[:, :, back].reshape(x.shape) for part in apart)
     return codes, scale
+
+
+@np.errstate(all="ignore")
+def _nearest(fours: Array) -> tuple[Array, Array]:
+    """Codes (n, fours, 4) and scales (n, fours)."""
+    peak = np.abs(fours).max(axis=2, initial=0)
+    inverse = np.float32(1) / peak
+    finite = np.isfinite(peak)
+    fits = finite & np.isfinite(np.float32(MOST) * inverse)
+    kept = np.where(fits[:, :, None], fours, np.float32(0))
+    codes, scale, least = np.zeros_like(fours), np.zeros_like(peak), np.zeros_like(peak)
+    for count in map(np.float32, range(MOST, FEWEST - 1, -1)):
+        steps, own_scale = np.where(fits, count * inverse, np.float32(0)), peak * (np.float32(1) / count)
+        own = np.rint(kept * steps[:, :, None])
+        error = np.zeros_like(peak)
+        for off in np.moveaxis(kept - own * own_scale[:, :, None], 2, 0):
+            error += off * off
+        nearer = (error < least) | (count == MOST)
+        codes, scale, least = (
+            np.where(nearer[:, :, None], own, codes), np.where(nearer, own_scale, scale), np.where(nearer, error, least),
+        )  # fmt: skip
+    return codes.astype(np.int16), np.where(fits, scale, np.where(finite, np.float32(0), np.float32(np.nan)))
 
 
 def quantize_many(x: Array) -> tuple[Array, Array]:
