@@ -38,6 +38,8 @@ Array = np.ndarray[Any, Any]
 
 TEXT = Path(__file__).with_name("demo_text.txt")
 TOKENS, WINDOW = 512, 256
+CALIBRATED = "6144"
+"""Tokens of the text that comes with Flyweight: four for each column of the widest matrix."""
 PROMPT = "Name three animals that live in the sea."
 STEP = 3e-4
 """How far a weight of the fine-tune moves, as a standard deviation."""
@@ -58,11 +60,13 @@ def main(model: Path, out: Path, *, keep: bool) -> None:
     out.mkdir(parents=True)
     subprocess.run([sys.executable, "-m", "flyweight", "inspect", str(model)], check=True)
     hf = out / "SmolLM2-hf"
+    statistics = out / "SmolLM2.stats"
     jobs: list[tuple[str, Path, Path, list[str]]] = [
         ("HF directory, f32", model, hf, []),
         ("HF directory, bf16", hf, out / "SmolLM2-hf-bf16", ["--dtype", "bf16"]),
         ("GGUF Q8_0", hf, out / "SmolLM2.q8_0.gguf", ["--quant", "q8_0", "--dtype", "f16"]),
         ("GGUF Q4_0", hf, out / "SmolLM2.q4_0.gguf", ["--quant", "q4_0", "--dtype", "f16"]),
+        ("GGUF, types chosen for 90 MB", hf, out / "SmolLM2.90mb.gguf", ["--target-size", "90M", "--stats", str(statistics)]),
         ("MLX 4-bit, group 64", hf, out / "SmolLM2-mlx-4bit", ["--to", "mlx", "--quant", "int4", "--dtype", "f16"]),
         ("MLX, repacked losslessly", model, out / "SmolLM2-mlx-exact", ["--to", "mlx"]),
         ("safetensors, bytes kept", model, out / "SmolLM2.safetensors", []),
@@ -75,6 +79,8 @@ def main(model: Path, out: Path, *, keep: bool) -> None:
     weights: int = about["weights"]
     rows = [Row(f"{model.name.split('.')[-2]} GGUF, the source", model, 8 * about["nbytes"] / weights, None, "")]
     for title, source, target, options in jobs:
+        if str(statistics) in options and not statistics.exists():
+            flyweight("calibrate", source, "-o", statistics, "--gram", "--tokens", CALIBRATED)
         made = flyweight("convert", source, target, *options)
         flyweight("verify", target)
         rows.append(Row(title, target, made.document["bits_per_weight"], made, versus(model, target)))
