@@ -224,11 +224,11 @@ def _fill(
     for future in futures:
         if not future.cancelled():
             future.result()
-    for name, extent in job.placement.digests.items():
-        if name not in digests:
-            digests[name] = staging.digest(extent)
-    _finish(job, job.placement, staging, digests)
-    return Outcome.of(job, done, resumed), digests
+    wanted = {
+        name: digests[name] if name in digests else staging.digest(extent) for name, extent in job.placement.digests.items()
+    }
+    _finish(job, job.placement, staging, wanted)
+    return Outcome.of(job, done, resumed), wanted
 
 
 def _batches(job: Job, steps: Iterable[Step]) -> Iterator[list[Step]]:
