@@ -15,6 +15,7 @@ void bind_palettes(nb::module_&);
 void bind_products(nb::module_&);
 void bind_streams(nb::module_&);
 void bind_textures(nb::module_&);
+void bind_weaving(nb::module_&);
 
 }  // namespace flyweight
 
@@ -28,6 +29,6 @@ NB_MODULE(_native, module) {
     });
     define(module, "active", +[] { return active_set().name; });
     define(module, "use", +[](const char* name) { require(use(name), "no such kernel set on this processor"); }, "name");
-    for (const auto bind : {bind_attention, bind_blocks, bind_coding, bind_differences, bind_entropy, bind_feedback, bind_grams, bind_grids, bind_palettes, bind_products, bind_streams, bind_textures})
+    for (const auto bind : {bind_attention, bind_blocks, bind_coding, bind_differences, bind_entropy, bind_feedback, bind_grams, bind_grids, bind_palettes, bind_products, bind_streams, bind_textures, bind_weaving})
         bind(module);
 }

@@ -10,7 +10,9 @@
 #include "products/bf16_products.hpp"
 #include "products/panels.hpp"
 #include "products/tiles.hpp"
+#include "products/woven_products.hpp"
 #include "streams/streams.hpp"
+#include "weaving/weaving.hpp"
 
 #include <nanobind/stl/string.h>
 
@@ -31,6 +33,7 @@ struct Form {
     ProductKernel FloatProducts::*f32;
     ProductKernel Int8Products::*int8;
     ProductKernel Int8Panels::*panels;
+    ProductKernel WovenProducts::*woven[3] = {};  // instead of those: of f32, of few bytes, of many; activations are rotated
 };
 
 template <class Row>
@@ -46,12 +49,22 @@ constexpr Form form_of(const char* name, ProductKernel FloatProducts::*f32, Prod
             rows_in_byte<Row>(), f32, int8, panels};
 }
 
+template <class Row>
+constexpr Form woven_form(const char* name, ProductKernel WovenProducts::*f32, ProductKernel WovenProducts::*int8, ProductKernel WovenProducts::*panels) {
+    Form form = form_of<Row>(name, nullptr);
+    form.woven[0] = f32, form.woven[1] = int8, form.woven[2] = panels;
+    return form;
+}
+
 constexpr Form forms[] = {
 #define X(form, ...) form_of<rows::form>(#form, &FloatProducts::form, &Int8Products::form, &Int8Panels::form),
     FLYWEIGHT_FORMS_OF_CODES(X)
 #undef X
 #define X(form, ...) form_of<rows::form>(#form, &FloatProducts::form),
     FLYWEIGHT_FORMS_OF_FLOATS(X)
+#undef X
+#define X(form) woven_form<rows::form>(#form, &WovenProducts::form##_f32, &WovenProducts::form##_int8, &WovenProducts::form##_panels),
+    FLYWEIGHT_WOVEN_FORMS(X)
 #undef X
 };
 
@@ -124,6 +137,11 @@ struct StoredMatrix {
             require(scale_name == (index == e2m1 ? "e8m0" : "f32"), "e2m1 has exponents for scales, e4m3 f32");
             w.scale = scale.data(), w.groups = index == e2m1 ? w.columns / 32 : 1;
             require(scale.shape(0) == w.rows && scale.shape(1) == (index == e2m1 ? w.groups : sizeof(float)), "codes and scales disagree in shape");
+        } else if (form.woven[0]) {
+            const Bytes scale = nb::cast<Bytes>(second_array, false), tables = nb::cast<Bytes>(third_array, false);
+            require(scale_name == "f16" && scale.shape(0) == w.rows && scale.shape(1) == 2, "a row of woven codes has one f16");
+            require(tables.shape(0) == 1 && tables.shape(1) == sizeof(WovenTables) && w.columns % 64 == 0, "woven codes have six tables");
+            w.scale = scale.data(), w.groups = 1, w.bias = tables.data();
         } else if (form.scale_parts) {
             const Bytes scale = nb::cast<Bytes>(second_array, false);
             w.scale_type = scale_type(scale_name);
@@ -192,7 +210,7 @@ struct Call {
     Part parts[most_matrices];
     size_t count = 0;
     bool rounded = false;  // whether activations may be
-    Activations activations{};
+    Activations activations{}, rotated{};  // as forms take them that are not, and that are woven
     // For a gate, the two parts are its and that of what it lets through. Where a piece's rows are not neighbours, it comes after all pieces.
     void (*gate)(float* gate, const float* up, size_t count) = nullptr;
     bool gate_last = false;
@@ -210,6 +228,10 @@ struct Call {
         const Form& form = forms[w.form];
         const size_t first = piece * part.rows;
         const size_t last = std::min(w.rows, first + part.rows);
+        if (form.woven[0]) {
+            const int which = type(w.form, activations.count) == f32 ? 0 : activations.count < many ? 1 : 2;
+            return (active<WovenProducts>().*form.woven[which])(w, rotated, first, last, part.to);
+        }
         switch (type(w.form, activations.count)) {
             case int8:
                 if (activations.count >= many) return (active<Int8Panels>().*form.panels)(w, activations, first, last, part.to);
@@ -230,9 +252,38 @@ struct Preparation {
     const float *x, *gain;
     float eps;
     size_t columns, runs;
-    float *straight, *ordered[orders], *sums, *half_sums;
-    Rounded rounded[orders];
-    uint16_t* narrow;
+    float *straight = nullptr, *ordered[orders] = {}, *sums = nullptr, *half_sums = nullptr, *rotated = nullptr;
+    Rounded rounded[orders] = {};
+    uint16_t* narrow = nullptr;
+
+    Preparation(const float* x, const float* gain, float eps, size_t columns)
+        : kernels(active<ActivationKernels>()), x(x), gain(gain), eps(eps), columns(columns), runs((columns / 32 + 7) / 8 * 8) {}
+
+    // Memory for `items` of x, for what is wanted of them. The rest stays null.
+    void take(Workspace& workspace, size_t items, const bool (&wants)[types][orders]) {
+        if (gain) straight = workspace.take<float>(items * columns);
+        for (Order order : {halves, pairs, fours}) {
+            if (wants[f32][order]) ordered[order] = workspace.take<float>(items * columns);
+            if (!wants[int8][order]) continue;
+            const bool few = items < many;
+            Rounded& to = rounded[order];
+            to.codes = workspace.take<int8_t>(items * columns);
+            if (!few) to.high = workspace.take<int8_t>(items * columns);
+            to.scale = workspace.take<float>(items * (few ? columns / 4 : runs));
+            to.sums = workspace.take<float>(items * runs);
+            to.half_sums = workspace.take<float>(2 * items * runs);
+        }
+        if (wants[f32][halves] || wants[f32][pairs] || wants[f32][fours]) {
+            sums = workspace.take<float>(items * runs);
+            half_sums = workspace.take<float>(2 * items * runs);
+        }
+        if (wants[bf16][Order::straight]) narrow = workspace.take<uint16_t>(items * columns);
+    }
+
+    Activations activations(size_t items) const {
+        return {items, columns, runs, {gain ? straight : x, ordered[halves], ordered[pairs], ordered[fours]},
+                {{}, rounded[halves], rounded[pairs], rounded[fours]}, narrow, sums, half_sums};
+    }
 
     void row(size_t i) const {
         const float* from = x + i * columns;
@@ -253,6 +304,7 @@ struct Preparation {
             clear(own.sums, own.half_sums);
             kernels.quantize(from, columns, order, own);
         }
+        if (rotated) active<Weaving>().rotate(from, columns, rotated + i * columns);
         if (narrow) active<Streams>().f32_to_bf16(from, columns, narrow + i * columns);
     }
 
@@ -267,45 +319,39 @@ struct Preparation {
 // False: no memory.
 bool multiply_all(Call& call, const float* x, size_t items, const float* gain, float eps, bool gated, size_t threads) {
     const size_t columns = call.parts[0].weights->columns, runs = (columns / 32 + 7) / 8 * 8;
-    bool wants[types][orders] = {};
+    bool wants[2][types][orders] = {};  // of x, and of x rotated
+    bool rotates = false;
     for (size_t i = 0; i < call.count; ++i) {
         const size_t form = call.parts[i].weights->form;
-        wants[call.type(form, items)][forms[form].order] = true;
+        const bool is_woven = forms[form].woven[0];
+        wants[is_woven][call.type(form, items)][forms[form].order] = true;
+        rotates |= is_woven;
         call.gate_last |= gated && forms[form].rows_in_byte && items < many;
     }
     const size_t gate_floats = gated ? items * call.parts[0].weights->rows : 0;
-    // Of a column, in floats and bytes, at most: four orders of x; three of codes, their second bytes and scales; bf16.
-    Workspace workspace(items * (columns * (4 * sizeof(float) + 3 * (2 + sizeof(float) / 4) + sizeof(uint16_t)) + runs * (4 * 3 + 3) * sizeof(float)) +
-                        gate_floats * sizeof(float) + 64 * 24);
+    // Of a column, in floats and bytes, at most: four orders of x; three of codes, their second bytes and scales; bf16. And for what is rotated.
+    Workspace workspace((1 + rotates) * items * (columns * (4 * sizeof(float) + 3 * (2 + sizeof(float) / 4) + sizeof(uint16_t)) + runs * (4 * 3 + 3) * sizeof(float)) +
+                        gate_floats * sizeof(float) + (1 + rotates) * 64 * 24);
     if (!workspace) return false;
-    Preparation ready{active<ActivationKernels>(), x, gain, eps, columns, runs, workspace.take<float>(gain ? items * columns : 0), {}, {}, {}, {}, {}};
-    for (Order order : {halves, pairs, fours}) {
-        if (wants[f32][order]) ready.ordered[order] = workspace.take<float>(items * columns);
-        if (!wants[int8][order]) continue;
-        const bool few = items < many;
-        Rounded& to = ready.rounded[order];
-        to.codes = workspace.take<int8_t>(items * columns);
-        if (!few) to.high = workspace.take<int8_t>(items * columns);
-        to.scale = workspace.take<float>(items * (few ? columns / 4 : runs));
-        to.sums = workspace.take<float>(items * runs);
-        to.half_sums = workspace.take<float>(2 * items * runs);
+    Preparation both[2] = {{x, gain, eps, columns}, {nullptr, nullptr, eps, columns}};
+    Preparation &ready = both[0], &rotated = both[1];
+    ready.take(workspace, items, wants[0]);
+    if (rotates) {
+        rotated.x = ready.rotated = workspace.take<float>(items * columns);
+        rotated.take(workspace, items, wants[1]);
     }
-    if (wants[f32][halves] || wants[f32][pairs] || wants[f32][fours]) {
-        ready.sums = workspace.take<float>(items * runs);
-        ready.half_sums = workspace.take<float>(2 * items * runs);
-    }
-    if (wants[bf16][straight]) ready.narrow = workspace.take<uint16_t>(items * columns);
     if (gated) {
         call.parts[1].to.out = workspace.take<float>(gate_floats);
         call.parts[1].to.stride = call.parts[0].weights->rows;
     }
     over_rows(items, few_items, unsigned(threads), [](const void* what, size_t first, size_t last, unsigned) noexcept {
-        for (size_t i = first; i < last; ++i) static_cast<const Preparation*>(what)->row(i);
-    }, &ready);
-
-    Activations& a = call.activations;
-    a = {items, columns, runs, {gain ? ready.straight : x, ready.ordered[halves], ready.ordered[pairs], ready.ordered[fours]},
-         {{}, ready.rounded[halves], ready.rounded[pairs], ready.rounded[fours]}, ready.narrow, ready.sums, ready.half_sums};
+        const auto* both = static_cast<const Preparation*>(what);
+        for (size_t i = first; i < last; ++i) {
+            both[0].row(i);
+            if (both[1].x) both[1].row(i);
+        }
+    }, both);
+    call.activations = ready.activations(items), call.rotated = rotated.activations(items);
 
     // Small enough to be shared evenly, large enough not to be fetched often.
     size_t bytes = 0, pieces = 0;

@@ -40,12 +40,17 @@ def bound(weights: Weights, x: np.ndarray, int8: bool) -> np.ndarray:
     if kernels.active() == "reference":
         depth = columns + 8  # any order of the sum
     gamma = depth * U / (1 - depth * U)
-    magnitude, step = abs(x).astype(np.float64), np.zeros(x.shape)
+    lost_in_rotation, decoded = np.zeros(x.shape), weights.decoded
+    if weights.is_turned:  # seven roundings, of sums of at most 64 values
+        lost_in_rotation = np.repeat(7 * U * abs(x).astype(np.float64).reshape(len(x), -1, 64).sum(axis=2) / 8, 64, axis=1)
+        x = (kernels.rotate(x.astype(np.float64) * kernels.rotation_signs(columns)) / 8).astype(np.float32)
+        decoded = weights.stored
+    magnitude, step = abs(x).astype(np.float64) + lost_in_rotation, 2 * lost_in_rotation
     if int8:
-        step = half_steps(x, weights.form)
+        step += half_steps(x, weights.form)
     summed, stored = weights.summed.T, weights.stored.T
     lost = columns * (2.0**-120 if int8 else 2.0**-149 * weights.steps)
-    return gamma * ((magnitude + step) @ summed) + 2 * U * (magnitude @ stored) + step @ abs(weights.decoded).T + lost
+    return gamma * ((magnitude + step) @ summed) + 2 * U * (magnitude @ stored) + step @ abs(decoded).T + lost
 
 
 def half_steps(x: np.ndarray, form: str) -> np.ndarray:

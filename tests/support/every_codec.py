@@ -48,6 +48,7 @@ SAMPLES = {
         {"bits": 4, "group": 1, "axis": -1, "table": "f16", "scale": "f16"},
     ],
     "stepped": [*({"bits": bits} for bits in range(2, 9)), {"bits": 3, "group": 48}, {"bits": 4, "group": 7}],
+    "woven": [{"bits": bits} for bits in (2, 3, 4)],
     "hqq": [
         *({"bits": bits, "group": 64} for bits in (1, 2, 3, 4, 8)),
         *({"bits": bits, "group": group, "axis": 1} for bits, group in ((1, 32), (3, 64), (4, 64), (8, 16))),
@@ -133,6 +134,7 @@ _WITHOUT_ROWS = {
     "hqq": "a group is spread over the whole tensor",
     "lossless": "codes are one stream over the whole tensor",
     "lossless_small": "codes are one stream over the whole tensor",
+    "woven": "a weight depends on the codes above it too",
     "sparse": "stored values are one vector",
     "sparse_codes": "stored codes are one stream",
     "corrected": "the right factor belongs to all rows",
@@ -152,6 +154,7 @@ EXEMPT: dict[str, dict[str, str]] = {
     "generations settle": {
         "iq4_nl": "a search: it may find another block of nearly the same error",
         "iq4_xs": "a search, as iq4_nl",
+        "woven": "a search, and its scale is fitted to what it finds",
         "stepped": "the ends of a grid move to the nearest step and minimum in every generation",
         "corrected": "the correction is fitted to what the inner codec loses, which is anew in every generation",
         "astc": "a search by an encoder that is not ours",

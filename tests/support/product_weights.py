@@ -31,6 +31,9 @@ class Weights:
     steps: float = 1.0
     """What a product of scale and activation that underflows is multiplied with, at most."""
 
+    is_turned: bool = False
+    """Whether it is multiplied with rotated activations; `summed` and `stored` are then of the rotated weights."""
+
     @property
     def form(self) -> str:
         return self.matrix.form
@@ -214,6 +217,18 @@ def hqq(bits: int, kind: str, group: int, rng: np.random.Generator, groups: int,
     return Weights(matrix, w, summed, summed, 2.0 ** (bits + 1))
 
 
+def woven(bits: int, rng: np.random.Generator, rows: int, columns: int, scales: np.ndarray) -> Weights:
+    """Two strips and a bit of another, where there are rows enough."""
+    codes = rng.integers(0, 256, (rows, columns * bits // 8), dtype=np.uint8)
+    scale = rng.choice(scales, (rows, 1)).astype(np.float16)
+    tables = kernels.WOVEN_TABLES[bits].view(np.uint8).reshape(1, 96)
+    levels = kernels.woven_levels(kernels.unpack_woven(codes, bits), bits).astype(np.float64)
+    w = kernels.rotate(levels) * kernels.rotation_signs(columns) * (scale.astype(np.float64) / 8)
+    s = abs(scale.astype(np.float64))
+    matrix = kernels.matrix(f"woven{bits}", codes=codes, scale=scale, tables=tables)
+    return Weights(matrix, w, (abs(levels + 128) + 128) * s, abs(levels) * s, is_turned=True)
+
+
 def floats(form: str, rng: np.random.Generator, rows: int, columns: int, scales: np.ndarray) -> Weights:
     if form == "palette4":
         codes = rng.integers(0, 256, (rows, columns // 2), dtype=np.uint8)
@@ -247,6 +262,8 @@ def every_form(rows: int, runs: int, scales: np.ndarray, seed: int = 0) -> Itera
     for kind in SCALES:
         for bits, group in ((4, 64), (8, 64), (4, 8), (8, 24), (4, 136)):
             yield hqq(bits, kind, group, rng, -(-rows // group), 32 * runs, scales)
+    for bits in (2, 3, 4):
+        yield woven(bits, rng, rows, 64 * runs, scales)
     yield f8q8(rng, rows, runs)
     for exponents in ((110, 125), (0, 4), (120, 150)):
         yield e2m1(rng, rows, runs, exponents)

@@ -35,7 +35,7 @@ def calibrated(
         raise OutputError("already exists", code="E_EXISTS", file=str(recipe), hint="remove it, or choose another name")
     planned = {key: value for key, value in options.items() if key not in _OF_RUN}
     with open_conversion(source, destination, smallest=True, **planned) as job:
-        gram = any(step.action == "transcode" and codec_for(step.codec).alone(step.spec) for step in job.plan.steps)
+        gram = any(step.action == "transcode" and codec_for(step.codec).takes_feedback(step.spec) for step in job.plan.steps)
     place = destination.with_name(f".{destination.name}.statistics")
     progress_of = options.get("progress_of")
     done = calibrate(

@@ -40,6 +40,7 @@ CODECS: Table[type[Codec]] = Table(
         "excess": "excess:Excess",
         "nf4": "nf4:Nf4",
         "stepped": "stepped:Stepped",
+        "woven": "woven:Woven",
     },
 )
 

@@ -97,6 +97,8 @@ class Codec(ABC):
     """Parameters that are another for every tensor: sizes that follow from its values, or its name in the file."""
     decodes_any_bytes: ClassVar[bool] = True
     """Whether parts of the right layout decode whatever they hold. If not, they must agree, and `decode` refuses others."""
+    feeds_back: ClassVar[bool] = False
+    """Whether it codes columns with what errors of others ask of them by itself: `turned_gram` and `fed_back`."""
     drops_blocks: ClassVar[bool] = False
     """Whether it gains by blocks of `block` zeros, so that weights may be pruned for it."""
     copies_to_fit: ClassVar[int] = 4
@@ -187,6 +189,10 @@ class Codec(ABC):
         are of rows."""
         return 0
 
+    def takes_feedback(self, spec: TensorSpec) -> bool:
+        """Whether errors of columns can be fed back into others (`gptq`)."""
+        return self.feeds_back or self.alone(spec) > 0
+
     @property
     def searched_by(self) -> str:
         """The quantizer that finds scales of least error where columns are weighed."""
@@ -198,6 +204,16 @@ class Codec(ABC):
     def from_lines(self, spec: TensorSpec, lines: Lines, codes: Array) -> Parts:
         """Parts for codes (rows, columns) on lines that can be stored; UnsupportedError where they leave the range of that."""
         raise UnsupportedError(f"the codes of {self.name} lie on no lines", code="E_LINES")
+
+    # Codecs that feed errors back by themselves, in a basis of their own.
+
+    def turned_gram(self, gram: Array) -> Array:
+        """The Gram matrix of the inputs in the codec's basis."""
+        return gram
+
+    def fed_back(self, spec: TensorSpec, array: Array, gram: Array, feedback: Array) -> Parts:
+        """Parts of least error by a Gram matrix in that basis, and its factors (`quantizers.gptq`)."""
+        raise UnsupportedError(f"{self.name} does not feed errors back by itself", code="E_QUANTIZER")
 
     def decoded_dtype(self, dtype: DType) -> DType:
         """The element type that encoding a tensor of `dtype` decodes to."""

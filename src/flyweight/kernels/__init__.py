@@ -17,3 +17,4 @@ from flyweight.kernels.products import *
 from flyweight.kernels.registry import *
 from flyweight.kernels.streams import *
 from flyweight.kernels.textures import *
+from flyweight.kernels.weaving import *

@@ -52,7 +52,7 @@ _WEIGHTS_AT_ONCE = 1 << 20
 
 def _fill(array: Array, codec: Codec, spec: TensorSpec, inputs: InputStatistics | None) -> Parts:
     codec.layout(spec)  # refuses what cannot be stored
-    if spec.size and not codec.alone(spec):
+    if spec.size and not codec.takes_feedback(spec):
         raise UnsupportedError(
             f"gptq works along rows, and {codec.spec} does not for {spec}", code="E_QUANTIZER",
             hint=f"leave the quantizer to Flyweight, or name {codec.searched_by}",
@@ -71,7 +71,9 @@ def _fill(array: Array, codec: Codec, spec: TensorSpec, inputs: InputStatistics 
         )
     if not rows.size:
         return codec.encode(spec, rows)
-    with _kept.of(inputs, gram) as factors:
+    with _kept.of(inputs, gram, codec if codec.feeds_back else None) as factors:
+        if codec.feeds_back:
+            return codec.fed_back(spec, rows, *factors)
         if isinstance(codec, Palette):
             return fill_palette(codec, spec, rows, factors)
         return _on_lines(codec, spec, rows, factors)
@@ -94,7 +96,7 @@ def _memory(columns: int) -> int:
     return (1 + 4 + 4) * columns * columns + 4 * 12 * max(_WEIGHTS_AT_ONCE, columns)
 
 
-gptq = Quantizer("gptq", lambda codec: codec.has_lines, _fill, _memory)
+gptq = Quantizer("gptq", lambda codec: codec.has_lines or codec.feeds_back, _fill, _memory)
 
 
 def _factors_of(gram: Array) -> Factors:
@@ -117,12 +119,12 @@ class _Kept:
     def __init__(self) -> None:
         self._lock = Lock()
         self._users = self._most = 0
-        self._made: OrderedDict[int, Future[Factors]] = OrderedDict()
-        """By the identity of the inputs."""
+        self._made: OrderedDict[tuple[int, str], Future[Factors]] = OrderedDict()
+        """By the identity of the inputs, and whose basis they are in."""
 
     @contextmanager
-    def of(self, inputs: InputStatistics, gram: Array) -> Iterator[Factors]:
-        key, mine = id(inputs), None
+    def of(self, inputs: InputStatistics, gram: Array, turned_by: Codec | None) -> Iterator[Factors]:
+        key, mine = (id(inputs), turned_by.name if turned_by else ""), None
         with self._lock:
             self._users += 1
             self._most = max(self._most, self._users)
@@ -136,7 +138,7 @@ class _Kept:
         try:
             if mine is not None:
                 try:
-                    mine.set_result(_factors_of(gram))
+                    mine.set_result(_factors_of(turned_by.turned_gram(gram) if turned_by else gram))
                 except BaseException as error:
                     with self._lock:
                         self._made.pop(key, None)  # another try may have the memory

@@ -6,8 +6,9 @@ import numpy as np
 
 from flyweight.foundation.ggml_types import GGML_TYPES, ggml_types_with
 from flyweight.kernels.checks import F16, F32, U8, U16, U32, Array, is_bf16
-from flyweight.kernels.products.stored_matrix import ACROSS, STEPPED, WIDTHS, rows_of
+from flyweight.kernels.products.stored_matrix import ACROSS, STEPPED, WIDTHS, WOVEN, rows_of
 from flyweight.kernels.registry import _native
+from flyweight.kernels.weaving import TURNED
 
 FORMS: dict[str, tuple[tuple[str, ...], int, int]] = {
     # the parts of a matrix, and the columns and bytes of a block of the first
@@ -23,6 +24,9 @@ FORMS: dict[str, tuple[tuple[str, ...], int, int]] = {
     "f8q8": (("blocks",), 32, 33),
     "hqq4": (("codes", "scale", "zero"), 1, 1),
     "hqq8": (("codes", "scale", "zero"), 1, 1),
+    "woven2": (("codes", "scale", "tables"), 32, 8),
+    "woven3": (("codes", "scale", "tables"), 32, 12),
+    "woven4": (("codes", "scale", "tables"), 32, 16),
     "f32": (("weights",), 1, 4),
     "f16": (("weights",), 1, 2),
     "bf16": (("weights",), 1, 2),
@@ -58,7 +62,7 @@ class Matrix:
     @property
     def has_rows(self) -> bool:
         """Whether every part has a row for each of the weights, or one for all."""
-        return self.form not in ACROSS
+        return self.form not in ACROSS and self.form not in WOVEN
 
     def __getitem__(self, rows: slice) -> Matrix:
         if not self.has_rows:
@@ -87,6 +91,7 @@ def matrix(form: str, *, length: int = 0, block: int = 0, **arrays: Array) -> Ma
     f32 (rows, 1). f8q8: `blocks` of 33 bytes. palette4: `codes`, `table` f32 (16,). f32, f16, bf16: `weights` (rows, columns).
     hqq8: `codes` u8 (rows, columns), `scale`, `zero` (groups, columns), those of group r % groups for row r. hqq4: the same
     but `codes` (rows / 2, columns), row r in the high bits and row r + rows / 2 in the low ones.
+    woven2, woven3, woven4: `codes` u8 (rows, bytes), `scale` f16 (rows, 1), `tables` u8 (1, 96): `kernels.WOVEN_TABLES`.
     tabled4, tabled2: `codes`, `entries` u32 (rows, 4 · runs of `length` columns), or (1, 4) where `length` is 0. With a
     `block`, tabled and float forms take a `mask` u8: a bit for every so many columns, 0 where their weights are all zero.
     """
@@ -117,6 +122,8 @@ def matrix(form: str, *, length: int = 0, block: int = 0, **arrays: Array) -> Ma
         length = _check_steps(columns, length, *parts)
     elif form in ACROSS:
         _check_across(form, columns, *parts)
+    elif form in WOVEN:
+        _check_woven(columns, *parts)
     elif "scale" in names:
         _check_scales(form, columns, *parts)
     if block:
@@ -189,6 +196,14 @@ def _check_across(form: str, columns: int, codes: Array, scale: Array, zero: Arr
     require(width == columns, ValueError, f"codes and scale disagree: {columns} and {width} columns")
     whole = rows % (groups * 8) == 0 if groups else rows == 0
     require(whole, ValueError, f"{groups} groups do not share {rows} rows in multiples of 8")
+
+
+def _check_woven(columns: int, codes: Array, scale: Array, tables: Array) -> None:
+    if scale.dtype != F16 or tables.dtype != U8:
+        raise TypeError(f"scale must be f16 and tables bytes, not {scale.dtype} and {tables.dtype}")
+    require(columns % TURNED == 0, ValueError, f"woven weights have a multiple of {TURNED} columns, not {columns}")
+    require(scale.shape == (len(codes), 1), ValueError, f"{len(codes)} rows have a scale each, not {scale.shape}")
+    require(tables.shape == (1, 96), ValueError, f"there are six tables of sixteen bytes, not {tables.shape}")
 
 
 def _check_entries(columns: int, length: int, codes: Array, entries: Array) -> int:

@@ -13,8 +13,9 @@ import numpy as np
 from flyweight.kernels.checks import F32, Array, check
 from flyweight.kernels.products.activations import ACTIVATIONS, normalize, quantize_few, quantize_many
 from flyweight.kernels.products.matrix import Matrix, require
-from flyweight.kernels.products.stored_matrix import Stored, decode_rows
+from flyweight.kernels.products.stored_matrix import WOVEN, Stored, decode_rows, woven_rows
 from flyweight.kernels.registry import active, kernel
+from flyweight.kernels.weaving import rotate, rotation_signs
 
 PRODUCTS = ("multiply", "gated")
 """The kernels that are held to a bound, not to equal bits."""
@@ -44,12 +45,15 @@ def _rounded(x: Array, form: str) -> Array:
 
 
 def _product(matrix: Stored, x: Array, int8: bool) -> Array:
+    if matrix.form in WOVEN:
+        x = rotate(x * np.float32(0.125) * rotation_signs(matrix.columns))
     x = _rounded(x, matrix.form) if int8 and matrix.form not in UNROUNDED else x
     out = np.empty((len(x), matrix.rows), np.float32)
     step = max(1, SLAB // max(1, matrix.columns))
     for start in range(0, matrix.rows, step):
         here = slice(start, min(start + step, matrix.rows))
-        out[:, here] = x @ decode_rows(matrix, here).T
+        weights = woven_rows(matrix, np.arange(matrix.rows)[here]) if matrix.form in WOVEN else decode_rows(matrix, here)
+        out[:, here] = x @ weights.T
     return out
 
 

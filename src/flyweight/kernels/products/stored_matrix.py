@@ -14,6 +14,7 @@ from flyweight.kernels.checks import Array
 from flyweight.kernels.coding.byte_floats import e4m3_values, f8q8_scales
 from flyweight.kernels.registry import definition
 from flyweight.kernels.streams.float_casts import widened
+from flyweight.kernels.weaving import STRIP, rotate, rotation_signs, unpack_woven, woven_level
 
 
 class Stored(Protocol):
@@ -31,6 +32,9 @@ WIDTHS = range(2, 9)
 
 STEPPED = {f"stepped{bits}": bits for bits in WIDTHS}
 """Affine forms whose scales and biases are steps of what a row has in common."""
+
+WOVEN = {"woven2": 2, "woven3": 3, "woven4": 4}
+"""Forms whose codes count in the rows below too, and their bits."""
 
 ACROSS = {"hqq4": 2, "hqq8": 1}
 """Forms whose groups run across the rows, and the rows that share a byte."""
@@ -96,6 +100,22 @@ def _across(matrix: Stored, rows: Array) -> Array:
         return np.asarray((q - widened(zero[group])) * widened(scale[group]))
 
 
+def woven_rows(matrix: Stored, rows: Array) -> Array:
+    """Some rows as they are multiplied with rotated activations."""
+    bits, (packed, scale, _) = WOVEN[matrix.form], matrix.parts
+    above = np.arange(STRIP - 1, -1, -1)[-(12 // bits) :]  # the rows that each one looks back at, and itself
+    at = rows[:, None] - above
+    there = (at >= 0) & (at // STRIP == rows[:, None] // STRIP)
+    codes = unpack_woven(packed[np.where(there, at, 0).reshape(-1)], bits).reshape(*at.shape, matrix.columns)
+    levels = woven_level(np.where(there[:, :, None], codes, 0), bits)
+    with np.errstate(all="ignore"):
+        return np.asarray(levels.astype(np.float32) * widened(scale[rows]))
+
+
+def _woven(matrix: Stored, rows: Array) -> Array:
+    return np.asarray(rotate(woven_rows(matrix, rows)) * np.float32(0.125) * rotation_signs(matrix.columns))
+
+
 def _two_bit_codes(codes: Array) -> Array:
     """Four codes a byte, the low one first."""
     return np.stack([codes >> shift & 3 for shift in (0, 2, 4, 6)], axis=2).reshape(len(codes), -1)
@@ -136,8 +156,8 @@ def rows_of(matrix: Stored, rows: slice | Array) -> list[Array]:
 
 def decode_rows(matrix: Stored, rows: slice | Array) -> Array:
     """Some rows of a matrix as f32. A mask says nothing that the weights do not."""
-    if matrix.form in ACROSS:
-        return _across(matrix, np.arange(matrix.rows)[rows])
+    if matrix.form in (*ACROSS, *WOVEN):
+        return (_across if matrix.form in ACROSS else _woven)(matrix, np.arange(matrix.rows)[rows])
     parts = rows_of(matrix, rows)
     if matrix.form in TABLED:
         return _tabled(TABLED[matrix.form](parts[0]), parts[1], matrix.length)

@@ -363,7 +363,7 @@ def _best_quantizer(codec: Codec, spec: TensorSpec, inputs: InputStatistics | No
     """The best that can do with what is known of a matrix's inputs."""
     if inputs is None:
         return codec.quantizer
-    return "gptq" if inputs.has_gram and codec.alone(spec) else codec.searched_by
+    return "gptq" if inputs.has_gram and codec.takes_feedback(spec) else codec.searched_by
 
 
 def _repacks_exactly(source: Entry, transform: Transform | None, container: Container, codec: Codec, choice: Choice) -> bool:

@@ -163,7 +163,7 @@ def _error(rows: np.ndarray, spec: CodecSpec, inputs: InputStatistics | None) ->
     error = rows - codec.decode(own, QUANTIZERS[quantizer](rows, codec, own, inputs))
     if inputs is None:
         return float(np.square(error, dtype=np.float64).sum())
-    return inputs.output_error(error) * (_FED_BACK if inputs.has_gram and codec.alone(own) else 1)
+    return inputs.output_error(error) * (_FED_BACK if inputs.has_gram and codec.takes_feedback(own) else 1)
 
 
 def _recipe(chosen: Mapping[str, Option[CodecSpec]], size: Size) -> Recipe:
