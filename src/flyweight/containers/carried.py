@@ -40,6 +40,7 @@ class Carried(NamedTuple):
 
 EVERY_CODEC = Carried("*")
 ROW_SIZES = (
+    *(CodecSpec("woven", {"bits": bits}) for bits in range(2, 5)),
     *(CodecSpec("stepped", {"bits": bits, "group": 32}) for bits in range(2, 8)),
     *(CodecSpec("affine", {"bits": 8, "group": group, "scale": "f16"}) for group in (128, 64, 32)),
 )

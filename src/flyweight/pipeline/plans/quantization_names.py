@@ -4,6 +4,7 @@
     dense, none, f32, f16, bf16   plain numbers
     q4_k_m, q8_0, iq4_xs …        a mix of block types, as llama-quantize makes it (`containers.gguf_mixes`)
     int2 … int8, 2bit … 8bit      integers with a scale for each group of 64; -g32, -g128 and others name another group
+    woven2, woven3, woven4        trellis-coded weights of so many bits
     <codec>                       any codec that encodes
 
 Upper and lower case mean the same, and so do - and _.
@@ -32,6 +33,7 @@ from flyweight.pipeline.plans.rule_conditions import Condition, Layers
 from flyweight.quantizers import QUANTIZERS
 
 _INTEGERS = re.compile(r"(?:int([2-8])|([2-8])_?bit)(?:_g([1-9]\d{0,5}))?")
+_WOVEN = re.compile(r"woven([234])")
 _PLAIN = (DType.F32, DType.F16, DType.BF16)
 _LARGE = TensorSpec((256, 256), DType.F32)
 """A matrix that whatever can be stored at all can be stored for."""
@@ -42,6 +44,7 @@ def names() -> Iterator[str]:
     yield from ("keep", "dense", *(dtype.label for dtype in _PLAIN))
     yield from gguf_mixes.MIXES
     yield from (f"int{bits}" for bits in range(2, 9))
+    yield from (f"woven{bits}" for bits in range(2, 5))
     others = (name for name in CODECS.lines if name != RAW.name and gguf_mixes.mix(name) is None)
     yield from (name for name in others if CODECS[name].encodes)
 
@@ -81,6 +84,8 @@ def _preset(quant: str, container: Container | None) -> Recipe:
     if found := _INTEGERS.fullmatch(name):
         params = {"bits": int(found[1] or found[2]), "group": int(found[3] or 64), "scale": "f16"}
         return Recipe(name.replace("_g", "-g"), (Rule(("*",), choice("affine", params)),), protect=True)
+    if found := _WOVEN.fullmatch(name):
+        return Recipe(name, (Rule(("*",), choice("woven", {"bits": int(found[1])})),), protect=True)
     if name in CODECS and CODECS[name].encodes:
         return Recipe(name, (Rule(("*",), choice(name)),), protect=not codec_for(CodecSpec(name)).exact)
     raise _unknown(quant, container)

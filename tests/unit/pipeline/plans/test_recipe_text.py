@@ -36,7 +36,8 @@ def test_what_is_printed_is_read_as_the_same(target: str, name: str, tmp_path: P
 @pytest.mark.parametrize(
     ("to", "quant"),
     [("gguf", "q4_k_m"), ("gguf", "iq4_xs"), ("gguf", "4bit"), ("mlx", "4bit-g32"), ("mlx", "mixed_4_6"), ("hf", "q3_k_l"),
-     ("safetensors", "int4-g32"), ("squizd", "int2"), ("npy_dir", "int4"), ("uqff", "q4_0"), ("gguf", "bf16"), ("hf", "keep")],
+     ("safetensors", "int4-g32"), ("squizd", "int2"), ("npy_dir", "int4"), ("uqff", "q4_0"), ("gguf", "bf16"), ("hf", "keep"),
+     ("hf", "woven2")],
 )  # fmt: skip
 def test_the_printed_recipe_makes_the_same_bytes(to: str, quant: str, tmp_path: Path) -> None:
     source = write_toy_llama(tmp_path / "toy")
