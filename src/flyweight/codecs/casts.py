@@ -6,7 +6,7 @@ Casting to a narrower float rounds to nearest, ties to even, and to infinity bey
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -46,6 +46,14 @@ def cast_into(array: Array, out: Array) -> None:
             np.copyto(out, array, casting="unsafe")
     else:
         kernel(np.require(array, requirements=["C", "A"]).reshape(1, -1), out.reshape(1, -1))
+
+
+def cast_runs_into(runs: Iterable[Array], out: Array) -> None:
+    """Values in order, run after run, as the type of `out`, into it."""
+    flat, at = out.reshape(-1), 0
+    for run in runs:
+        cast_into(run, flat[at : at + run.size])
+        at += run.size
 
 
 def as_float(array: Array) -> Array:

@@ -26,7 +26,7 @@ import numpy as np
 
 from flyweight import kernels
 from flyweight.codecs.affine import Affine
-from flyweight.codecs.casts import cast_into
+from flyweight.codecs.casts import cast_runs_into
 from flyweight.codecs.codec import Array, Codec, Parts
 from flyweight.codecs.lines import Lines, Zeros
 from flyweight.codecs.value_checks import FLOATS, require_f32, require_integers, require_one_of
@@ -86,10 +86,7 @@ class Hqq(Codec):
         return {"codes": TensorSpec((-(-rows // len(shifts)), columns), word), "scale": each, "zero": each}
 
     def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
-        flat, at = out.reshape(-1), 0
-        for run in self.decoded_runs(spec, parts):
-            cast_into(run, flat[at : at + run.size])
-            at += run.size
+        cast_runs_into(self.decoded_runs(spec, parts), out)
 
     def decoded_runs(self, spec: TensorSpec, parts: Parts) -> Iterator[Array]:
         """Some rows of the matrix after the other."""

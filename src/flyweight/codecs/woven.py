@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flyweight import kernels
-from flyweight.codecs.casts import astype, cast_into
+from flyweight.codecs.casts import astype, cast_runs_into
 from flyweight.codecs.codec import Array, Codec, Parts
 from flyweight.codecs.value_checks import require_f32, require_finite, require_one_of
 from flyweight.foundation.dtypes import DType
@@ -69,10 +69,7 @@ class Woven(Codec):
     # Values
 
     def _decode(self, spec: TensorSpec, parts: Parts, out: Array) -> None:
-        flat, at = out.reshape(-1), 0
-        for run in self.decoded_runs(spec, parts):
-            cast_into(run, flat[at : at + run.size])
-            at += run.size
+        cast_runs_into(self.decoded_runs(spec, parts), out)
 
     def decoded_runs(self, spec: TensorSpec, parts: Parts) -> Iterator[Array]:
         """A few strips at a time."""

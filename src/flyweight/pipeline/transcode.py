@@ -35,11 +35,12 @@ def step_memory(job: Job, step: Step) -> int:
     source = job.source(step)
     if source is None or (step.action == "remux" and step.transform is None):
         return SLAB_BYTES
-    quantizing = QUANTIZERS[step.quantizer].memory(source.spec.columns) if step.action == "transcode" else 0
+    codec, columns = codec_for(step.codec), source.spec.columns
+    quantizing = QUANTIZERS[step.quantizer].memory(codec, columns) if step.action == "transcode" else 0
     if _by_rows(source, job.target(step)):
-        row = max(4 * source.spec.columns, 1)
+        row = max(4 * columns, 1)
         return 6 * max(SLAB_BYTES, row) + quantizing
-    return codec_for(step.codec).copies_if_whole * 4 * source.spec.size + quantizing
+    return codec.copies_if_whole * 4 * source.spec.size + quantizing
 
 
 def _by_rows(source: Entry, target: Entry) -> bool:

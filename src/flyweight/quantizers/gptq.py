@@ -91,9 +91,10 @@ def _on_lines(codec: Codec, spec: TensorSpec, rows: Array, factors: Factors) -> 
     return codec.from_lines(spec, Lines.beside(found), codes)
 
 
-def _memory(columns: int) -> int:
-    """A Gram matrix as it is stored (half of it, in f16) and as it is used, its factor, and what is worked on of some rows."""
-    return (1 + 4 + 4) * columns * columns + 4 * 12 * max(_WEIGHTS_AT_ONCE, columns)
+def _memory(codec: Codec, columns: int) -> int:
+    """A Gram matrix as it is stored (half of it, in f16) and as it is used, its factor, and what is worked on of some rows; the
+    matrix once more in the basis of a codec that has its own."""
+    return (1 + 4 + 4 + 4 * codec.feeds_back) * columns * columns + 4 * 12 * max(_WEIGHTS_AT_ONCE, columns)
 
 
 gptq = Quantizer("gptq", lambda codec: codec.has_lines or codec.feeds_back, _fill, _memory)

@@ -29,8 +29,8 @@ class Quantizer:
     """Which codecs it fills itself."""
     fill: Callable[[Array, Any, TensorSpec, InputStatistics | None], Parts]
     """As `__call__`, for a codec that it takes."""
-    memory: Callable[[int], int] = lambda _: 0
-    """Bytes it needs besides the values, for rows of so many columns."""
+    memory: Callable[[Codec, int], int] = lambda *_: 0
+    """Bytes it needs besides the values, for a codec and rows of so many columns."""
 
     def __call__(self, array: Array, codec: Codec, spec: TensorSpec, inputs: InputStatistics | None = None) -> Parts:
         """Parts of `codec` for `array`. `inputs` say what an error costs; their importance weighs the columns.

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from flyweight import kernels
+from flyweight.codecs.stepped import Stepped
 from flyweight.codecs.woven import Woven
 from flyweight.foundation.dtypes import DType
 from flyweight.foundation.errors import UnsupportedError
@@ -132,3 +133,9 @@ def test_shapes_it_does_not_take(shape: tuple[int, ...], code: str) -> None:
     with pytest.raises(UnsupportedError) as refused:
         Woven(4).layout(TensorSpec(shape, DType.F32))
     assert refused.value.code == code
+
+
+def test_its_own_basis_is_counted() -> None:
+    """A Gram matrix once more than for a codec that is coded as it is."""
+    memory = QUANTIZERS["gptq"].memory
+    assert memory(Woven(3), 512) - memory(Stepped(3), 512) == 4 * 512 * 512
